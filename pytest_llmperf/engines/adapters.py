@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.metric_families import PageNames, PlainNames, family_of
-from pytest_llmperf.engines.openai import CHAT, chat_body
+from pytest_llmperf.engines.openai import PATHS, request_body
 from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
@@ -34,7 +34,7 @@ class EndpointAdapter(VllmAdapter):
         raise NotImplementedError("an endpoint is never started")
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
-        return (CHAT, chat_body(request, model)) if spec.protocol == "chat" else super().post(spec, request, model)
+        return PATHS[spec.api.protocol], request_body(request, model, spec.api)
 
     def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - other people's caches
         return False

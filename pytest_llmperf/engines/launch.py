@@ -173,7 +173,6 @@ class Launcher:
         try:
             server.check_identity()
             server.check_replicas()
-            server.generate_one_token(self.settings.ready_timeout_s)
         except httpx.HTTPError as error:
             server.stop(0)
             raise EngineError(

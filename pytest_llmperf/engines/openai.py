@@ -1,49 +1,61 @@
-"""The OpenAI requests that servers understand: completions, and chat completions of endpoints."""
+"""The OpenAI requests that servers understand: completions, chat completions and responses."""
 
 from __future__ import annotations
 
 import json
 
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.api import DEFAULT, FORCING, Api
 from pytest_llmperf.model.request import Request
 
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
+COMPLETIONS = PATHS["completions"]
+#: OpenAI keeps each response for a month unless a request forbids it.
+_NOT_STORED = {"store": False}
 
 
 def completion_body(request: Request, model: str) -> bytes:
-    """JSON body of a streamed completion of exactly `request.output_tokens` tokens.
+    """JSON body of a streamed completion of exactly `request.output_tokens` tokens."""
+    return request_body(request, model, DEFAULT)
+
+
+def request_body(request: Request, model: str, api: Api) -> bytes:
+    """JSON body of a request.
 
     Sampling is greedy, so that the two sides of a comparison generate equal tokens. The usage in each chunk is the
     cheapest way to count the tokens of the chunk.
-    """
-    return _body(request, {"prompt": request.prompt}, model)
-
-
-def chat_body(request: Request, model: str) -> bytes:
-    """The same as one user message of a chat.
 
     Raises:
-        SpecError: the prompt is token ids, which a chat cannot contain.
+        SpecError: the prompt is token ids, which a chat or a response cannot contain.
     """
-    if not isinstance(request.prompt, str):
-        raise SpecError('A chat takes text, and this workload has token ids. Write random_tokens(…, text=True), or '
-                        'measure the endpoint with protocol="completions".')
-    return _body(request, {"messages": [{"role": "user", "content": request.prompt}]}, model)
+    body: dict[str, object] = {"model": model, **_prompt(request, api), _length_field(api): request.output_tokens}
+    if api.dialect == "vllm":
+        forcing: dict[str, object] = {"min_tokens": request.output_tokens, "ignore_eos": True}
+        body |= {name: forcing[name] for name in FORCING[api.protocol]}
+        if request.answer_used and isinstance(request.prompt, tuple):
+            body["return_token_ids"] = True
+    body |= {"temperature": 0, "stream": api.stream}
+    if api.protocol == "responses":
+        body |= _NOT_STORED
+    elif api.stream and api.dialect != "basic":
+        body["stream_options"] = {"include_usage": True} | (
+            {"continuous_usage_stats": True} if api.dialect == "vllm" else {})
+    body |= {name: json.loads(value) for name, value in api.fields}
+    removed = {name for name, value in api.fields if value == "null"}
+    return json.dumps({name: value for name, value in body.items() if name not in removed},
+                      separators=(",", ":")).encode()
 
 
-def _body(request: Request, prompt: dict[str, object], model: str) -> bytes:
-    return json.dumps(
-        {
-            "model": model,
-            **prompt,
-            "max_tokens": request.output_tokens,
-            "min_tokens": request.output_tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-            **({"return_token_ids": True} if request.answer_used and isinstance(request.prompt, tuple) else {}),
-        },
-        separators=(",", ":"),
-    ).encode()
+def _prompt(request: Request, api: Api) -> dict[str, object]:
+    if api.takes_text_only and not isinstance(request.prompt, str):
+        raise SpecError(f'protocol="{api.protocol}" takes text, and this workload has token ids. Write '
+                        'random_tokens(…, text=True), or measure the endpoint with protocol="completions".')
+    if api.protocol == "chat":
+        return {"messages": [{"role": "user", "content": request.prompt}]}
+    return {"input" if api.protocol == "responses" else "prompt": request.prompt}
+
+
+def _length_field(api: Api) -> str:
+    if api.protocol == "responses":
+        return "max_output_tokens"
+    return "max_completion_tokens" if api.protocol == "chat" and api.dialect == "openai" else "max_tokens"

@@ -39,6 +39,8 @@ DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 UNAUTHORIZED = (401, 403)
 SHARES = ("kv_usage",)  # gauges that have no sum over replicas
 ONE_PAGE_READINGS = 4
+NO_ROUTE = (404, 405)
+MODELS = "/v1/models"
 
 
 class Server:
@@ -335,7 +337,7 @@ class Server:
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
         with self.answering("its models"):
-            self.client.get("/v1/models", timeout=timeout_s)
+            self.client.get(MODELS, timeout=timeout_s)
 
     @contextmanager
     def answering(self, what: str) -> Iterator[None]:
@@ -380,7 +382,12 @@ class Server:
                 )
 
     def check_identity(self) -> None:
-        """Raise WrongServer unless the served models contain our name and the server accepts our key."""
+        """Raise WrongServer unless the served models contain our name and the server accepts our key.
+
+        An endpoint without a list of models shows with its first request whether it serves the model.
+        """
+        if self.spec.url is not None and self.client.get(MODELS).status_code in NO_ROUTE:
+            return
         names = self.served_models()
         if self.served_name not in names:
             raise WrongServer(
@@ -412,18 +419,18 @@ class Server:
                 )
 
     def _served(self) -> list[dict[str, object]]:
-        response = self.client.get("/v1/models")
-        self._check_admitted(response)
+        response = self.client.get(MODELS)
+        self.check_admitted(response)
         listed = json_object(response).get("data")
         if not isinstance(listed, list):
-            raise EngineError(f"{self.url}/v1/models answered {response.status_code}: {self._shown(response)!r}")
+            raise EngineError(f"{self.url}{MODELS} answered {response.status_code}: {self.shown(response)!r}")
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
-    def _shown(self, response: httpx.Response) -> str:
+    def shown(self, response: httpx.Response) -> str:
         """The begin of an answer, without the keys that it may repeat."""
         return mask(response.text, self.secrets)[:200]
 
-    def _check_admitted(self, response: httpx.Response) -> None:
+    def check_admitted(self, response: httpx.Response) -> None:
         """Raise WrongServer where the server refuses the key, or the lack of a key."""
         if response.status_code in UNAUTHORIZED:
             names = ", ".join(f"{header} ({source})" for header, source in self.spec.secret_headers)
@@ -450,24 +457,17 @@ class Server:
             EngineError: the server answers, and not with a token.
             WrongServer: the server refuses the API key or requires an API key.
         """
-        chat = self.spec.protocol == "chat"
-        request = Request(0, "Hello", 1, None) if chat else Request(0, prompt, 1, len(prompt))
-        path, streamed = self.adapter.post(self.spec, request, self.served_name)
+        path, streamed = self.adapter.post(self.spec, Request(0, prompt, 1, len(prompt)), self.served_name)
         body = json.loads(streamed) | {"stream": False}
         body.pop("stream_options", None)
         response = self.client.post(path, json=body, timeout=timeout_s)
-        self._check_admitted(response)
-        if chat and response.status_code in (404, 405):
-            raise WrongServer(
-                f"The server at {self.url} has no chat endpoint: POST {path} answered {response.status_code}. Nothing "
-                'was measured. Leave protocol="chat" out, or serve a model with a chat template.'
-            )
+        self.check_admitted(response)
         answer = json_object(response)
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:
             raise EngineError(
                 f"{self.url} is up but generates nothing: POST {path} for one token answered "
-                f"{response.status_code}: {self._shown(response)!r}"
+                f"{response.status_code}: {self.shown(response)!r}"
             )
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Counters:

@@ -12,9 +12,15 @@ from pytest_llmperf.engines.credentials import secret_headers
 from pytest_llmperf.engines.metrics_address import metrics_addresses
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
-from pytest_llmperf.model.engine import EngineSpec, Flag, flags_as_json
+from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
+from pytest_llmperf.model.engine import EngineSpec, Flag, fields_as_json, flags_as_json
 
-PROTOCOLS = ("completions", "chat")
+#: Fields of a request that a workload, or another argument of `endpoint`, decides.
+OWN_FIELDS = {
+    "model": "model=", "prompt": "the workload", "messages": "the workload", "input": "the workload",
+    "stream": "stream=", **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"),
+                                         "output= of the workload, and by dialect= the name of the field"),
+}
 Variable = str | int | float | PathLike[str] | None
 
 
@@ -77,6 +83,9 @@ def endpoint(
     model: str,
     model_alias: str | Sequence[str] = (),
     protocol: str = "completions",
+    stream: bool = True,
+    dialect: str = "vllm",
+    fields: Mapping[str, Flag] | None = None,
     api_key_env: str | None = None,
     api_key_file: str | None = None,
     headers_env: Mapping[str, str] | None = None,
@@ -94,7 +103,15 @@ def endpoint(
         model: the model id that the server lists under /v1/models.
         model_alias: further model name, or list of names, that the chunks of an answer may contain, such as
             "gpt-x-2024-08-06" for "gpt-x". Any other name makes the test an ERROR.
-        protocol: "completions" (`/v1/completions`) or "chat" (`/v1/chat/completions`, which takes text prompts only).
+        protocol: "completions" (`/v1/completions`), "chat" (`/v1/chat/completions`) or "responses" (`/v1/responses`).
+            Chat and Responses take text prompts only.
+        stream: whether to ask for streamed answers. A whole answer has an E2E latency, and neither a TTFT nor a time
+            between tokens.
+        dialect: which fields a request has. "vllm" forces the output length (`ignore_eos`, `min_tokens`) and asks for
+            the usage in each chunk. "openai" has the fields of OpenAI's reference alone, so the model may end an answer
+            earlier. "basic" also leaves out `stream_options` and calls the output length `max_tokens`.
+        fields: further JSON fields of each request, `{"reasoning_effort": "low"}`. None leaves out a field that the
+            dialect would send, `{"temperature": None}`.
         api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
         api_key_file: file with the key instead; a relative path starts at the project root.
         headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
@@ -105,7 +122,7 @@ def endpoint(
         api_key, headers: rejected with what to write instead, because a test must not contain a key.
 
     Raises:
-        SpecError: the URL, the model, an alias, the source of a key, the protocol or `metrics` is not valid.
+        SpecError: an argument is not valid.
     """
     if api_key is not None or headers is not None:
         given, instead = ("api_key", 'api_key_env="VARIABLE"') if headers is None else (
@@ -124,8 +141,7 @@ def endpoint(
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     aliases = _aliases(f"endpoint({url!r}", model_alias)
-    if protocol not in PROTOCOLS:
-        raise SpecError(f"endpoint({url!r}, protocol={protocol!r}): write one of {', '.join(map(repr, PROTOCOLS))}.")
+    api = _api(f"endpoint({url!r}", protocol, stream, dialect, fields)
     call = f"endpoint({url!r}"
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)
@@ -135,8 +151,30 @@ def endpoint(
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return EngineSpec(
         engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
-        protocol=protocol, metrics=addresses, metrics_headers=metrics_headers,
+        api=api, metrics=addresses, metrics_headers=metrics_headers,
     )
+
+
+def _api(call: str, protocol: str, stream: bool, dialect: str, fields: Mapping[str, Flag] | None) -> Api:
+    """The interface of an endpoint.
+
+    Raises:
+        SpecError: a value is unknown, or a field is set elsewhere.
+    """
+    for argument, chosen, known in (("protocol", protocol, PROTOCOLS), ("dialect", dialect, DIALECTS)):
+        if chosen not in known:
+            raise SpecError(f"{call}, {argument}={chosen!r}): write one of {', '.join(map(repr, known))}.")
+    if not isinstance(stream, bool):
+        raise SpecError(f"{call}, stream={stream!r}): write True or False.")
+    if not isinstance(fields or {}, Mapping) or not all(isinstance(name, str) and name for name in fields or ()):
+        raise SpecError(f'{call}, fields=…): write {{"FIELD": value}}.')
+    for name, value in (fields or {}).items():
+        if name in OWN_FIELDS:
+            raise SpecError(f"{call}, fields={{{name!r}: …}}): this field is set by {OWN_FIELDS[name]}. Leave it out.")
+        if secret_values({name: value}, {}):
+            raise SpecError(f"{call}, fields={{{name!r}: …}}): a test must not contain a key. Put the value into an "
+                            'environment variable and write headers_env={"HEADER": "VARIABLE"}.')
+    return Api(protocol, stream, dialect, fields_as_json(call, fields or {}))
 
 
 def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapping[str, Flag]) -> EngineSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens, ttft
+from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.server import counter_difference
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.record import RequestRecord
@@ -30,7 +30,8 @@ def impossible(run: Run, bound: LatencyBound) -> Iterator[Problem]:
     to them, so one request below the bound is enough.
     """
     served = [record for record in run.records if record.ok]
-    firsts = [(ttft(record)[0], bound.first_token_ns(_computed(record, run))) for record in served]
+    firsts = [(float(record.arrivals_ns[0] - record.intended_ns), bound.first_token_ns(_computed(record, run)))
+              for record in served]
     below = [timed for timed in firsts if timed[0] < timed[1]]
     if below:
         by = bound.reading if min(below, key=_ratio)[1] <= bound.step_ns else bound.computing

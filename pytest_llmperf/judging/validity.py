@@ -115,7 +115,7 @@ def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) ->
     token."""
     if not any(name.startswith(STREAMED) for name in named):
         return
-    several = [record for record in run.records if record.ok and (output_tokens(record) or 0) > 1]
+    several = [record for record in run.records if record.ok and not record.whole and (output_tokens(record) or 0) > 1]
     whole = sum(record.arrivals_ns[0] == record.arrivals_ns[-1] for record in several)
     if whole > settings.coalesced_limit * len(several):
         yield Problem(Cause.ANSWERS_NOT_STREAMED,

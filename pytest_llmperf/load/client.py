@@ -199,7 +199,7 @@ def _payload(plan: LoadPlan, request: PlannedRequest) -> bytes:
         f"POST {f'http://{asked}' if forwarded else ''}{request.path} HTTP/1.1",
         f"Host: {asked}",
         "Content-Type: application/json",
-        "Accept: text/event-stream",
+        "Accept: text/event-stream, application/json",
         f"Content-Length: {len(request.body)}",
         *(("Connection: close",) if plan.channel.fresh else ()),
         *(f"{name}: {value}" for name, value in plan.headers),

@@ -15,7 +15,9 @@ from pytest_llmperf.model.record import RequestRecord
 Samples = tuple[float, ...]
 
 
-def ttft(record: RequestRecord) -> Samples:
+def ttft(record: RequestRecord) -> Samples | None:
+    if record.whole:
+        return None
     return tuple(first - record.intended_ns for first in record.arrivals_ns[:1])
 
 
@@ -23,22 +25,28 @@ def e2el(record: RequestRecord) -> Samples:
     return tuple(last - record.intended_ns for last in record.arrivals_ns[-1:])
 
 
-def itl(record: RequestRecord) -> Samples:
+def itl(record: RequestRecord) -> Samples | None:
+    return None if record.whole else _gaps(record)
+
+
+def _gaps(record: RequestRecord) -> tuple[int, ...]:
     arrivals_ns = record.arrivals_ns
     return tuple(map(sub, arrivals_ns[1:], arrivals_ns[:-1]))
 
 
 def itl_per_token(record: RequestRecord) -> Samples | None:
     """Each gap shared out among the tokens of the chunk that ended it; a chunk of none adds its gap to the next."""
+    if record.whole:
+        return None
     if len(record.arrivals_ns) < 2:
         return ()
     if record.chunk_tokens is None:
         return None
     if set(record.chunk_tokens[1:]) == {1}:
-        return tuple(map(float, itl(record)))
+        return tuple(map(float, _gaps(record)))
     shared: list[float] = []
     waited_ns = 0.0
-    for gap_ns, tokens in zip(itl(record), record.chunk_tokens[1:], strict=True):
+    for gap_ns, tokens in zip(_gaps(record), record.chunk_tokens[1:], strict=True):
         waited_ns += gap_ns
         if tokens:
             shared += [waited_ns / tokens] * tokens
@@ -50,15 +58,17 @@ def tpot(record: RequestRecord) -> Samples | None:
     """Time per output token. An empty tuple for a single token, and for a single chunk of several tokens, whose times
     are unknown. None if the number of output tokens is unknown."""
     tokens = output_tokens(record)
-    if tokens is None:
+    if tokens is None or record.whole:
         return None
     if tokens < 2 or len(record.arrivals_ns) < 2:
         return ()
     return ((record.arrivals_ns[-1] - record.arrivals_ns[0]) / (tokens - 1),)
 
 
-def largest_stall(record: RequestRecord) -> Samples:
-    gaps = itl(record)
+def largest_stall(record: RequestRecord) -> Samples | None:
+    if record.whole:
+        return None
+    gaps = _gaps(record)
     return (max(gaps),) if gaps else ()
 
 
@@ -121,11 +131,17 @@ class Family:
     one_gap: bool = False
     with_failed: bool = False
 
+    @property
+    def streamed(self) -> bool:
+        """Whether a whole answer has no such latency."""
+        return self.between_tokens or self.name == "ttft"
 
-_TWO_CHUNKS = "a served request with at least two content chunks"
+
+_STREAMED = "a served request whose answer was streamed (not endpoint(…, stream=False))"
+_TWO_CHUNKS = "a served request with at least two content chunks, from a streamed answer"
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (
-    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request", in_flight),
+    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", _STREAMED, in_flight),
     Family("itl", itl, "gaps between consecutive content chunks, pooled over requests", "itl.1", _TWO_CHUNKS,
            per_request=False, between_tokens=True, one_gap=True),
     Family("itl_per_token", itl_per_token, "each gap ÷ the n tokens of the chunk that ends it, counted n times, pooled",

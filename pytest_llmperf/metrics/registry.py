@@ -139,6 +139,12 @@ def per_token(names: Iterable[str]) -> list[str]:
             if (FAMILIES[name].between_tokens if name in FAMILIES else find(name).per_token)]
 
 
+def streamed(names: Iterable[str]) -> list[str]:
+    """Those of these metrics and latency samples that a whole answer does not have."""
+    families = (name if name in FAMILIES else find(name).family for name in names)
+    return [family for family in families if family is not None and FAMILIES[family].streamed]
+
+
 def find_family(name: str) -> Family:
     """The latency sample of that name, e.g. "ttft".
 

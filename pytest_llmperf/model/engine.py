@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
+from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
 
 Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
@@ -20,6 +21,7 @@ NO_FLAGS = frozenset({"model", "env", "model_alias"})
 INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
 #: The installation that `--reference` names: the build that every comparison is made against.
 REFERENCE = "reference"
+LITERAL = ("stream", "fields")  # values of an Api that are no text
 #: Hardware of an endpoint on another machine, unless somebody says what it is.
 UNKNOWN_HARDWARE = "unknown"
 
@@ -62,6 +64,22 @@ def flags_as_json(engine: str, model: str, flags: Mapping[str, Flag]) -> tuple[t
     return tuple(sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None))
 
 
+def fields_as_json(call: str, fields: Mapping[str, Flag]) -> tuple[tuple[str, str], ...]:
+    """Fields of a request as an `Api` stores them: sorted pairs of name and JSON value.
+
+    The value "null" leaves the field out.
+
+    Raises:
+        SpecError: a value is not JSON.
+    """
+    try:
+        return tuple(sorted((name, json.dumps(value, sort_keys=True, allow_nan=False))
+                            for name, value in fields.items()))
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{call}, fields=…): the value of a field is text, a number, a boolean, or a dict or list of "
+                        f"them ({error}).") from error
+
+
 def _as_json(engine: str, name: str, value: Flag) -> str:
     if any("\0" in str(word) for word in (name, *(value if isinstance(value, list | tuple) else [value]))):
         raise SpecError(f"{engine}(…, {name}={value!r}): no command line can hold a NUL. Leave it out.")
@@ -89,7 +107,7 @@ class EngineSpec:
         installation: name of one of several installations of this engine; "" is the default. See `with_installation`.
         model_aliases: further names that the chunks of an answer may give the model.
         secret_headers: of an endpoint, pairs of HTTP header and source, such as "env:VARIABLE"; never a value.
-        protocol: of an endpoint, "completions" or "chat".
+        api: how requests are written and answers are read; another than the default only of an endpoint.
         metrics: of an endpoint, addresses of the replicas' counters; None: the page of `url`; (): no page at all.
         metrics_headers: of an endpoint, pairs of HTTP header and source for `metrics`; never a value.
     """
@@ -103,7 +121,7 @@ class EngineSpec:
     installation: str = ""
     model_aliases: tuple[str, ...] = ()
     secret_headers: tuple[tuple[str, str], ...] = ()
-    protocol: str = "completions"
+    api: Api = DEFAULT
     metrics: tuple[str, ...] | None = None
     metrics_headers: tuple[tuple[str, str], ...] = ()
 
@@ -162,7 +180,7 @@ class EngineSpec:
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
         shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
         shown = [mask(text, secrets) for text in shown]
-        shown += [f"protocol={self.protocol!r}"] if self.protocol != "completions" else []
+        shown += [f"{name}={value if name in LITERAL else repr(value)}" for name, value in self.api.stated.items()]
         shown += [f"header.{header}={source}" for header, source in self.secret_headers]
         shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []
         shown += [f"metrics_header.{header}={source}" for header, source in self.metrics_headers]

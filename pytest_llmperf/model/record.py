@@ -53,6 +53,7 @@ class RequestRecord:
         models: the model names in the answer's chunks, each once; empty if no chunk names a model.
         turn: number of the request within its conversation, from 1.
         after: index of the turn before; None for a first turn.
+        whole: whether the request asked for a whole answer, which has no times between its send and its end.
         answer_hash: of the answer that the next turn contains; None where the next turn contains a seeded reply.
     """
 
@@ -76,6 +77,7 @@ class RequestRecord:
     turn: int = 1
     after: int | None = None
     answer_hash: str | None = None
+    whole: bool = False
 
     @property
     def ok(self) -> bool:

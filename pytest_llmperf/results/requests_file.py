@@ -29,7 +29,7 @@ COUNTS = (
     "coalesced_chunks",
 )  # fmt: skip
 TURNS = ("turn", "after")  # only in files of conversations
-FLAGS = ("replaced_text",)
+FLAGS = ("replaced_text", "whole")
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
 LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."

@@ -12,6 +12,7 @@ from pytest_llmperf.engines.models.resolve import longest_sequence
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
+from pytest_llmperf.metrics.registry import streamed
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Slo
@@ -85,6 +86,17 @@ def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
             f"{request.output_tokens}, {prompt + request.output_tokens} in all, and {whose}: the server would refuse "
             f"it. Raise {flag}, or send shorter requests. Nothing was sent."
         )
+
+
+def check_streamed(spec: EngineSpec, metrics: Iterable[str]) -> None:
+    """Refuse metrics that whole answers do not have, before anything is sent.
+
+    Raises:
+        SpecError: the endpoint is measured with whole answers, and a metric needs streamed answers.
+    """
+    if not spec.api.stream and (missing := streamed(metrics)):
+        raise SpecError(f"{spec}: {missing[0]} needs streamed answers, and stream=False asks for whole answers. "
+                        "Nothing was sent. Write stream=True, or limit e2el, error_rate or a throughput.")
 
 
 def check_runs(runs: int, call: str) -> None:

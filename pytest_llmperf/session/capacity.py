@@ -64,6 +64,11 @@ class SearchTerms:
     precision: float = PRECISION
     cooldown_s: float = COOLDOWN_S
 
+    @property
+    def named(self) -> set[str]:
+        """The metrics that the SLOs limit."""
+        return {name for slo in self.slos for name in slo.named}
+
     def __str__(self) -> str:
         return f"max_rate({', '.join(map(str, self.slos))}, precision={self.precision:g})"
 

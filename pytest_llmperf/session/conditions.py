@@ -48,8 +48,7 @@ def conditions(
         values_by_name["installation"] = spec.installation
     if spec.model_aliases:
         values_by_name["model_alias"] = json.dumps(sorted(spec.model_aliases))
-    if spec.protocol != "completions":
-        values_by_name["protocol"] = spec.protocol
+    values_by_name |= spec.api.stated
     if server.replica_count:
         values_by_name["replicas"] = str(server.replica_count)
     if connections != "keep-alive":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.tiers import TIERS, check_keep
@@ -26,6 +26,7 @@ from pytest_llmperf.session.arguments import (
     check_runs,
     check_sides_differ,
     check_starts,
+    check_streamed,
     check_try_rates,
     check_until,
     check_workload,
@@ -142,6 +143,7 @@ class Perf:
         check_runs(runs, "perf.measure")
         check_starts(starts, engine)
         slos = check_until(until, starts)
+        check_streamed(spec_of(engine), (name for slo in slos for name in slo.named))
         for name, switch in (("fresh", fresh), ("may_preempt", may_preempt), ("gauges", gauges)):
             boolean("perf.measure", name, switch)
         check_names(keep, "keep")
@@ -218,7 +220,9 @@ class Perf:
         check_workload(workload, "perf.max_rate(engine, …)")
         check_runs(runs, "perf.max_rate")
         check_try_rates(try_rates)
-        capacity = self._capacity(engine, workload, search_terms(slo, precision, cooldown_s))
+        terms = search_terms(slo, precision, cooldown_s)
+        check_streamed(spec_of(engine), terms.named)
+        capacity = self._capacity(engine, workload, terms)
         capacity.extend(runs)
         for rate in try_rates:
             capacity.settle(rate)
@@ -358,7 +362,7 @@ class Perf:
         if judge.claim.metric == METRIC:
             raise SpecError(f"perf.claim(…, {text!r}): {METRIC} needs an SLO: perf.claim_max_rate(a, b, workload, "
                             f'{text!r}, slo="ttft_p95 <= 500ms").')
-        self._check_sides(a, b)
+        self._check_sides(a, b, judge.metrics)
         beside = self._beside_sides(a, b)
         side_a, side_b = (
             self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside)
@@ -396,7 +400,7 @@ class Perf:
             raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
                             f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
         terms = search_terms(slo)
-        self._check_sides(a, b)
+        self._check_sides(a, b, terms.named)
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
         return self._judged(judge, text, side_a, side_b, runs)
 
@@ -462,9 +466,10 @@ class Perf:
             restartable=not any(spec_of(side).url for side in (a, b)),
         )
 
-    def _check_sides(self, a: Server | EngineSpec, b: Server | EngineSpec) -> None:
+    def _check_sides(self, a: Server | EngineSpec, b: Server | EngineSpec, metrics: Collection[str]) -> None:
         check_sides_differ(a, b)
         for spec in (a, b):
+            check_streamed(spec_of(spec), metrics)
             if isinstance(spec, EngineSpec):
                 self._execution.session.pool.check(spec, self.kind)
 

@@ -17,6 +17,7 @@ from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
 from pytest_llmperf.metrics import percentile
+from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord, RunRecords
@@ -124,7 +125,7 @@ class Replayer:
         """What each request of a run did, and the replay that says so."""
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
-        return records_of(requests, replay, server.secrets), replay
+        return records_of(requests, replay, server.spec.api, server.secrets), replay
 
     def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
@@ -194,21 +195,25 @@ class Replayer:
 
 
 def records_of(
-    requests: tuple[Request, ...], replay: Replay, secrets: Sequence[str] = ()
+    requests: tuple[Request, ...], replay: Replay, api: Api = DEFAULT, secrets: Sequence[str] = ()
 ) -> tuple[RequestRecord, ...]:
     """The record of each request, parsed from the bytes of its answer or converted from its emulated record.
 
     Args:
+        api: how to read the answers.
         secrets: texts to mask in the answers.
     """
     lengths: dict[int, int] = {}  # tokens that a turn and its answer bring into the next turn
     records = tuple(
-        _record(request, exchange, lengths) for request, exchange in zip(requests, replay.exchanges, strict=True)
+        _record(request, exchange, api, lengths)
+        for request, exchange in zip(requests, replay.exchanges, strict=True)
     )
     return tuple(_masked(record, secrets) for record in records) if secrets else records
 
 
-def _record(request: Request, exchange: Exchange | EmulatedExchange, lengths: dict[int, int]) -> RequestRecord:
+def _record(
+    request: Request, exchange: Exchange | EmulatedExchange, api: Api, lengths: dict[int, int]
+) -> RequestRecord:
     """The record of one request. The prompt tokens of a live conversation are known after its earlier answers."""
     if request.continues and request.after in lengths:
         request = replace(request, prompt_tokens=lengths[request.after] + len(request.prompt))
@@ -216,7 +221,7 @@ def _record(request: Request, exchange: Exchange | EmulatedExchange, lengths: di
         record = emulated_record(request, exchange)
         answer_tokens = record.output_tokens if record.ok else None
     else:
-        record = to_record(request, exchange)
+        record = to_record(request, exchange, api)
         form: Form = "ids" if isinstance(request.prompt, tuple) else "text"
         reply = read_reply(exchange, form) if request.answer_used else None
         answer_tokens, answer_hash = reply or (None, None)

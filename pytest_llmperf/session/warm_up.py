@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from pytest_llmperf.engines.probe import probe
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.judging.validity import other_model
@@ -30,16 +31,21 @@ MOST_BATCHES = 12
 def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
     """Send the workload's own shapes, unmeasured, until two batches in a row take the same time.
 
+    An endpoint first gets one small request of the workload, so that a refusal is explained before more is sent.
+
     Raises:
         EngineError: a warm-up request fails, or the server does not become steady.
-        WrongServer: another model answers.
+        WrongServer: another model answers, or an endpoint refuses the request.
     """
+    if server.spec.url is not None:
+        probe(server, min(workload.requests(SEED), key=lambda request: len(request.prompt)),
+              replayer.limits.total_ns / 1e9)
     counters_before = server.counters()
     medians_ms: list[float] = []
     for batch in range(MOST_BATCHES):
         requests = _batch(workload, SEED + batch)
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = records_of(requests, replay, server.secrets)
+        records = records_of(requests, replay, server.spec.api, server.secrets)
         failed = next((record for record in records if not record.ok), None)
         if failed is not None:
             raise EngineError(

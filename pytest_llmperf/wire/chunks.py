@@ -1,4 +1,4 @@
-"""Parses one event of an OpenAI-style stream: content, tokens, usage, finish, error."""
+"""Parses one event of an OpenAI-style stream, or a whole answer: content, tokens, usage, finish, error."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ class Chunk:
 
     Args:
         model: name of the model that answers; None if the event names no model.
-        characters: length of the text in the event's choices; a tool call counts as one character. 0 for an event of
-            /generate, whose text may be cumulative.
+        text: the text in the event's choices: content, reasoning, and name and arguments of tool calls. "" for an event
+            of /generate, whose text may be cumulative.
         token_ids: number of token ids in the event's choices; None without token ids.
         finish_reason: finish reason of the first choice that has one.
         usage: token counts so far or final token counts; None if the event has no usage.
         error: error message of the event, in one line; None without an error.
+        done: whether this event ends the stream, as the last event of the Responses API does.
     """
 
     has_choices: bool
     model: str | None
-    characters: int
+    text: str
     token_ids: int | None
     finish_reason: str | None
     usage: Usage | None
     error: str | None
+    done: bool = False
 
 
 def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
-    """Interpret the JSON object of one event.
+    """Interpret the JSON object of one event, or of a whole answer.
 
     Raises:
         TypeError, AttributeError: it does not have the shape of a completion chunk.
@@ -59,12 +61,12 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
     choices = message.get("choices") or []
     return Chunk(
         has_choices=bool(choices),
-        model=_model(message.get("model")),
-        characters=sum(_characters(choice) for choice in choices),
+        model=model_name(message.get("model")),
+        text="".join([_text(choice) for choice in choices]),
         token_ids=_token_ids(choices),
         finish_reason=next((c["finish_reason"] for c in choices if c.get("finish_reason")), None),
         usage=_usage(message.get("usage")),
-        error=_error(message, event_type),
+        error=error_of(message, event_type),
     )
 
 
@@ -75,27 +77,37 @@ def _native_chunk(meta: dict[str, Any]) -> Chunk:
     return Chunk(
         has_choices=True,
         model=None,
-        characters=0,
+        text="",
         token_ids=None,
         finish_reason=reason.get("type"),
-        usage=Usage(*map(_count, (meta.get(f"{kind}_tokens") for kind in ("prompt", "completion", "cached")))),
+        usage=Usage(*map(count, (meta.get(f"{kind}_tokens") for kind in ("prompt", "completion", "cached")))),
         error=f"abort: {reason.get('message')}" if aborted else None,
     )
 
 
-def _model(name: object) -> str | None:
+def model_name(name: object) -> str | None:
     """The model name, or None for an empty name, which some gateways send with the first event."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a model is {name!r}")
     return name[:LONGEST_NAME] if name else None
 
 
-def _characters(choice: dict[str, Any]) -> int:
-    if "delta" not in choice:
-        return len(choice.get("text") or "")
-    delta = choice["delta"] or {}
-    said = (delta.get(name) for name in ("content", "reasoning_content", "reasoning"))
-    return sum(len(text) for text in said if text) + bool(delta.get("tool_calls"))
+def _text(choice: dict[str, Any]) -> str:
+    delta = choice["delta"] if "delta" in choice else choice.get("message")
+    if delta is None:
+        return choice.get("text") or ""
+    text: str = delta.get("content") or ""
+    if "reasoning_content" in delta or "reasoning" in delta:  # some servers send the same text under both names
+        text = (delta.get("reasoning_content") or delta.get("reasoning") or "") + text
+    if calls := delta.get("tool_calls"):
+        text += "".join([_call_text(call.get("function") or {}) for call in calls])
+    return text + (delta["refusal"] or "") if "refusal" in delta else text
+
+
+def _call_text(function: dict[str, Any]) -> str:
+    """Name and arguments, which the model generates token by token."""
+    name, arguments = function.get("name") or "", function.get("arguments") or ""
+    return f"{name}{arguments}"
 
 
 def _token_ids(choices: list[dict[str, Any]]) -> int | None:
@@ -108,10 +120,16 @@ def _usage(usage: dict[str, Any] | None) -> Usage | None:
         return None
     details = usage.get("prompt_tokens_details") or {}
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens")
-    return Usage(*map(_count, counts))
+    return Usage(*map(count, counts))
 
 
-def _count(value: object) -> int | None:
+def count(value: object) -> int | None:
+    """A count of tokens; None where there is none.
+
+    Raises:
+        TypeError: the value is no number.
+        ImpossibleCount: no answer has so many tokens.
+    """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"a count of tokens is {value!r}")
     if value is not None and not 0 <= value <= MOST_TOKENS:
@@ -119,7 +137,8 @@ def _count(value: object) -> int | None:
     return value
 
 
-def _error(message: dict[str, Any], event_type: str) -> str | None:
+def error_of(message: dict[str, Any], event_type: str = "") -> str | None:
+    """The error message of an event; None without an error."""
     error = message.get("error")
     if error is None and (message.get("object") == "error" or event_type == "error"):
         error = message

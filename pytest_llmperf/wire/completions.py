@@ -1,12 +1,13 @@
-"""From an exchange to a request record: streams of OpenAI-style completions and chat (vLLM, SGLang)."""
+"""From an exchange to a request record: OpenAI-style completions, chat and responses, streamed and whole."""
 
 from __future__ import annotations
 
+from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.http import Answer, read_answer
-from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream
+from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream, read_whole
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
 _Judgement = tuple[Outcome, str | None]
@@ -34,18 +35,17 @@ _CUT_SHORT = {
 }
 
 
-def to_record(request: Request, exchange: Exchange) -> RequestRecord:
+def to_record(request: Request, exchange: Exchange, api: Api = DEFAULT) -> RequestRecord:
     """Parse an answer and check it against its request.
 
     A content chunk is an event with at least one token. The number of tokens is the growth of the usage
     (`continuous_usage_stats`). Without such usage, the chunk's `token_ids` count. Without token ids, an event with a
     non-empty text is a content chunk. A chunk has the stamp of the read that completed its event. A partial answer
-    keeps the arrival times of its chunks.
+    keeps the arrival times of its chunks. A whole answer has one stamp, which is the read of its last byte.
     """
     answer = read_answer(exchange)
-    most_chunks = SPARE_CHUNKS + 2 * request.output_tokens
-    stream = read_stream(answer.pieces, most_chunks) if answer.status == 200 else Stream()
-    outcome, detail = _judge(request, exchange, answer, stream)
+    stream = _read(answer, request, api) if answer.status == 200 else Stream()
+    outcome, detail = _judge(request, exchange, answer, stream, api)
     usage = stream.usage
     return RequestRecord(
         index=request.index,
@@ -67,7 +67,14 @@ def to_record(request: Request, exchange: Exchange) -> RequestRecord:
         models=tuple(stream.models),
         turn=request.turn,
         after=request.after if request.turn > 1 else None,
+        whole=not api.stream,
     )
+
+
+def _read(answer: Answer, request: Request, api: Api) -> Stream:
+    if not api.stream:
+        return read_whole(answer.pieces) if answer.complete else Stream()
+    return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens)
 
 
 def _counts(stream: Stream) -> tuple[int, ...] | None:
@@ -75,16 +82,16 @@ def _counts(stream: Stream) -> tuple[int, ...] | None:
     return token_counts if token_counts and len(token_counts) == len(stream.chunk_tokens) else None
 
 
-def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream) -> _Judgement:
+def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream, api: Api) -> _Judgement:
     """The first thing that is wrong, the most telling first: what the server said outranks how the socket ended."""
     return (
         _client_timeout(exchange)
         or _http_problem(exchange, answer)
         or _stream_problem(stream)
         or _truncation(exchange, stream)
-        or _incomplete(answer, stream)
+        or _incomplete(answer, stream, api)
         or _counts_disagree(stream)
-        or _wrong_length(request, stream)
+        or _wrong_length(request, stream, api)
         or (Outcome.OK, None)
     )
 
@@ -120,17 +127,21 @@ def _truncation(exchange: Exchange, stream: Stream) -> _Judgement | None:
     return (outcome, f"{_ending(exchange)} after {len(stream.arrivals_ns)} content chunks") if outcome else None
 
 
-def _incomplete(answer: Answer, stream: Stream) -> _Judgement | None:
-    if stream.events == 0 and answer.body:
+def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
+    if stream.events == 0 and answer.body and api.stream:
         return Outcome.MALFORMED, f"no server-sent event in the answer: {answer.body[:SHOWN_BYTES]!r}"
-    has = {"finish_reason": stream.finish_reason, "usage": stream.usage, "[DONE]": stream.done}
+    has: dict[str, object] = {"finish_reason": stream.finish_reason}
+    if api.asks_for_usage:
+        has["usage"] = stream.usage
+    has["[DONE]" if api.protocol != "responses" else "response.completed"] = stream.done
     missing = [name for name, value in has.items() if not value]
     if not answer.complete:
         missing.append("end of the HTTP message")
+    kind = "stream" if api.stream else "answer"
     if missing:
         seen = f"{len(stream.arrivals_ns)} content chunks"
-        return Outcome.TRUNCATED, f"the stream ended without {', '.join(missing)}, after {seen}"
-    return None if stream.arrivals_ns else (Outcome.EMPTY, "a complete stream without content")
+        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}"
+    return None if stream.arrivals_ns else (Outcome.EMPTY, f"a complete {kind} without content")
 
 
 def _counts_disagree(stream: Stream) -> _Judgement | None:
@@ -155,14 +166,17 @@ def _counts_disagree(stream: Stream) -> _Judgement | None:
     return (Outcome.COUNTS_DISAGREE, "; ".join(complaints)) if complaints else None
 
 
-def _wrong_length(request: Request, stream: Stream) -> _Judgement | None:
+def _wrong_length(request: Request, stream: Stream, api: Api) -> _Judgement | None:
     """Usage against what was asked."""
     usage = stream.usage
     if usage is None or usage.completion_tokens is None:
-        return Outcome.TRUNCATED, "usage without completion_tokens"
+        is_required = api.forces_length or api.asks_for_usage
+        return (Outcome.TRUNCATED, "usage without completion_tokens") if is_required else None
     complaints = []
-    if usage.completion_tokens != request.output_tokens:
-        complaints.append(f"{usage.completion_tokens} output tokens instead of {request.output_tokens}")
+    if usage.completion_tokens > request.output_tokens or (
+            api.forces_length and usage.completion_tokens != request.output_tokens):
+        at_most = "" if api.forces_length else "at most "
+        complaints.append(f"{usage.completion_tokens} output tokens instead of {at_most}{request.output_tokens}")
     if request.prompt_tokens is not None and usage.prompt_tokens not in (None, request.prompt_tokens):
         complaints.append(f"{usage.prompt_tokens} prompt tokens instead of {request.prompt_tokens}")
     if usage.prompt_tokens is not None and (usage.cached_tokens or 0) > usage.prompt_tokens:

@@ -1,12 +1,14 @@
-"""One answered stream, event by event, up to `[DONE]`."""
+"""One answer: a stream, event by event up to its end, or a whole answer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
+from pytest_llmperf.wire.responses import is_response, response_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 
 SHOWN_BYTES = 200
@@ -16,7 +18,7 @@ MOST_MODELS = 64  # names that are kept of one stream
 
 @dataclass(slots=True)
 class Stream:
-    """What a stream said, and when.
+    """What an answer said, and when.
 
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk.
@@ -25,8 +27,9 @@ class Stream:
         characters: of all text.
         uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
         coalesced: content chunks completed by the same read as the content chunk before.
-        events: events of any kind, `[DONE]` included.
-        after_done: events with data after `[DONE]`.
+        events: events of any kind, `[DONE]` included; 1 for a whole answer.
+        after_done: events with data after the end.
+        done: whether the end has come: `[DONE]`, or the last event of a response.
         problem: why an event could not be understood.
     """
 
@@ -60,24 +63,32 @@ class Stream:
         if not event.data.strip():
             return
         try:
-            chunk = read_chunk(json.loads(event.data), event.type)
-            self._take_chunk(chunk, stamp_ns)
+            self.take_message(json.loads(event.data), stamp_ns, event.type)
         except ImpossibleCount as error:
             self.problem = str(error)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             self.problem = f"not a JSON completion chunk: {event.data.encode()[:SHOWN_BYTES]!r}"
+
+    def take_message(self, message: dict[str, Any], stamp_ns: int, event_type: str = "") -> None:
+        """Account for one JSON object."""
+        if "choices" not in message and is_response(message):
+            self._take_chunk(response_chunk(message), stamp_ns)
+        else:
+            self._take_chunk(read_chunk(message, event_type), stamp_ns)
 
     def _take_chunk(self, chunk: Chunk, stamp_ns: int) -> None:
         self.error = self.error or chunk.error
         self.finish_reason = self.finish_reason or chunk.finish_reason
         tokens = self._tokens_of(chunk)
         self.usage = _merged(self.usage, chunk.usage)
-        self.characters += chunk.characters
+        self.done = chunk.done
+        characters = len(chunk.text)
+        self.characters += characters
         if chunk.model is not None and len(self.models) < MOST_MODELS and chunk.model not in self.models:
             self.models.append(chunk.model)
-        if not chunk.has_choices or not (chunk.characters if tokens is None else tokens > 0):
-            self.uncounted_chunks += bool(chunk.characters)
-            self.uncounted_characters += chunk.characters
+        if not chunk.has_choices or not (characters if tokens is None else tokens > 0):
+            self.uncounted_chunks += bool(characters)
+            self.uncounted_characters += characters
             return
         if self.arrivals_ns and self.arrivals_ns[-1] == stamp_ns:
             self.coalesced += 1
@@ -135,3 +146,23 @@ def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHU
             stream.problem = "a line of the event stream is longer than the limit"
             return stream
     return stream
+
+
+def read_whole(pieces: Iterable[tuple[int, bytes]]) -> Stream:
+    """Decode the (stamp_ns, bytes) pieces of an answer that is one JSON object. The last piece stamps the content."""
+    answer = Stream()
+    stamped = list(pieces)
+    body = b"".join(piece for _, piece in stamped)
+    if not body:
+        return answer
+    answer.events = 1
+    try:
+        message = json.loads(body)
+        answer.take_message(message, stamped[-1][0])
+    except ImpossibleCount as error:
+        answer.problem = str(error)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        answer.problem = f"not a JSON answer: {body[:SHOWN_BYTES]!r}"
+    answer.done = True
+    answer.chunk_tokens = [None] * len(answer.chunk_tokens)  # the usage alone counts a whole answer
+    return answer

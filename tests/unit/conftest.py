@@ -64,6 +64,8 @@ class FakeEngine:
         self.asked.append(path)
         self.queries.append((path, dict(request.url.params)))
         found = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
+        if path not in self.answers and b'"stream":true' in request.content:
+            found = httpx.Response(200, content=b"".join(StreamShape((1,)).events()))
         if isinstance(found, Exception):
             raise found
         return found(request) if callable(found) else found

@@ -277,7 +277,8 @@ def test_warm_up_ends_when_two_batches_agree(make_server, replayer, fake_engine)
 def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_engine):
     """Else they are a stranger's in the first run."""
     warm_up(make_server(), WORKLOAD, replayer())
-    assert fake_engine.asked == ["/metrics", "/metrics"]  # before the first batch, and after the last
+    # The probe of an endpoint; then before the first batch, and after the last.
+    assert fake_engine.asked == ["/v1/completions", "/metrics", "/metrics"]
 
 
 def test_server_that_never_becomes_steady_ends_warm_up_with_error(make_server, replayer, fake_engine):

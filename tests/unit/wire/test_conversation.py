@@ -1,11 +1,13 @@
 """What a server answered, read from its bytes and placed into the body of the next turn."""
 
 import json
+from functools import partial
 
 import pytest
 
-from pytest_llmperf.engines.openai import chat_body, completion_body
+from pytest_llmperf.engines.openai import completion_body, request_body
 from pytest_llmperf.engines.sglang_adapter import generate_body
+from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, error_event, event, http_chunk
 from pytest_llmperf.wire.conversation import AnswerReader, answer_part, joined, part_of
@@ -73,7 +75,7 @@ def test_refusal_is_no_answer():
     ((1, 2), completion_body, b"7,8", ("prompt", [1, 2, 7, 8, 3])),
     ((1, 2), lambda request, _: generate_body(request), b"7,8", ("input_ids", [1, 2, 7, 8, 3])),
     ('say "a"', completion_body, b" b\\n", ("prompt", 'say "a" b\n more')),
-    ("say", chat_body, b'{"role":"assistant","content":"b"}',
+    ("say", partial(request_body, api=Api("chat")), b'{"role":"assistant","content":"b"}',
      ("messages", [{"role": "user", "content": "say"}, {"role": "assistant", "content": "b"},
                    {"role": "user", "content": " more"}])),
 ], ids=["ids", "generate", "text", "messages"])

@@ -1,0 +1,104 @@
+"""The first request to an endpoint: one small request of the workload, with the words for each way to refuse it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import EngineError, WrongServer
+from pytest_llmperf.model.api import PROTOCOLS, Api
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.stream import Stream, read_stream, read_whole
+
+if TYPE_CHECKING:
+    import httpx
+
+#: Some services refuse a smaller limit (OpenAI's Responses API), and a model that reasons needs some tokens for it.
+FREE_TOKENS = 16
+ABSENT = (404, 405, 501)
+REFUSED = (400, 404, 422)
+#: Field → dialect without this field, for services that refuse it.
+REMEDIES = {"ignore_eos": "openai", "min_tokens": "openai", "continuous_usage_stats": "openai",
+            "stream_options": "basic", "max_completion_tokens": "basic", "max_tokens": "openai"}
+
+
+def probe(server: Server, request: Request, timeout_s: float) -> None:
+    """Send one request as the test sends it, with a short answer, before anything is measured.
+
+    Raises:
+        WrongServer: the endpoint refuses the key, the model, the protocol or a field of the request.
+        EngineError: the endpoint answers, and not with a token.
+    """
+    api = server.spec.api
+    tokens = 1 if api.forces_length else min(FREE_TOKENS, request.output_tokens)
+    path, body = server.adapter.post(server.spec, replace(request, output_tokens=tokens), server.served_name)
+    with server.answering("one token"):
+        response = server.client.post(path, content=body, headers={"content-type": "application/json"},
+                                      timeout=timeout_s)
+    server.check_admitted(response)
+    answered = f"POST {path} answered {response.status_code}"
+    if response.status_code in REFUSED and (field := _refused_field(response, body)) is not None:
+        raise WrongServer(_field_refused(server, field, f"{answered}: {server.shown(response)!r}"))
+    if response.status_code in ABSENT:
+        raise WrongServer(_absent(server, response, answered))
+    if response.status_code != 200:
+        raise EngineError(f"{server.url} is up but generates nothing: {answered}: {server.shown(response)!r}")
+    _check_answer(server, response, path)
+
+
+def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
+    """Raise EngineError where an answer of status 200 has no token."""
+    api = server.spec.api
+    pieces = ((0, response.content),)
+    answer = read_stream(pieces) if api.stream else read_whole(pieces)
+    if not _has_token(answer, api):
+        hint = ""
+        if api.stream and not answer.events and response.content[:1] == b"{":
+            hint = " The service does not stream this answer: write endpoint(…, stream=False)."
+        raise EngineError(f"{server.url} is up but generates nothing: POST {path} for one token answered "
+                          f"{response.status_code}: {server.shown(response)!r}.{hint}")
+
+
+def _has_token(answer: Stream, api: Api) -> bool:
+    counted = None if answer.usage is None else answer.usage.completion_tokens
+    if answer.problem is not None or answer.error is not None:
+        return False
+    return counted == 1 if api.forces_length else bool(answer.arrivals_ns or counted)
+
+
+def _refused_field(response: httpx.Response, body: bytes) -> str | None:
+    """The field of the request that a refusal names; None for a refusal that names no field, or names the model."""
+    text, sent = response.text, json.loads(body)
+    if response.status_code == 404 or (re.search(r"\bmodel\b", text) and str(sent["model"]) in text):
+        return None
+    names = [*sent.get("stream_options", ()), *sent]
+    named = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
+    return next((name for name in named if name in REMEDIES), next(iter(named), None))
+
+
+def _field_refused(server: Server, field: str, answered: str) -> str:
+    api = server.spec.api
+    removal = f'fields={{"{"stream_options" if field == "continuous_usage_stats" else field}": None}}'
+    if field in ("prompt", "messages", "input"):
+        remedy = ("The prompts of this workload are not what the service takes: write random_tokens(…, text=True), or "
+                  "choose another protocol.")
+    elif (dialect := REMEDIES.get(field)) not in (None, api.dialect):
+        remedy = f'Write endpoint(…, dialect="{dialect}").'
+        if field not in ("max_tokens", "max_completion_tokens"):
+            remedy = f"{remedy[:-1]}, or leave the field out: {removal}."
+    else:
+        remedy = f"Leave the field out: endpoint(…, {removal})."
+    return f"The service at {server.url} refuses the field {field}: {answered}. Nothing was measured. {remedy}"
+
+
+def _absent(server: Server, response: httpx.Response, answered: str) -> str:
+    name, protocol = server.served_name, server.spec.api.protocol
+    if name in response.text:
+        return (f"The service at {server.url} does not serve the model {name!r}: {answered}: "
+                f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.url}/v1/models lists.")
+    others = " or ".join(f'protocol="{other}"' for other in PROTOCOLS if other != protocol)
+    return (f"The server at {server.url} has no {protocol} endpoint: {answered}. Nothing was measured. Write {others}, "
+            "or correct the URL.")

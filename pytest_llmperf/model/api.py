@@ -1,0 +1,59 @@
+"""How the requests of a server are written, and how its answers are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROTOCOLS = ("completions", "chat", "responses")
+DIALECTS = ("vllm", "openai", "basic")
+#: Fields that force the length of an answer.
+FORCING = {"completions": ("min_tokens", "ignore_eos"), "chat": ("min_tokens", "ignore_eos"),
+           "responses": ("ignore_eos",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The HTTP interface of a server, as a test describes it.
+
+    Args:
+        protocol: "completions" (`/v1/completions`), "chat" (`/v1/chat/completions`) or "responses" (`/v1/responses`).
+        stream: whether answers are streamed; otherwise each answer is one JSON object.
+        dialect: which fields a request has. "vllm" forces the output length and asks for the usage in each chunk.
+            "openai" has the fields of OpenAI's reference. "basic" leaves out `stream_options` and names the output
+            length `max_tokens`.
+        fields: further fields of each request: pairs of name and JSON value, sorted. "null" leaves the field out.
+    """
+
+    protocol: str = "completions"
+    stream: bool = True
+    dialect: str = "vllm"
+    fields: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def takes_text_only(self) -> bool:
+        """Whether a request cannot contain token ids."""
+        return self.protocol != "completions"
+
+    @property
+    def forces_length(self) -> bool:
+        """Whether each answer must have exactly as many tokens as the workload states. Otherwise the model may end an
+        answer earlier."""
+        return self.dialect == "vllm" and not set(FORCING[self.protocol]) & dict(self.fields).keys()
+
+    @property
+    def asks_for_usage(self) -> bool:
+        """Whether a stream must contain a usage, because each request asks for it."""
+        is_asked = self.stream and self.dialect != "basic" and "stream_options" not in dict(self.fields)
+        return is_asked and self.protocol != "responses"
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """The values that are not the default, by the name of the argument of `endpoint`."""
+        given = {"protocol": self.protocol, "stream": str(self.stream), "dialect": self.dialect,
+                 "fields": "{" + ", ".join(f'"{name}": {value}' for name, value in self.fields) + "}"}
+        default = {"protocol": "completions", "stream": "True", "dialect": "vllm", "fields": "{}"}
+        return {name: value for name, value in given.items() if value != default[name]}
+
+
+#: Streamed completions, as vLLM and SGLang serve them.
+DEFAULT = Api()
