@@ -49,15 +49,15 @@ class Session:
             return
         server.reset()
         try:
-            found = figures(measure(), server.stats())
+            sample = figures(measure(), server.stats())
         except (subprocess.SubprocessError, OSError, LookupError, ValueError, AssertionError) as problem:
             self.missing[name, streams] = type(problem).__name__
             print(f"{streams:5} {name:24} {problem!r:.300}", flush=True)
             return
-        self.runs[name, streams].append(found)
+        self.runs[name, streams].append(sample)
         print(
-            f"{streams:5} {name:24} TTFT {found.ttft_p50:.3f} / {found.ttft_p99:.3f}, ITL {found.itl_p99:.3f} ms; "
-            f"{found.reached} streams; server {found.server_p50:.3f} / {found.server_p99:.3f} ms", flush=True,
+            f"{streams:5} {name:24} TTFT {sample.ttft_p50:.3f} / {sample.ttft_p99:.3f}, ITL {sample.itl_p99:.3f} ms; "
+            f"{sample.reached} streams; server {sample.server_p50:.3f} / {sample.server_p99:.3f} ms", flush=True,
         )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def ways(streams: int = 50) -> dict[str, dict[str, float]]:
     """What TLS, fresh connections and several processes cost, in CPU time."""
     requests = 4 * streams
     with TimedServer() as server, tempfile.TemporaryDirectory() as name:
-        found = {
+        figures_by_client = {
             "kept connections": our_clients.closed(server, streams, requests).notes,
             "fresh connections": our_clients.closed(server, streams, requests, fresh=True).notes,
             "two processes": our_clients.closed(server, streams, requests, processes=2).notes,
@@ -104,22 +104,22 @@ def ways(streams: int = 50) -> dict[str, dict[str, float]]:
         server.port = int(front.stdout.readline())
         try:
             channel = {"tls": True, "tls_ca_file": str(Path(name) / "ca.pem")}
-            found["TLS"] = our_clients.closed(server, streams, requests, **channel).notes
+            figures_by_client["TLS"] = our_clients.closed(server, streams, requests, **channel).notes
         finally:
             front.terminate()
             front.communicate()
-    return found
+    return figures_by_client
 
 
 def capacity(streams: int = 600) -> dict[int, dict[str, float]]:
     """Events per second that are asked of one process → how it did."""
-    found = {}
+    limits = {}
     for rate in (60_000, 80_000, 100_000, 120_000, 140_000):
         itl_ms = 1000 * streams / rate
         with TimedServer(itl_ms=itl_ms) as server:
-            found[rate] = our_clients.closed(server, streams, 4 * streams).notes
-        print(rate, found[rate], flush=True)
-    return found
+            limits[rate] = our_clients.closed(server, streams, 4 * streams).notes
+        print(rate, limits[rate], flush=True)
+    return limits
 
 
 def machine() -> str:
@@ -140,7 +140,7 @@ def main() -> None:
     with TimedServer() as server:
         for streams in levels:
             one_level(session, server, streams)
-    runs = {key: _typical(found) for key, found in session.runs.items()}
+    runs = {key: _typical(figures_) for key, figures_ in session.runs.items()}
     most = max(map(len, session.runs.values()), default=0)
     parts = [
         f"Measured on {place}; {most} runs of ours at each level, one of every other.",
@@ -155,16 +155,16 @@ def main() -> None:
         options.out.write_text(in_markers(options.out.read_text(encoding="utf-8"), text), encoding="utf-8")
 
 
-def _typical(found: list[Figures]) -> Figures:
+def _typical(samples: list[Figures]) -> Figures:
     """Medians of the runs."""
     def of(name: str) -> float:
-        return median(getattr(run, name) for run in found)
+        return median(getattr(run, name) for run in samples)
 
-    late = [run.late_p99 for run in found if run.late_p99 is not None]
+    late = [run.late_p99 for run in samples if run.late_p99 is not None]
     return Figures(
-        min(run.completed for run in found), min(run.reached for run in found), of("ttft_p50"), of("ttft_p99"),
+        min(run.completed for run in samples), min(run.reached for run in samples), of("ttft_p50"), of("ttft_p99"),
         of("itl_p99"), median(late) if late else None, of("server_p50"), of("server_p99"),
-        {name: median(run.notes[name] for run in found) for name in found[0].notes},
+        {name: median(run.notes[name] for run in samples) for name in samples[0].notes},
     )  # fmt: skip
 
 

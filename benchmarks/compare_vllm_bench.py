@@ -129,8 +129,8 @@ def prompts(bench: Bench, server: Server, seed: int) -> Given:
     case = bench.case
     script = ROOT / "benchmarks" / "vllm_random_prompts.py"
     numbers = [str(number) for number in (case.requests, case.tokens_in, case.tokens_out, case.rate, seed)]
-    told = bench.run(str(script), server.model.path_or_hub_id, *numbers)
-    (line,) = [line for line in told.splitlines() if line.startswith("PROMPTS ")]
+    output = bench.run(str(script), server.model.path_or_hub_id, *numbers)
+    (line,) = [line for line in output.splitlines() if line.startswith("PROMPTS ")]
     made = tuple((prompt, at) for prompt, at in json.loads(line.removeprefix("PROMPTS ")))
     return Given(made, case.tokens_out)
 
@@ -158,19 +158,19 @@ def one_round(
     warm_up(server, workload, replayer)
 
     def we() -> dict[str, float]:
-        before = server_tpot(server)
+        tpot_before = server_tpot(server)
         run = replayer.run(server, workload, 0)
         assert all(record.ok for record in run.records), [r.detail for r in run.records if not r.ok][:1]
-        found = {name: run.metrics.require(ours) for name, (ours, _) in (METRICS | MEAN).items()}
-        return found | {"server": mean_since(before, server)}
+        values = {name: run.metrics.require(ours) for name, (ours, _) in (METRICS | MEAN).items()}
+        return values | {"server": mean_since(tpot_before, server)}
 
     def they() -> dict[str, float]:
         server.reset_cache()
-        before = server_tpot(server)
+        tpot_before = server_tpot(server)
         result = theirs(bench, server, seed, folder)
         assert result["completed"] == bench.case.requests
-        found = {name: result[key] for name, (_, key) in (METRICS | MEAN).items()}
-        return found | {"server": mean_since(before, server)}
+        values = {name: result[key] for name, (_, key) in (METRICS | MEAN).items()}
+        return values | {"server": mean_since(tpot_before, server)}
 
     if seed % 2:
         their, our = they(), we()
@@ -189,10 +189,10 @@ def server_tpot(server: Server) -> tuple[float, float]:
     return scrape.total(f"{SERVER_TPOT}_sum") or 0.0, scrape.total(f"{SERVER_TPOT}_count") or 0.0
 
 
-def mean_since(before: tuple[float, float], server: Server) -> float:
+def mean_since(earlier: tuple[float, float], server: Server) -> float:
     """The server's own mean time per output token since then, ms."""
     after = server_tpot(server)
-    return 1000 * (after[0] - before[0]) / (after[1] - before[1])
+    return 1000 * (after[0] - earlier[0]) / (after[1] - earlier[1])
 
 
 def table(rows: list[dict[str, tuple[float, float]]], requests: int) -> str:

@@ -34,10 +34,10 @@ async def main(port: int, streams: int, tokens: int) -> int:
     loop = asyncio.get_running_loop()
     ends = []
     for index in range(streams):
-        asked = {"prompt": [index % 1000] * 32, "max_tokens": tokens, "stream": True,
+        request_body = {"prompt": [index % 1000] * 32, "max_tokens": tokens, "stream": True,
                  "stream_options": {"include_usage": True, "continuous_usage_stats": True}}  # fmt: skip
         ended = loop.create_future()
-        body = json.dumps(asked).encode()
+        body = json.dumps(request_body).encode()
         await loop.create_connection(lambda body=body, ended=ended: Reader(body, ended), "127.0.0.1", port)
         ends.append(ended)
     return sum(await asyncio.gather(*ends))

@@ -48,7 +48,7 @@ def open_loop(server: TimedServer, streams: int, requests: int, *, processes: in
 def _replayed(
     server: TimedServer, planned: tuple[PlannedRequest, ...], streams: int | None, processes: int, channel: Channel
 ) -> Measured:
-    cores = Cores(tuple(server.clients), (server.cpus[-1],), own=len(server.cpus) > 1)
+    cores = Cores(tuple(server.clients), (server.cpus[-1],), reserved=len(server.cpus) > 1)
     plan = LoadPlan("127.0.0.1", server.port, planned, concurrency=streams, channel=channel)
     replay = ProcessTransport(processes=processes, cores=cores).replay(plan, cancel=threading.Event())
     records = [to_record(Request(e.index, "x", TOKENS, None), e) for e in replay.exchanges]
@@ -58,7 +58,7 @@ def _replayed(
     assert replay.load is not None
     return Measured(
         ttft_ms=[(record.arrivals_ns[0] - record.intended_ns) / 1e6 for record in records],
-        itl_ms=[(after - before) / 1e6 for times in arrivals for before, after in pairwise(times)],
+        itl_ms=[(after - previous) / 1e6 for times in arrivals for previous, after in pairwise(times)],
         late_ms=[((r.sent_ns or 0) - r.intended_ns) / 1e6 for r in records] if streams is None else (),
         notes={
             "events_per_s": TOKENS * len(records) / ((replay.ended_ns - replay.started_ns) / 1e9),
@@ -90,13 +90,13 @@ def _with_httpx(
     cpu_s, cpus = time.process_time(), os.sched_getaffinity(0)
     os.sched_setaffinity(0, server.clients)
     try:
-        found = asyncio.run(_ask(server, streams, requests, transport))
+        times_by_stream = asyncio.run(_ask(server, streams, requests, transport))
     finally:
         os.sched_setaffinity(0, cpus)
     return Measured(
-        ttft_ms=[times[0] for times in found],
-        itl_ms=[after - before for times in found for before, after in pairwise(times)],
-        notes={"cpu_us_per_read": (time.process_time() - cpu_s) * 1e6 / sum(map(len, found))},
+        ttft_ms=[times[0] for times in times_by_stream],
+        itl_ms=[after - previous for times in times_by_stream for previous, after in pairwise(times)],
+        notes={"cpu_us_per_read": (time.process_time() - cpu_s) * 1e6 / sum(map(len, times_by_stream))},
     )
 
 
@@ -106,7 +106,7 @@ async def _ask(
     """Times of content in ms after the send, for each request."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     left = iter(range(requests))
-    found: list[list[float]] = []
+    arrivals: list[list[float]] = []
 
     async def one(client: httpx.AsyncClient) -> None:
         sent_ns, times = time.monotonic_ns(), []
@@ -117,7 +117,7 @@ async def _ask(
             stamps = response.extensions.get("read_ns")
         if stamps is not None:  # the head came first, in a read of its own
             times = list(stamps)[1 : len(times) + 1]
-        found.append([(stamp_ns - sent_ns) / 1e6 for stamp_ns in times])
+        arrivals.append([(stamp_ns - sent_ns) / 1e6 for stamp_ns in times])
 
     async def stream(client: httpx.AsyncClient) -> None:
         for _ in left:
@@ -125,4 +125,4 @@ async def _ask(
 
     async with httpx.AsyncClient(transport=transport(), trust_env=False, timeout=120, limits=limits) as client:
         await asyncio.gather(*(stream(client) for _ in range(streams)))
-    return found
+    return arrivals

@@ -103,10 +103,10 @@ def aiperf_command(server: TimedServer, streams: int, requests: int, folder: Pat
 
 def read_lists(folder: Path) -> Measured:
     """`ttfts` and `itls` of requests, in seconds; a failed one has none."""
-    found = json.loads((folder / "found.json").read_text().splitlines()[-1])
+    lists = json.loads((folder / "found.json").read_text().splitlines()[-1])
     return Measured(
-        ttft_ms=[1000 * ttft for ttft, gaps in zip(found["ttfts"], found["itls"], strict=True) if gaps],
-        itl_ms=[1000 * gap for gaps in found["itls"] for gap in gaps],
+        ttft_ms=[1000 * ttft for ttft, gaps in zip(lists["ttfts"], lists["itls"], strict=True) if gaps],
+        itl_ms=[1000 * gap for gaps in lists["itls"] for gap in gaps],
     )
 
 

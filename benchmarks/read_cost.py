@@ -74,11 +74,11 @@ class Bench:
         self.reactor.call_at(look_ns, look)
         self.reactor.run()
 
-    def per_event_us(self, step: Callable[[], object], before: Callable[[], object] | None = None) -> float:
+    def per_event_us(self, step: Callable[[], object], prepare: Callable[[], object] | None = None) -> float:
         """Median over rounds of one step that handles every connection once."""
         times = []
         for _ in range(ROUNDS):
-            (before or self.say)()
+            (prepare or self.say)()
             begun_ns = time.perf_counter_ns()
             step()
             times.append((time.perf_counter_ns() - begun_ns) / SOCKETS / 1000)
@@ -124,11 +124,11 @@ def costs() -> dict[str, float]:
     receive = bench.per_event_us(bench.receive_only)
     handle = bench.per_event_us(bench.handle)
     turn = bench.per_event_us(bench.turn)
-    sending = bench.per_event_us(send, before=lambda: None)
+    sending = bench.per_event_us(send, prepare=lambda: None)
     with tempfile.TemporaryDirectory() as name:
         writer = RecordingWriter(Path(name) / "recording")
         recording = bench.per_event_us(
-            lambda: [writer.exchange(request.exchange()) for request in requests], before=lambda: None
+            lambda: [writer.exchange(request.exchange()) for request in requests], prepare=lambda: None
         )
     return {
         "receiving: recvmsg, kernel included": receive,

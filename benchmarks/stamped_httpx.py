@@ -77,9 +77,9 @@ class StampedTransport(httpx.AsyncBaseTransport):
             link.close()
 
     async def _link(self, origin: _Origin) -> Link:
-        kept = self._idle.get(origin, [])
-        while kept:
-            link = kept.pop()
+        idle = self._idle.get(origin, [])
+        while idle:
+            link = idle.pop()
             if link.renew():
                 return link
             link.close()

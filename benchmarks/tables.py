@@ -32,15 +32,15 @@ def target_table(runs: Runs, levels: Sequence[int], ours: str, open_loop: str) -
         client = open_loop if name == "late_p99" else ours
         cells = []
         for level in levels:
-            found = runs.get((client, level))
-            value = None if found is None else getattr(found, name)
+            figures = runs.get((client, level))
+            value = None if figures is None else getattr(figures, name)
             limit = limits.get(level)
             held = "" if value is None or limit is None or value <= limit else " **missed**"
             cells.append(number(value, 3) + (f" (≤ {limit:g}){held}" if limit is not None else ""))
         rows.append([what, *cells])
     for what, name in (("server: send error, median", "server_p50"), ("server: send error, p99", "server_p99")):
-        found = [runs.get((ours, level)) for level in levels]
-        rows.append([what, *(number(None if run is None else getattr(run, name), 3) for run in found)])
+        figures = [runs.get((ours, level)) for level in levels]
+        rows.append([what, *(number(None if run is None else getattr(run, name), 3) for run in figures)])
     return table(["ours, ms, at … streams", *map(str, levels)], rows)
 
 
@@ -80,8 +80,8 @@ def machine_table(runs: Runs, levels: Sequence[int], ours: str) -> str:
     }  # fmt: skip
     rows = []
     for what, (name, digits) in names.items():
-        found = [runs.get((ours, level)) for level in levels]
-        rows.append([what, *(number(None if run is None else run.notes[name], digits) for run in found)])
+        figures = [runs.get((ours, level)) for level in levels]
+        rows.append([what, *(number(None if run is None else run.notes[name], digits) for run in figures)])
     return table(["ours, one process, at … streams", *map(str, levels)], rows)
 
 
@@ -106,6 +106,6 @@ def cost_table(
 
 def in_markers(page: str, text: str) -> str:
     """The page with its measured part replaced."""
-    before, _, rest = page.partition(BEGIN)
+    head, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+    return f"{head}{BEGIN}\n{text}\n{END}{after}"

@@ -103,9 +103,9 @@ def is_secret_name(name: str) -> bool:
 
 def secret_values(flags: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
     """The secrets in flags and an environment, as deep as they nest, without secrets too short to mask."""
-    found = {*_secrets(flags), *(text for name, value in (env or {}).items() for text in _secrets(value, name.upper()))}
-    found |= {password for value in (env or {}).values() for password in _USERINFO.findall(value)}
-    return sorted(text for text in found if len(text) >= MIN_LENGTH)
+    texts = {*_secrets(flags), *(text for name, value in (env or {}).items() for text in _secrets(value, name.upper()))}
+    texts |= {password for value in (env or {}).values() for password in _USERINFO.findall(value)}
+    return sorted(text for text in texts if len(text) >= MIN_LENGTH)
 
 
 def masked_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, object]:
@@ -128,15 +128,15 @@ def masked(value: object, secrets: Iterable[str] = (), *, name: str = "") -> obj
 def spellings(value: str) -> list[str]:
     """All spellings of a text: plain, escaped, URL-encoded, and in base64 at each of the three alignments."""
     raw = value.encode(errors="surrogateescape")
-    found = {value, quote(raw, safe=""), quote(raw)}
-    found |= {text[1:-1] for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))}
+    forms = {value, quote(raw, safe=""), quote(raw)}
+    forms |= {text[1:-1] for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))}
     for shift in range(3):
         whole = base64.b64encode(b"\0" * shift + raw).decode()
         # Characters that also hold bits of a neighbour are left out: they differ with the surroundings.
         core = whole[-(-shift * 4 // 3):(shift + len(raw)) * 8 // 6]
         if len(core) >= MIN_LENGTH:
-            found |= {core, core.replace("+", "-").replace("/", "_")}
-    return _longest_first(found)
+            forms |= {core, core.replace("+", "-").replace("/", "_")}
+    return _longest_first(forms)
 
 
 def needles(secrets: Iterable[str]) -> list[str]:
@@ -158,8 +158,8 @@ def _longest_first(texts: Iterable[str]) -> list[str]:
     return sorted(texts, key=lambda text: (-len(text), text))
 
 
-def _mask(text: str, known: Iterable[str]) -> str:
-    for needle in known:
+def _mask(text: str, secrets: Iterable[str]) -> str:
+    for needle in secrets:
         text = text.replace(needle, MASK)
     lowered = text.lower()
     for pattern, shape in _SHAPES:
@@ -168,16 +168,16 @@ def _mask(text: str, known: Iterable[str]) -> str:
     return text
 
 
-def _masked(value: object, known: Iterable[str], name: str) -> object:
+def _masked(value: object, secrets: Iterable[str], name: str) -> object:
     if isinstance(value, Mapping):
-        return {_mask(str(key), known): _masked(held, known, _inner(name, str(key))) for key, held in value.items()}
+        return {_mask(str(key), secrets): _masked(held, secrets, _inner(name, str(key))) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked(item, known, name) for item in value]
-    if (nested := _nested(value)) is not None and (shown := _masked(nested, known, name)) != nested:
+        return [_masked(item, secrets, name) for item in value]
+    if (nested := _nested(value)) is not None and (shown := _masked(nested, secrets, name)) != nested:
         return json.dumps(shown)
     if _is_secret(name, value):
         return MASK
-    return _mask(value, known) if isinstance(value, str) else value
+    return _mask(value, secrets) if isinstance(value, str) else value
 
 
 def _secrets(value: object, name: str = "") -> Iterator[str]:

@@ -96,9 +96,9 @@ def session(project: Path, name: str, *options: str, **env: str) -> list[str]:
     (project / f"{name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     checks = [f"{check.verdict.value}: {check.subject}: {estimate_text(check)}"
               for test in read_release(junit) for check in test.checks]
-    told = [check for check in checks if ": baseline" in check or "tpot_mean(held)" in check]
-    print("\n    ".join([f"{name}: exit code {done.returncode}", *told]), flush=True)
-    return told
+    judged_lines = [check for check in checks if ": baseline" in check or "tpot_mean(held)" in check]
+    print("\n    ".join([f"{name}: exit code {done.returncode}", *judged_lines]), flush=True)
+    return judged_lines
 
 
 def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None, measure: Callable[..., list[str]] = 
     engine = f"--llmperf-engine=vllm={options.engine.absolute()}"
     slower, pairs = f"{options.slower}", f"{options.pairs}"
     unchanged: dict[str, list[str]] = {}
-    found = True
+    detected = True
     for number in range(options.sessions):
         name = f"A-{number:02}"
         unchanged[name] = measure(project, name, engine, "-k", "baseline", "--update-baselines")
@@ -130,18 +130,18 @@ def main(argv: Sequence[str] | None = None, measure: Callable[..., list[str]] = 
     if options.attempts:
         beside = (engine, "-k", "side_by_side")
         unchanged["beside"] = measure(project, "beside", *beside, AA_PAIRS=pairs, AA_ATTEMPTS=f"{options.attempts}")
-        found = any(map(failed, measure(project, "beside-slower", *beside, AA_PAIRS=pairs, AA_ATTEMPTS="1",
+        detected = any(map(failed, measure(project, "beside-slower", *beside, AA_PAIRS=pairs, AA_ATTEMPTS="1",
                                         AA_SLOWER=slower)))
-    wrong = [*mistakes(unchanged), *([] if found else ["beside-slower: not found"])]
+    wrong = [*mistakes(unchanged), *([] if detected else ["beside-slower: not found"])]
     print("\n".join(wrong))
     return int(bool(wrong))
 
 
 def mistakes(unchanged: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Alarms of sessions in which nothing was changed, and sessions that judged nothing; the first has no baseline."""
-    for name, told in unchanged.items():
-        yield from (f"{name}: a false alarm: {one}" for one in told if one.startswith(("FAIL:", "ERROR:")))
-        if not told and name != "A-00":
+    for name, judged_lines in unchanged.items():
+        yield from (f"{name}: a false alarm: {line}" for line in judged_lines if line.startswith(("FAIL:", "ERROR:")))
+        if not judged_lines and name != "A-00":
             yield f"{name}: judged nothing"
 
 

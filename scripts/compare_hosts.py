@@ -42,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
     lines += rows(Store(ROOT / "baselines"), kind, letters(measured))
     text = page.read_text(encoding="utf-8")
-    before, begun, rest = text.partition(BEGIN)
+    head, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not (begun and ended):
         sys.exit(f"{page} has no lines {BEGIN} and {END}")
-    page.write_text("\n".join([f"{before}{BEGIN}", "", *lines, "", f"{END}{after}"]), encoding="utf-8")
+    page.write_text("\n".join([f"{head}{BEGIN}", "", *lines, "", f"{END}{after}"]), encoding="utf-8")
     print("\n".join(lines))
     return 0
 
@@ -60,18 +60,18 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
     """One per session and primary metric, of tests with several sessions."""
     baselines = store.read_all(kind)
     suite_primaries = sum(len(m.primaries) for baseline in baselines.values() for m in baseline.measurements.values())
-    for baseline in sorted(baselines.values(), key=lambda one: one.test):
+    for baseline in sorted(baselines.values(), key=lambda baseline: baseline.test):
         name = baseline.test.rpartition("::")[2]
         for stored in baseline.measurements.values():
             for session in stored.sessions if len(stored.sessions) > 1 else ():
                 names = {session.id: hosts.get(session.id, session.host) for session in stored.sessions}
-                others = tuple(one for one in stored.sessions if names[one.id] != names[session.id])
+                others = tuple(other for other in stored.sessions if names[other.id] != names[session.id])
                 if not others:
                     continue
-                against = ", ".join(names[one.id] for one in others)
+                other_hosts = ", ".join(names[other.id] for other in others)
                 terms = ComparisonTerms(stored.primaries, {}, suite_primaries, kind, session.host)
                 for line in judged(session, replace(stored, sessions=others), terms):
-                    yield f"| `{name}` | {names[session.id]} | {against} | {line} |"
+                    yield f"| `{name}` | {names[session.id]} | {other_hosts} | {line} |"
 
 
 def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonTerms) -> Iterator[str]:
@@ -85,11 +85,15 @@ def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonT
     today = Measurement("", "", {}, runs, tuple(metrics))
     compared = [comparison_of(today, stored, find(name), terms)[0] for name in stored.primaries]
     verdicts = decide(compared, SUITE_ALPHA * len(compared) / terms.suite_primaries)
-    for name, one, verdict in zip(stored.primaries, compared, verdicts, strict=True):
+    for name, tested, verdict in zip(stored.primaries, compared, verdicts, strict=True):
         metric = find(name)
         low, middle, high = sorted(
             100 * scale_of(metric).change(distance, worse_when_larger=worse_when_larger(metric))
-            for distance in (one.shift.lower(PASS_CONFIDENCE), one.shift.effect, one.shift.upper(PASS_CONFIDENCE))
+            for distance in (
+                tested.shift.lower(PASS_CONFIDENCE),
+                tested.shift.effect,
+                tested.shift.upper(PASS_CONFIDENCE),
+            )
         )
         unit = "%" if scale_of(metric) is Scale.LOG else "pp"
         yield f"{name} | {len(runs)} | {middle:+.1f} {unit} | {low:+.1f} … {high:+.1f} {unit} | {verdict.value}"

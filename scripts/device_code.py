@@ -49,10 +49,10 @@ def thin(library: Path, capability: int) -> int:
     Returns: bytes that became zeros; 0 for a file without device code.
     """
     content = bytearray(library.read_bytes())
-    found = list(images(content))
-    native = {image.group for image in found if image.runs_on(capability)}
+    fat_binaries = list(images(content))
+    native = {image.group for image in fat_binaries if image.runs_on(capability)}
     wasted = [
-        image for image in found
+        image for image in fat_binaries
         if not image.runs_on(capability) and (image.group in native or not image.compiles_for(capability))
     ]
     for image in wasted:

@@ -35,11 +35,11 @@ def with_tables(page: str, tables: "dict[str, Callable[[], str]]") -> str:
     """
     for name, write in tables.items():
         begin, end = f"<!-- {name}: written by scripts/document_reference.py -->", f"<!-- end of {name} -->"
-        before, found, rest = page.partition(begin)
+        head, marker, rest = page.partition(begin)
         _, closed, after = rest.partition(end)
-        if not (found and closed):
+        if not (marker and closed):
             raise ValueError(f"the page has no lines {begin} and {end}")
-        page = f"{before}{begin}\n\n{write()}\n\n{end}{after}"
+        page = f"{head}{begin}\n\n{write()}\n\n{end}{after}"
     return page
 
 
@@ -138,11 +138,11 @@ def noise() -> str:
     """What is thought of each kind of metric before the data speak, and which margins it takes."""
     from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for
 
-    found: dict[str, list[Metric]] = {}
+    metrics_by_title: dict[str, list[Metric]] = {}
     for metric in all_metrics().values():
-        found.setdefault(kind_of(metric).value, []).append(metric)
+        metrics_by_title.setdefault(kind_of(metric).value, []).append(metric)
     rows = []
-    for kind, metrics in found.items():
+    for kind, metrics in metrics_by_title.items():
         figures = {}
         for hardware in ("GPU", "cpu"):
             prior, margins = prior_for(metrics[0], hardware), margins_for(metrics[0], hardware)

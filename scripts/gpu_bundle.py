@@ -114,11 +114,11 @@ def fetch(pins: Path, into: Path) -> list[Path]:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
                "--python-version", "3.12", "--implementation", "cp", "--dest", str(into), "--requirement", str(pins)]
     command += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    before = set(into.glob("*.whl"))
+    earlier = set(into.glob("*.whl"))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BundleError(f"pip cannot fetch what {pins} pins: {done.stderr.strip()[-500:]}")
-    return sorted(set(into.glob("*.whl")) - before)
+    return sorted(set(into.glob("*.whl")) - earlier)
 
 
 def unpack(wheels: Sequence[Path], into: Path) -> None:
@@ -133,10 +133,10 @@ def unpack(wheels: Sequence[Path], into: Path) -> None:
 def leave_out(tree: Path, patterns: Sequence[str]) -> None:
     """Remove what matches; a pattern that matches nothing is an engine that has changed, or a typo, and is told."""
     for pattern in patterns:
-        found = list(tree.glob(pattern))
-        if not found and pattern not in SOURCES:
+        paths = list(tree.glob(pattern))
+        if not paths and pattern not in SOURCES:
             print(f"gpu_bundle: nothing matches --drop {pattern}", file=sys.stderr)
-        for path in found:
+        for path in paths:
             if path.is_dir():
                 shutil.rmtree(path)
             else:

@@ -75,11 +75,11 @@ def main() -> int:
     time.sleep(options.after)
     device = torch.device("cuda", options.device)
     held = torch.empty(round(options.memory_gib * GIB), dtype=torch.uint8, device=device)
-    one = torch.randn(options.size, options.size, dtype=torch.bfloat16, device=device)
+    matrix = torch.randn(options.size, options.size, dtype=torch.bfloat16, device=device)
 
     def step() -> None:
         for _ in range(4):
-            torch.mm(one, one)
+            torch.mm(matrix, matrix)
         torch.cuda.synchronize(device)
 
     step()

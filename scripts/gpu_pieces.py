@@ -117,31 +117,31 @@ class Host:
         waiting = list(enumerate(pieces, 1))
         try:
             while (waiting or self._running) and self.left_s > 0:
-                for session in [one for one in self._running if one.process.poll() is not None]:
+                for session in [session for session in self._running if session.process.poll() is not None]:
                     self._ended(session)
-                waiting = [(number, one) for number, one in waiting if not self._settled(number, one)]
+                waiting = [(number, piece) for number, piece in waiting if not self._settled(number, piece)]
                 time.sleep(POLL_S)
         finally:
             self._interrupt()
 
-    def _settled(self, number: int, one: Piece) -> bool:
+    def _settled(self, number: int, piece: Piece) -> bool:
         """Begins it, or gives it up; False: it waits for GPUs."""
-        if self.left_s < one.needs_s:
-            left = f"{self.left_s:.0f} s are left of the {one.needs_s:.0f} that it needs"
-            self._say(f"{one.expression}: not begun, {left}")
+        if self.left_s < piece.needs_s:
+            left = f"{self.left_s:.0f} s are left of the {piece.needs_s:.0f} that it needs"
+            self._say(f"{piece.expression}: not begun, {left}")
             return True
-        gpus = neighbours(self._free, one.gpus)
+        gpus = neighbours(self._free, piece.gpus)
         if gpus is None:
             return False
         self._free.difference_update(gpus)
-        self._running.append(Session(one, gpus, self._started(f"{number:02}-{one.name}", one, gpus)))
-        self._say(f"{one.expression}: begun on GPU {', '.join(self._gpus[gpu] for gpu in gpus)}")
+        self._running.append(Session(piece, gpus, self._started(f"{number:02}-{piece.name}", piece, gpus)))
+        self._say(f"{piece.expression}: begun on GPU {', '.join(self._gpus[gpu] for gpu in gpus)}")
         return True
 
-    def _started(self, name: str, one: Piece, gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    def _started(self, name: str, piece: Piece, gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
         place = (self._out / "tmp" / str(gpus[0])).absolute()
         place.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pytest", *self._arguments, "-k", one.expression, "-rs"]
+        command = [sys.executable, "-m", "pytest", *self._arguments, "-k", piece.expression, "-rs"]
         command.append(f"--junitxml={self._out / name}.xml")
         visible = ",".join(self._gpus[gpu] for gpu in gpus)
         env = os.environ | {"CUDA_VISIBLE_DEVICES": visible, "TMPDIR": str(place)}

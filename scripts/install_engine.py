@@ -178,8 +178,8 @@ def lend_packages(base: Path, directory: Path) -> None:
     if not (base / STAMP).is_file():
         raise InstallError(f"{directory} needs the packages of {base}, which is not installed. Install it first: "
                            f"python scripts/install_engine.py {base.name} {base}")
-    own, lent = (next((place / "lib").glob("python3*")) / "site-packages" for place in (directory, base))
-    (own / "base.pth").write_text(f"{lent}\n")
+    venv, lent = (next((place / "lib").glob("python3*")) / "site-packages" for place in (directory, base))
+    (venv / "base.pth").write_text(f"{lent}\n")
 
 
 def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:

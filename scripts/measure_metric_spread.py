@@ -56,11 +56,11 @@ def main() -> int:
     text = PAGE.read_text(encoding="utf-8")
     for name, lines in tables.items():
         begin, end = f"<!-- {name}: written by scripts/measure_metric_spread.py -->", f"<!-- end of {name} -->"
-        before, begun, rest = text.partition(begin)
+        head, begun, rest = text.partition(begin)
         _, ended, after = rest.partition(end)
         if not (begun and ended):
             sys.exit(f"{PAGE} has no lines {begin} and {end}")
-        text = "\n".join([f"{before}{begin}", "", *(line for line in lines if line.strip()), "", f"{end}{after}"])
+        text = "\n".join([f"{head}{begin}", "", *(line for line in lines if line.strip()), "", f"{end}{after}"])
     PAGE.write_text(text, encoding="utf-8")
     return 0
 
@@ -88,10 +88,10 @@ def name_of(baseline: Baseline) -> str:
 
 def seed_values(stored: StoredMeasurement, metric: str) -> np.ndarray | None:
     """Logarithms, one row per session and one column per seed; None where a value is missing."""
-    sessions = [dict(reversed([(seed, value) for (seed, _), value in zip(one.runs, one.values(metric), strict=True)]))
-                for one in stored.sessions]
-    seeds = sorted(set.intersection(*(set(one) for one in sessions)))
-    values = [[one[seed] for seed in seeds] for one in sessions]
+    sessions = [dict(reversed([(seed, value) for (seed, _), value in zip(each.runs, each.values(metric), strict=True)]))
+                for each in stored.sessions]
+    seeds = sorted(set.intersection(*(set(values_by_seed) for values_by_seed in sessions)))
+    values = [[values_by_seed[seed] for seed in seeds] for values_by_seed in sessions]
     return None if any(not value for line in values for value in line) else np.log(np.array(values, dtype=float))
 
 
@@ -107,7 +107,7 @@ def two_way_sds(values: np.ndarray) -> tuple[float, float]:
 def spread_table(spread: pd.DataFrame) -> Iterator[str]:
     yield from heading("", "test", "sessions / hosts / seeds", *(f"`{metric}`" for metric in METRICS))
     for test, lines in spread.groupby("test"):
-        cells = {one.metric: f"{100 * one.run_sd:.2f} / {100 * one.session_sd:.2f}" for one in lines.itertuples()}
+        cells = {line.metric: f"{100 * line.run_sd:.2f} / {100 * line.session_sd:.2f}" for line in lines.itertuples()}
         first = lines.iloc[0]
         yield row(f"`{test}`", f"{first.sessions} / {first.hosts} / {first.seeds}",
                   *(cells.get(metric, "–") for metric in METRICS))
@@ -146,7 +146,7 @@ def hosts_table(store: Store) -> Iterator[str]:
     """Each session as if it were today's, made so many times slower, against the sessions of the other hosts."""
     names = compare_hosts.letters(ROOT / "docs" / "measured" / KIND)
     yield from heading("", "test", "metric", "sessions", "unchanged", "+2 %", "+5.8 %")
-    for baseline in sorted(store.read_all(KIND).values(), key=lambda one: one.test):
+    for baseline in sorted(store.read_all(KIND).values(), key=lambda baseline: baseline.test):
         for stored in baseline.measurements.values():
             for metric in (metric for metric in JUDGED if seed_values(stored, metric) is not None):
                 counts = [verdicts(stored, metric, slower, names) for slower in (1.0, 1.02, 1.058)]
@@ -157,10 +157,10 @@ def verdicts(stored: StoredMeasurement, metric: str, slower: float, names: Mappi
     """How many sessions have each verdict, by default margins."""
     counted: Counter[str] = Counter()
     for session in stored.sessions:
-        others = tuple(one for one in stored.sessions if names[one.id] != names[session.id])
+        others = tuple(other for other in stored.sessions if names[other.id] != names[session.id])
         terms = ComparisonTerms((metric,), {}, SUITE_PRIMARIES, KIND, session.host)
-        against = replace(stored, sessions=others, primaries=(metric,))
-        (line,) = compare_hosts.judged(made_slower(session, metric, slower), against, terms)
+        others_of_host = replace(stored, sessions=others, primaries=(metric,))
+        (line,) = compare_hosts.judged(made_slower(session, metric, slower), others_of_host, terms)
         counted[line.rpartition("| ")[2]] += 1
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counted.items()))
 

@@ -82,8 +82,8 @@ def tpots(measurement: Measurement) -> list[list[float]]:
             for metrics in measurement.metrics]
 
 
-def called(found: Drift | None, kind: str) -> bool:
-    return found is not None and not found.steady(margins_for(find(METRIC), kind).on(Scale.LOG).tolerated, ALPHA)
+def called(trend: Drift | None, kind: str) -> bool:
+    return trend is not None and not trend.steady(margins_for(find(METRIC), kind).on(Scale.LOG).tolerated, ALPHA)
 
 
 def on_the_emulator(options: argparse.Namespace) -> None:
@@ -124,15 +124,15 @@ def paired(options: argparse.Namespace) -> None:
     print(f"\n| run sd / session sd | of {options.simulations}: not steady | upper limit | … with the series planted |")
     print("|---|---|---|---|")
     for run_sd, session_sd in PAIRED_NOISE:
-        alarms = found = 0
+        alarms = hits = 0
         for _ in range(options.simulations):
             seeds = rng.normal(0, 0.02, RUNS)
             levels = rng.normal(0, session_sd, 4)[:, None] + seeds + rng.normal(0, run_sd, (4, RUNS))
             same, *stored = [list(enumerate(session)) for session in levels.tolist()]
             today = [(seed, value + log(factor)) for (seed, value), factor in zip(same, WARMING_UP, strict=True)]
             alarms += drift_p(shift(same, stored, prior), stored, tolerated) is not None
-            found += drift_p(shift(today, stored, prior), stored, tolerated) is not None
-        print(f"| {run_sd:.1%} / {session_sd:.1%} | {alarms} | {upper(alarms, options.simulations):.2%} | {found} |",
+            hits += drift_p(shift(today, stored, prior), stored, tolerated) is not None
+        print(f"| {run_sd:.1%} / {session_sd:.1%} | {alarms} | {upper(alarms, options.simulations):.2%} | {hits} |",
               flush=True)
 
 

@@ -87,7 +87,7 @@ def _detrended(values: Sequence[float]) -> list[float]:
 def _autocorrelation(values: Sequence[float]) -> float:
     """Of neighbours around a mean of 0; 0 where nothing varies."""
     squares = sum(value**2 for value in values)
-    return sum(one * other for one, other in pairwise(values)) / squares if squares else 0.0
+    return sum(value * other for value, other in pairwise(values)) / squares if squares else 0.0
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -59,7 +59,7 @@ class Row:
     """One requirement of a test, with the prediction and the measurement of each host."""
 
     test: str
-    demand: str
+    requirement: str
     predicted: CheckResult | None
     measured: tuple[tuple[str, str], ...] = ()
     verdicts: tuple[str, ...] = ()
@@ -75,11 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     measured = ROOT / "docs" / "measured" / arguments.kind
     with tempfile.TemporaryDirectory() as scratch:
         place = arguments.run or emulate(arguments.kind, Path(scratch))
-        demands = list(rows(place, measured))
+        requirements = list(rows(place, measured))
     predictions = measured.with_name(f"{arguments.kind}_predictions.md")
-    write_table(predictions, written(demands), BEGIN, END)
-    write_table(measured.with_suffix(".md"), claims_table(demands), CLAIMS_BEGIN, CLAIMS_END)
-    print(f"{len(demands)} demands in {predictions}")
+    write_table(predictions, written(requirements), BEGIN, END)
+    write_table(measured.with_suffix(".md"), claims_table(requirements), CLAIMS_BEGIN, CLAIMS_END)
+    print(f"{len(requirements)} demands in {predictions}")
     return 0
 
 
@@ -102,24 +102,24 @@ def rows(place: Path, measured: Path) -> Iterator[Row]:
         if test in skipped:
             yield Row(test, "", None, why_not=skipped[test])
             continue
-        for check in _demands(predicted[test]):
+        for check in _requirements(predicted[test]):
             same = list(_same_workload(predicted[test], hosts))
             measured_by_host = ((host, other, _measured(other, check)) for host, other in same)
-            known = [(host, other, value) for host, other, value in measured_by_host if value is not None]
-            verdicts = tuple(_verdict(other, check) for _, other, _ in known)
-            yield Row(test, check.subject, check, tuple((host, value) for host, _, value in known), verdicts)
+            values_by_host = [(host, other, value) for host, other, value in measured_by_host if value is not None]
+            verdicts = tuple(_verdict(other, check) for _, other, _ in values_by_host)
+            yield Row(test, check.subject, check, tuple((host, value) for host, _, value in values_by_host), verdicts)
 
 
-def claims_table(demands: Iterable[Row]) -> str:
+def claims_table(requirements: Iterable[Row]) -> str:
     """One row a claim or SLO that some host measured: median and range over sessions, verdicts, the emulated value."""
     lines = ["| test | claim | median | range | hosts | verdicts | emulated |", "|---|---|---|---|---|---|---|"]
-    lines += [_claim_line(row) for row in demands if row.measured and _is_claim(row.demand)]
+    lines += [_claim_line(row) for row in requirements if row.measured and _is_claim(row.requirement)]
     return "\n".join(lines)
 
 
-def _is_claim(demand: str) -> bool:
+def _is_claim(requirement: str) -> bool:
     """A demand on one side of a claim alone, such as `chunk_budget(a) <= 1024`, is a mechanism and no claim."""
-    return " / " in demand or not ONE_SIDE.search(demand)
+    return " / " in requirement or not ONE_SIDE.search(requirement)
 
 
 def _claim_line(row: Row) -> str:
@@ -128,7 +128,8 @@ def _claim_line(row: Row) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(Counter(row.verdicts).items()))
     predicted = "" if row.predicted is None else estimate_text(row.predicted)
     name = row.test.partition("::")[2]
-    return f"| `{name}` | `{row.demand}` | {_median(values)} | {_range(values)} | {hosts} | {verdicts} | {predicted} |"
+    cells = (f"`{name}`", f"`{row.requirement}`", _median(values), _range(values), hosts, verdicts, predicted)
+    return f"| {' | '.join(cells)} |"
 
 
 def _numbers(values: Sequence[str]) -> tuple[list[float], str] | None:
@@ -160,12 +161,12 @@ def _shown(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def written(demands: Iterable[Row]) -> str:
+def written(requirements: Iterable[Row]) -> str:
     """The table of predictions, and the coefficients that it rests on."""
     lines = [
         "| test | requirement | predicted | measured (host) | prediction ÷ measured |",
         "|---|---|---|---|---|",
-        *map(_line, demands),
+        *map(_line, requirements),
     ]
     digest = hashlib.sha256(COEFFICIENTS.read_bytes()).hexdigest()[:12]
     return "\n".join([*lines, "", f"Coefficients {digest}, noise seed 0.", LEGEND])
@@ -182,11 +183,11 @@ def with_table(page: str, table: str, begin: str = BEGIN, end: str = END) -> str
     Raises:
         ValueError: the page lacks one of the comments.
     """
-    before, begun, rest = page.partition(begin)
+    head, begun, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
     if not (begun and ended):
         raise ValueError(f"the page has no lines {begin} and {end}")
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+    return f"{head}{begin}\n\n{table}\n\n{end}{after}"
 
 
 def _host(folder: Path, test: TestResult) -> str:
@@ -195,7 +196,7 @@ def _host(folder: Path, test: TestResult) -> str:
     return f"{letter}, fitted" if letter in FITTED.get(folder.parent.name, {}).get(name, "") else letter
 
 
-def _demands(test: TestResult) -> Iterator[CheckResult]:
+def _requirements(test: TestResult) -> Iterator[CheckResult]:
     """Claims, SLOs and mechanisms with a number; no exact ones, guards or comparisons with a baseline."""
     guards = {guard(name).text for name in PRIMARIES}
     for check in test.checks:
@@ -216,15 +217,15 @@ def _same_workload(
 
 def _verdict(test: TestResult, check: CheckResult) -> str:
     """The verdict of that day on the same demand; a demand with another limit has none."""
-    same = [one.verdict.value for one in test.checks if one.subject == check.subject]
+    same = [other.verdict.value for other in test.checks if other.subject == check.subject]
     return same[0] if same else "with another limit"
 
 
 def _measured(test: TestResult, check: CheckResult) -> str | None:
     """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
-    same = [one for one in test.checks if one.metric == check.metric]
+    same = [other for other in test.checks if other.metric == check.metric]
     if same:
-        return estimate_text(min(same, key=lambda one: one.subject != check.subject))
+        return estimate_text(min(same, key=lambda other: other.subject != check.subject))
     claimed = CLAIM.fullmatch(check.metric)
     if claimed is None:
         return None
@@ -251,10 +252,10 @@ def _line(row: Row) -> str:
     measured = ", ".join(f"{value} ({host})" for host, value in row.measured)
     ratios = [_ratio(estimate_text(row.predicted), value) for _, value in row.measured]
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
-    return f"| `{name}` | `{row.demand}` | {_told(row.predicted)} | {measured} | {shown} |"
+    return f"| `{name}` | `{row.requirement}` | {_estimate_text(row.predicted)} | {measured} | {shown} |"
 
 
-def _told(check: CheckResult) -> str:
+def _estimate_text(check: CheckResult) -> str:
     """A verdict other than PASS is part of the prediction."""
     measured = estimate_text(check)
     return measured if check.verdict.value == "PASS" else f"{measured}, {check.verdict.value}"
@@ -262,10 +263,10 @@ def _told(check: CheckResult) -> str:
 
 def _ratio(predicted: str, measured: str) -> float | None:
     """Of two numbers with the same unit."""
-    one, other = NUMBER.match(predicted), NUMBER.match(measured)
-    if one is None or other is None or one[2] != other[2] or not float(other[1]):
+    first, other = NUMBER.match(predicted), NUMBER.match(measured)
+    if first is None or other is None or first[2] != other[2] or not float(other[1]):
         return None
-    return float(one[1]) / float(other[1])
+    return float(first[1]) / float(other[1])
 
 
 if __name__ == "__main__":

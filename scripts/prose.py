@@ -117,8 +117,8 @@ def main(argv: list[str]) -> int:
 def sources(root: Path) -> Iterator[tuple[str, str]]:
     """Path below the root, and text, of every page and module."""
     for place in PLACES:
-        found = [root / place] if (root / place).is_file() else sorted((root / place).rglob("*"))
-        for path in found:
+        paths = [root / place] if (root / place).is_file() else sorted((root / place).rglob("*"))
+        for path in paths:
             if path.suffix in (".md", ".py") and path.is_file():
                 yield str(path.relative_to(root)), path.read_text(encoding="utf-8")
 
@@ -181,10 +181,10 @@ def sentences(text: str) -> list[str]:
 
 def offenders_in(passage: Passage) -> Iterator[Offender]:
     if passage.kind == "test_names":
-        found = [(passage.text, why) for why in [why_hard_name(passage.text)] if why]
+        hard_names = [(passage.text, why) for why in [why_hard_name(passage.text)] if why]
     else:
-        found = [(sentence, why) for sentence in sentences(passage.text) if (why := why_hard_sentence(sentence))]
-    for text, why in found:
+        hard_names = [(sentence, why) for sentence in sentences(passage.text) if (why := why_hard_sentence(sentence))]
+    for text, why in hard_names:
         yield Offender(passage.kind, passage.path, passage.line, text, why)
 
 
@@ -260,12 +260,12 @@ def check(offenders: list[Offender]) -> int:
 
 def added(offenders: list[Offender]) -> list[Offender]:
     """Offenders that were not there when the counts were recorded; all of them where git cannot tell."""
-    before = Counter((offender.kind, offender.text) for path, text in sources_when_recorded()
+    recorded = Counter((offender.kind, offender.text) for path, text in sources_when_recorded()
                      for passage in passages_of(path, text) for offender in offenders_in(passage))
     new = []
     for offender in offenders:
-        before[offender.kind, offender.text] -= 1
-        if before[offender.kind, offender.text] < 0:
+        recorded[offender.kind, offender.text] -= 1
+        if recorded[offender.kind, offender.text] < 0:
             new.append(offender)
     return new
 

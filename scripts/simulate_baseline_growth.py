@@ -61,8 +61,8 @@ def history(metric: str, step: float, sessions: int, rng: random.Random) -> Hist
         worse = 1 if worse_when_larger(find(metric)) else -1
         level = worse * number * log(1 + step) + rng.gauss(0, session_sd)
         values = [100 * exp(level + rng.gauss(0, run_sd)) for _ in range(LOOKS[-1])]
-        known = () if stored is None else stored.measurements[""].sessions
-        verdict, runs = judged(metric, values, known)
+        earlier_sessions = () if stored is None else stored.measurements[""].sessions
+        verdict, runs = judged(metric, values, earlier_sessions)
         fresh_runs = tuple(Run.of_values(i % SEEDS, 1, {metric: values[i]}) for i in range(runs))
         fresh = Measurement("", "", CONDITIONS, fresh_runs, baseline="", primaries=(metric,))
         check = CheckResult(f"{BASELINE_COMPARISON} {metric}", verdict, metric)
@@ -73,18 +73,18 @@ def history(metric: str, step: float, sessions: int, rng: random.Random) -> Hist
         verdicts.append(verdict)
         for path, stored in planned.files.items():  # noqa: B007
             pass
-    kept = stored.measurements[""].sessions if stored else ()
-    anchor = next(session for session in kept if session.anchor)
-    return History(tuple(taken), fmean(offsets(kept, anchor, metric)), tuple(verdicts))
+    stored_sessions = stored.measurements[""].sessions if stored else ()
+    anchor = next(session for session in stored_sessions if session.anchor)
+    return History(tuple(taken), fmean(offsets(stored_sessions, anchor, metric)), tuple(verdicts))
 
 
 def judged(metric: str, values: Sequence[float], stored: Sequence[StoredSession]) -> tuple[Verdict, int]:
     """The comparison's verdict and the runs that it took."""
     if not stored:
         return Verdict.NO_BASELINE, LOOKS[0]
-    known, scale = find(metric), scale_of(find(metric))
-    larger = worse_when_larger(known)
-    before = [
+    metric_, scale = find(metric), scale_of(find(metric))
+    larger = worse_when_larger(metric_)
+    earlier = [
         [(seed, scale.read(value, worse_when_larger=larger))
          for (seed, _), value in zip(session.runs, session.values(metric), strict=True)]
         for session in stored
@@ -92,9 +92,9 @@ def judged(metric: str, values: Sequence[float], stored: Sequence[StoredSession]
     verdict, looked_at = Verdict.INCONCLUSIVE, 0
     for look in LOOKS:
         today = [(i % SEEDS, scale.read(value, worse_when_larger=larger)) for i, value in enumerate(values[:look])]
-        found = shift(today, before, prior_for(known, "h200"))
+        estimate = shift(today, earlier, prior_for(metric_, "h200"))
         alpha = alpha_at(look, looked_at, sessions=len(stored), primaries=1, suite_primaries=SUITE_PRIMARIES)
-        (verdict,) = decide([MetricComparison(found, margins_for(known, "h200").on(scale))], alpha)
+        (verdict,) = decide([MetricComparison(estimate, margins_for(metric_, "h200").on(scale))], alpha)
         looked_at = look
         if verdict is not Verdict.INCONCLUSIVE:
             break
@@ -110,10 +110,10 @@ def table(metric: str, histories: int, seed: int) -> None:
         for below in (0, 3, rule):
             planning.YOUNG_BELOW = below  # what is compared here is the rule itself
             rng = random.Random(seed)
-            found = [history(metric, step, 10, rng) for _ in range(histories)]
-            stored = fmean(sum(history.taken) for history in found)
-            open_ = fmean(verdict is Verdict.INCONCLUSIVE for history in found for verdict in history.verdicts)
-            levels = [exp(history.level) - 1 for history in found]
+            histories_ = [history(metric, step, 10, rng) for _ in range(histories)]
+            stored = fmean(sum(history.taken) for history in histories_)
+            open_ = fmean(verdict is Verdict.INCONCLUSIVE for history in histories_ for verdict in history.verdicts)
+            levels = [exp(history.level) - 1 for history in histories_]
             print(f"| {step:.1%} | {below} | {stored:.1f} | {open_:.0%} | {fmean(levels):+.1%} | {max(levels):+.1%} |")
     planning.YOUNG_BELOW = rule
 

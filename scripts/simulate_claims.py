@@ -59,8 +59,8 @@ def judged(claim: Claimed, claims: int, rng: np.random.Generator, stated: Array 
         at_a, at_b = np.array(of_a, dtype=float), np.array(of_b[::-1] if claim.turned else of_b, dtype=float)
         noise = claim.runs * rng.standard_normal((2, claims, RUNS))
         starts = of_starts["b"][:, [start_b]] - of_starts["a"][:, [start_a]]
-        found = np.log(claim.ratio) + starts + noise[0] - noise[1] + np.log1p(claim.drift) * (at_b - at_a)
-        logs, apart = np.concatenate([logs, found], axis=1), np.concatenate([apart, at_b - at_a])
+        estimates = np.log(claim.ratio) + starts + noise[0] - noise[1] + np.log1p(claim.drift) * (at_b - at_a)
+        logs, apart = np.concatenate([logs, estimates], axis=1), np.concatenate([apart, at_b - at_a])
         low, high = interval(logs, apart if claim.turned else None, assumed, 1 - alpha, (start_a + 1, start_b + 1))
         new = np.where(low >= np.log(claim.limit), PASS, np.where(high < np.log(claim.limit), FAIL, OPEN))
         verdicts.append(np.where(verdicts[-1] == OPEN, new, verdicts[-1]))
@@ -125,8 +125,8 @@ def drift_table(claims: int, rng: np.random.Generator) -> Iterator[str]:
     for name, (start_sd, run_sd, _) in KINDS.items():
         for drift in (0.0, 0.01, 0.05, -0.05):
             for turned in (False, True):
-                found = judged(Claimed(1.2, 1.2, start_sd, start_sd, run_sd, drift, turned), claims, rng)
-                counts = [int((found[look] == verdict).sum()) for look in (0, -1) for verdict in (PASS, FAIL)]
+                verdicts_ = judged(Claimed(1.2, 1.2, start_sd, start_sd, run_sd, drift, turned), claims, rng)
+                counts = [int((verdicts_[look] == verdict).sum()) for look in (0, -1) for verdict in (PASS, FAIL)]
                 yield row(name, f"{100 * drift:+g} %", "reversed" if turned else "as A's",
                           *(limits(count, claims) for count in counts))
 
@@ -169,10 +169,10 @@ def suites_table(claims: int, rng: np.random.Generator) -> Iterator[str]:
                        "in the end, as A's", "in the end, reversed")
     for name, kind, limit, ratio, run_sd in SHIPPED:
         start_sd = KINDS[kind][0]
-        found = [judged(Claimed(ratio, limit, start_sd, start_sd / 2, run_sd, turned=turned), claims, rng) == PASS
+        passes = [judged(Claimed(ratio, limit, start_sd, start_sd / 2, run_sd, turned=turned), claims, rng) == PASS
                  for turned in (False, True)]
         yield row(name, f"{limit:g} ×", f"{ratio:g} ×", f"{50 * start_sd:g} %, stated {100 * start_sd:g} %",
-                  *(f"{100 * one[look].mean():.2f} %" for look in (0, -1) for one in found))
+                  *(f"{100 * passed[look].mean():.2f} %" for look in (0, -1) for passed in passes))
 
 
 TABLES = {"drift": drift_table, "starts": starts_table, "suites": suites_table}

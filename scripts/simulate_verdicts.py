@@ -151,8 +151,8 @@ def judged(suite: Suite, today: Array, stored: Array) -> Outcome:
     for count in LOOKS:
         if count > suite.most_runs:
             break
-        found = look(suite, today[..., :count], stored, looked_at)
-        verdicts = np.where(open_tests[..., None], found, verdicts)
+        verdict = look(suite, today[..., :count], stored, looked_at)
+        verdicts = np.where(open_tests[..., None], verdict, verdicts)
         runs[open_tests] = count
         open_tests &= (verdicts == INCONCLUSIVE).any(-1) & (verdicts != FAIL).all(-1)
         looked_at = count
@@ -170,7 +170,7 @@ class Executed:
 def executed(suite: Suite, today: Array, stored: Array, reruns: int) -> Executed:
     """Tests that are executed again while they are INCONCLUSIVE or FAIL; their runs are pooled as the package does."""
     tests = today.shape[0] * today.shape[1]
-    fresh, before = today.reshape(tests, *today.shape[2:]), stored.reshape(tests, *stored.shape[2:])
+    fresh, earlier = today.reshape(tests, *today.shape[2:]), stored.reshape(tests, *stored.shape[2:])
     verdicts, runs = np.full((1 + reruns, tests), INCONCLUSIVE), np.zeros(tests, dtype=np.int64)
     for number in range(1 + reruns):
         last, had = verdicts[max(0, number - 1)].copy(), runs.copy()
@@ -178,8 +178,8 @@ def executed(suite: Suite, today: Array, stored: Array, reruns: int) -> Executed
         again = np.isin(last, (INCONCLUSIVE, FAIL))
         for pooled, failed in {(int(n), bool(v == FAIL)) for n, v in zip(had[again], last[again], strict=True)}:
             chosen = np.flatnonzero(again & (had == pooled) & ((last == FAIL) == failed))
-            found = execution(suite, fresh[chosen], before[chosen], pooled=pooled, failed=failed, number=number + 1)
-            verdicts[number, chosen], runs[chosen] = found
+            result = execution(suite, fresh[chosen], earlier[chosen], pooled=pooled, failed=failed, number=number + 1)
+            verdicts[number, chosen], runs[chosen] = result
     shape = today.shape[:2]
     return Executed(verdicts.reshape(-1, *shape), runs.reshape(shape))
 
@@ -193,11 +193,13 @@ def execution(
     looked_at, count = (0 if failed else pooled), pooled + LOOKS[0]
     while True:
         open_tests = verdicts == INCONCLUSIVE
-        found = look(suite, today[open_tests][..., :count], stored[open_tests], looked_at, number)
-        worst = np.where((found == FAIL).any(-1), FAIL, np.where((found == INCONCLUSIVE).any(-1), INCONCLUSIVE, PASS))
+        verdict = look(suite, today[open_tests][..., :count], stored[open_tests], looked_at, number)
+        worst = np.where(
+            (verdict == FAIL).any(-1), FAIL, np.where((verdict == INCONCLUSIVE).any(-1), INCONCLUSIVE, PASS)
+        )
         verdicts[open_tests], runs[open_tests] = worst, count
         looked_at = count
-        further = next((one for one in LOOKS if one > count), None)
+        further = next((later for later in LOOKS if later > count), None)
         if further is None or not (verdicts == INCONCLUSIVE).any():
             return verdicts, runs
         count = further
@@ -211,13 +213,13 @@ def look(
     seeds = tuple(SEEDS[i % len(SEEDS)] for i in range(count))
     plan = layout(seeds, (SEEDS * (suite.sessions // sessions),) * sessions)
     values = np.concatenate([today, stored.reshape(*stored.shape[:-2], -1)], axis=-1)
-    known = spread(plan, plan.run_squares(values), plan.session_squares(values), suite.prior, np.maximum)
-    effect, se, df = plan.differ(values), np.sqrt(known.variance), known.df
+    estimated = spread(plan, plan.run_squares(values), plan.session_squares(values), suite.prior, np.maximum)
+    effect, se, df = plan.differ(values), np.sqrt(estimated.variance), estimated.df
     alpha = alpha_at(count, looked_at, sessions=sessions, primaries=suite.per_test, suite_primaries=suite.metrics)
     differences = today - stored.mean(-2)[..., list(seeds)]
     margin = suite.margins.negligible
     gross = only_gross(count, sessions)
-    shown_df, shown_se = (known.gross_df, np.sqrt(known.gross_variance)) if gross else (df, se)
+    shown_df, shown_se = (estimated.gross_df, np.sqrt(estimated.gross_variance)) if gross else (df, se)
     worse = holm(stdtr(shown_df, (margin - effect) / shown_se), alpha) & carried(effect, differences, margin)
     better = holm(stdtr(shown_df, (margin + effect) / shown_se), alpha) & carried(-effect, -differences, margin)
     confidence = at_each_look(1 - alpha_of_execution(1 - PASS_CONFIDENCE, executions), sessions)
@@ -273,11 +275,11 @@ def cells(suite: Suite) -> Iterator[tuple[str, Suite]]:
 
 def a_a_rows(suite: Suite, suites: int, rng: np.random.Generator,
              label: Callable[[Suite], tuple[object, ...]]) -> Iterator[str]:
-    for name, one in cells(suite):
-        found = simulate(one, suites, rng)
-        alarms = found.suites_with(FAIL)
-        yield row(name, *label(one), f"{alarms} of {suites}", percent(upper(alarms, suites)),
-                  found.suites_with(IMPROVED), percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
+    for name, case in cells(suite):
+        result = simulate(case, suites, rng)
+        alarms = result.suites_with(FAIL)
+        yield row(name, *label(case), f"{alarms} of {suites}", percent(upper(alarms, suites)),
+                  result.suites_with(IMPROVED), percent(result.share(INCONCLUSIVE)), f"{result.runs.mean():.2f}")
 
 
 _A_A = ("false alarms, suite runs", "upper 95 % limit", "suite runs with IMPROVED", "INCONCLUSIVE", "runs per test")
@@ -288,7 +290,7 @@ def alarms_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
     for metrics in (9, 30):
         for sessions in (1, 2, 3, 5, 10):
             suite = Suite(Noise(0, 0), sessions=sessions, metrics=metrics)
-            yield from a_a_rows(suite, suites, rng, lambda one: (one.metrics, one.sessions))
+            yield from a_a_rows(suite, suites, rng, lambda case: (case.metrics, case.sessions))
 
 
 def reruns_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -317,20 +319,20 @@ def robust_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
     for name, noise in strange.items():
         for sessions in (1, 3, 5, 10):
             yield from a_a_rows(Suite(noise, sessions=sessions), suites, rng,
-                                lambda one, name=name: (name, one.sessions))  # type: ignore[misc]
+                                lambda case, name=name: (name, case.sessions))  # type: ignore[misc]
 
 
 def hosts_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
     yield from heading("A/A on another host than all stored sessions', M = 30; host sd 0.9 % (TPOT), 2.7 % (TTFT)",
                        "noise, run / session", "stored sessions", *_A_A)
     for sessions in (1, 3, 10):
-        for name, one in cells(Suite(Noise(0, 0), sessions=sessions)):
+        for name, case in cells(Suite(Noise(0, 0), sessions=sessions)):
             host = 0.027 if name.startswith("TTFT") else 0.009
-            alone = replace(one, noise=replace(one.noise, session=one.noise.session / 3, host=host))
-            found = simulate(alone, suites, rng)
-            alarms = found.suites_with(FAIL)
+            alone = replace(case, noise=replace(case.noise, session=case.noise.session / 3, host=host))
+            result = simulate(alone, suites, rng)
+            alarms = result.suites_with(FAIL)
             yield row(name, sessions, f"{alarms} of {suites}", percent(upper(alarms, suites)),
-                      found.suites_with(IMPROVED), percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
+                      result.suites_with(IMPROVED), percent(result.share(INCONCLUSIVE)), f"{result.runs.mean():.2f}")
 
 
 def gross_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -362,10 +364,10 @@ def steps_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
                      for kind in kinds]
             quiet = [simulate(suite, suites, rng) for suite in rules]
             slow = [simulate(replace(suite, effect=np.log1p(0.058)), max(20, suites // 10), rng) for suite in rules]
-            alarms = [found.suites_with(FAIL) for found in quiet]
+            alarms = [result.suites_with(FAIL) for result in quiet]
             yield row(f"{percent(run)} / {percent(session)}", sessions, *(f"{count} of {suites}" for count in alarms),
-                      percent(upper(alarms[1], suites)), *(percent(found.share(INCONCLUSIVE)) for found in quiet),
-                      *(percent(found.share(FAIL)) for found in slow))
+                      percent(upper(alarms[1], suites)), *(percent(outcome.share(INCONCLUSIVE)) for outcome in quiet),
+                      *(percent(outcome.share(FAIL)) for outcome in slow))
 
 
 def slower_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -376,9 +378,9 @@ def slower_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
             for metrics in (2, 30):
                 for sessions in (1, 2):
                     suite = replace(calm, metrics=metrics, per_test=1, sessions=sessions, effect=np.log(times))
-                    found = simulate(suite, max(20, suites // metrics), rng)
-                    yield row(name, f"{times:g} ×", metrics, sessions, percent(found.share(FAIL)),
-                              percent(found.share(INCONCLUSIVE)))
+                    result = simulate(suite, max(20, suites // metrics), rng)
+                    yield row(name, f"{times:g} ×", metrics, sessions, percent(result.share(FAIL)),
+                              percent(result.share(INCONCLUSIVE)))
 
 
 def endpoints_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -427,10 +429,10 @@ def power_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 def _power_row(name: str, suite: Suite, effect: float, suites: int, rng: np.random.Generator) -> str:
-    found = simulate(suite, suites, rng)
+    result = simulate(suite, suites, rng)
     return row(f"{name} {percent(suite.noise.run)} / {percent(suite.noise.session)}", f"+{percent(effect)}",
-               suite.metrics, suite.sessions, suite.most_runs, percent(found.share(FAIL)), percent(found.share(PASS)),
-               percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
+               suite.metrics, suite.sessions, suite.most_runs, percent(result.share(FAIL)), percent(result.share(PASS)),
+               percent(result.share(INCONCLUSIVE)), f"{result.runs.mean():.2f}")
 
 
 def margins_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -516,10 +518,10 @@ def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
         exact = truth(case.process, case.metric, rng)
         for requests, times in ((requests, times) for requests in case.requests for times in UNTIL_TIMES):
             slo = parse_slo(f"{case.metric} <= {exact / times:.9f}ms")
-            found = [judged_until(case, requests, slo, rng) for _ in range(trials)]
-            shares = [" / ".join(share(sum(trial[place] == verdict for trial in found), trials) for place in (0, 1))
+            verdicts_ = [judged_until(case, requests, slo, rng) for _ in range(trials)]
+            shares = [" / ".join(share(sum(trial[place] == verdict for trial in verdicts_), trials) for place in (0, 1))
                       for verdict in (Verdict.PASS, Verdict.FAIL)]
-            mean_runs = np.mean([count for *_, count in found])
+            mean_runs = np.mean([count for *_, count in verdicts_])
             yield row(case.server, case.metric, requests, f"{times:g}", *shares, f"{mean_runs:.2f}")
 
 
@@ -544,10 +546,10 @@ def reference_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
                        "PASS", "IMPROVED", "mean pairs")
     for start_sd, pair_sd in ((0.0018, 0.003), (0.0025, 0.005), (0.005, 0.005)):
         for change in (0.0, 0.01, 0.02):
-            found = [judged_reference(change, start_sd, pair_sd, rng) for _ in range(trials)]
-            shares = [share(sum(verdict is wanted for verdict, _ in found), trials)
+            verdicts_ = [judged_reference(change, start_sd, pair_sd, rng) for _ in range(trials)]
+            shares = [share(sum(verdict is wanted for verdict, _ in verdicts_), trials)
                       for wanted in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.IMPROVED)]
-            mean_pairs = np.mean([pairs for _, pairs in found])
+            mean_pairs = np.mean([pairs for _, pairs in verdicts_])
             yield row(percent(start_sd), percent(pair_sd), percent(change), *shares, f"{mean_pairs:.1f}")
 
 

@@ -81,12 +81,12 @@ class Soaked:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the loads one after the other, print the table; the exit code."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     all_held = True
-    for streams in asked.streams:
-        soaked = soak(streams, asked.minutes, asked.step_time)
-        print("\n".join(table(soaked, asked.settle, asked.limit)), flush=True)
-        all_held = all_held and not problems(soaked, asked.settle, asked.limit)
+    for streams in options.streams:
+        soaked = soak(streams, options.minutes, options.step_time)
+        print("\n".join(table(soaked, options.settle, options.limit)), flush=True)
+        all_held = all_held and not problems(soaked, options.settle, options.limit)
     return 0 if all_held else 1
 
 
@@ -180,13 +180,13 @@ def problems(soaked: Soaked, settle_min: float, limit: float) -> list[str]:
     """What is wrong with this load; empty where nothing is."""
     grown = [(process, process.growth(settle_min)) for process in soaked.processes]
     watched = [(process, growth) for process, growth in grown if growth is not None]
-    found = [f"{process.name} grows by {growth:.3f} MB/min" for process, growth in watched if growth >= limit]
-    found += [f"{count} requests ended as {ending}" for ending, count in soaked.endings.items()]
+    growths = [f"{process.name} grows by {growth:.3f} MB/min" for process, growth in watched if growth >= limit]
+    growths += [f"{count} requests ended as {ending}" for ending, count in soaked.endings.items()]
     if not watched:
-        found.append(f"no process lived for three samples after {settle_min:g} minutes: nothing was shown")
+        growths.append(f"no process lived for three samples after {settle_min:g} minutes: nothing was shown")
     if soaked.exhausted:
-        found.append(f"the plan ran out of requests after {soaked.minutes:.1f} minutes")
-    return found
+        growths.append(f"the plan ran out of requests after {soaked.minutes:.1f} minutes")
+    return growths
 
 
 def table(soaked: Soaked, settle_min: float, limit: float) -> list[str]:
@@ -198,9 +198,13 @@ def table(soaked: Soaked, settle_min: float, limit: float) -> list[str]:
         growth, rss = process.growth(settle_min), process.rss_mb
         shown = "–" if growth is None else f"{growth:+.3f}"
         lines.append(f"| {process.name} | {len(rss)} | {rss[0]:.1f} | {rss[-1]:.1f} | {max(rss):.1f} | {shown} |")
-    found = problems(soaked, settle_min, limit)
-    return [*lines, "", f"FAIL: {'; '.join(found)}" if found else f"PASS: every process grows by less than {limit:g} "
-            "MB/min", ""]
+    growing = problems(soaked, settle_min, limit)
+    return [
+        *lines,
+        "",
+        f"FAIL: {'; '.join(growing)}" if growing else f"PASS: every process grows by less than {limit:g} MB/min",
+        "",
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -83,8 +83,8 @@ def kernels(trace: Path) -> list[Kernel]:
     """Of a trace in Chrome's format, gzipped, in order of their start."""
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    found = [Kernel(event["name"], event["ts"], event["dur"]) for event in events if event.get("cat") == "kernel"]
-    return sorted(found, key=lambda kernel: kernel.start_us)
+    kernels_ = [Kernel(event["name"], event["ts"], event["dur"]) for event in events if event.get("cat") == "kernel"]
+    return sorted(kernels_, key=lambda kernel: kernel.start_us)
 
 
 def share(ran: Sequence[Kernel]) -> Share | None:
@@ -109,7 +109,7 @@ def busy_us(ran: Iterable[Kernel]) -> float:
 
 def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tuple[float, list[Path]]:
     """Traces of all ranks while so many streams decode, and the run's median ITL in ms."""
-    before = set(folder.glob("**/*.trace.json.gz"))
+    earlier = set(folder.glob("**/*.trace.json.gz"))
     warm_up(server, streaming(streams, WARM_UP_OUT), replayer)
     runs = []
     client = threading.Thread(target=lambda: runs.append(replayer.run(server, streaming(streams, TOKENS_OUT), 0)))
@@ -119,7 +119,7 @@ def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tu
     client.join()
     if not runs:
         raise RuntimeError("The run failed; its error stands above.")
-    ranks = [file for file in set(folder.glob("**/*.trace.json.gz")) - before if "async_llm" not in file.name]
+    ranks = [file for file in set(folder.glob("**/*.trace.json.gz")) - earlier if "async_llm" not in file.name]
     return runs[0].metrics.require("itl_p50"), sorted(ranks)
 
 
@@ -163,7 +163,7 @@ def row(gpus: int, streams: int, itl_ms: float, shares: Sequence[Share]) -> str:
     """A table row for one load; ranges are over the ranks, from the shortest to the longest wait."""
     if not shares:
         return f"| {gpus} | {streams} | {itl_ms:.2f} | no all-reduce ran | | | | |"
-    ranks = sorted(shares, key=lambda one: one.all_reduce_us / one.window_us)
+    ranks = sorted(shares, key=lambda share: share.all_reduce_us / share.window_us)
     of_window = f"{ranks[0].all_reduce_us / ranks[0].window_us:.1%}–{ranks[-1].all_reduce_us / ranks[-1].window_us:.1%}"
     each = f"{min(rank.median_us for rank in ranks):.1f}–{max(rank.median_us for rank in ranks):.1f}"
     idle = f"{1 - max(rank.busy_us / rank.window_us for rank in ranks):.1%}"

@@ -35,12 +35,12 @@ SETTINGS: Case = {
 
 def all_cases() -> list[Case]:
     """Every case, the ones with asynchronous scheduling last."""
-    found = [*prefix(), *eviction(), *groups(), *preemption(), *chunks(), *speculation(), *mixed(), *odd()]
+    cases = [*prefix(), *eviction(), *groups(), *preemption(), *chunks(), *speculation(), *mixed(), *odd()]
     again = ("preempt", "chunk", "spec_", "mixed", "groups_30", "turns", "aborted", "twins")
-    return found + [
-        case(f"{one['name']}_async", one["requests"], **one["settings"] | {"async_scheduling": True})
-        for one in found
-        if one["name"].startswith(again)
+    return cases + [
+        case(f"{each['name']}_async", each["requests"], **each["settings"] | {"async_scheduling": True})
+        for each in cases
+        if each["name"].startswith(again)
     ]
 
 
@@ -59,8 +59,8 @@ def request(*prompt: object, max_tokens: int, at_step: int | None = None, after:
 def in_turn(requests: list[Case]) -> list[Case]:
     """One after the other."""
     return [
-        {"prompt": one["prompt"], "max_tokens": one["max_tokens"], **({"after": i - 1} if i else {"at_step": 0})}
-        for i, one in enumerate(requests)
+        {"prompt": prompt["prompt"], "max_tokens": prompt["max_tokens"], **({"after": i - 1} if i else {"at_step": 0})}
+        for i, prompt in enumerate(requests)
     ]
 
 
@@ -85,7 +85,7 @@ def eviction() -> list[Case]:
     """Documents asked about again and again, in a cache that holds some of them."""
     draw = random.Random(11)
     documents = [[1000 * k + 50, draw.randrange(40, 180)] for k in range(9)]
-    asked = in_turn(
+    requests = in_turn(
         [
             request(documents[min(int(draw.expovariate(0.4)), 8)], [60 + i, draw.randrange(1, 20)],
                     max_tokens=draw.randrange(1, 14))
@@ -97,7 +97,7 @@ def eviction() -> list[Case]:
         said: list[Any] = [{"turn": i - 4}] if i >= 4 else [[500 * i + 7, 40]]
         talks.append(request(*said, [5000 + 30 * i, 11], max_tokens=9))
     return [
-        *(case(f"evict_documents_{n}", asked, num_blocks=n) for n in (10, 20, 40, 80)),
+        *(case(f"evict_documents_{n}", requests, num_blocks=n) for n in (10, 20, 40, 80)),
         *(case(f"evict_turns_{n}", in_turn(talks), num_blocks=n) for n in (12, 20, 30)),
     ]
 
@@ -197,12 +197,12 @@ def mixed() -> list[Case]:
 def odd() -> list[Case]:
     """Aborts in every state, salts, and answers that are the same."""
     aborted = arrivals(random.Random(8), 40, apart=4, longest=200, most=60)
-    for i, one in enumerate(aborted):
+    for i, each in enumerate(aborted):
         if i % 2:
-            one["abort_at"] = one["at_step"] + i // 2
+            each["abort_at"] = each["at_step"] + i // 2
     salted = in_turn([request([1000, 150], max_tokens=4) for _ in range(6)])
-    for one, salt in zip(salted, ("", "a", "b", "a", "", "b"), strict=True):
-        one["salt"] = salt
+    for each, salt in zip(salted, ("", "a", "b", "a", "", "b"), strict=True):
+        each["salt"] = salt
     twins = [request([1000, 40 + 30 * (i // 4)], max_tokens=90, at_step=(0, 0, 3, 50)[i % 4]) for i in range(12)]
     return [
         case("aborted", aborted, num_blocks=40, max_num_seqs=8, max_num_batched_tokens=128),
@@ -217,8 +217,8 @@ def arrivals(draw: random.Random, count: int, apart: float, longest: int, most: 
     for i in range(count):
         step += int(draw.expovariate(1 / apart))
         shared = [1000 * draw.randrange(5) + 9, draw.randrange(20, 200)]
-        own = [6000 + 40 * i, draw.randrange(1, longest)]
-        sent.append(request(shared, own, max_tokens=draw.randrange(1, most), at_step=step))
+        lengths = [6000 + 40 * i, draw.randrange(1, longest)]
+        sent.append(request(shared, lengths, max_tokens=draw.randrange(1, most), at_step=step))
     return sent
 
 
@@ -228,13 +228,13 @@ def drawn(seed: int) -> Case:
     size, turns, whole = draw.choice((1, 4, 16, 32, 128)), draw.random() < 0.4, draw.random() < 0.1
     longest, most = draw.randrange(2, 300), draw.randrange(2, 120)
     sent = arrivals(draw, draw.randrange(5, 60), draw.expovariate(0.2) + 0.01, longest, most)
-    for i, one in enumerate(sent):
+    for i, each in enumerate(sent):
         if draw.random() < 0.1:
-            one["prompt"] = [[one["prompt"][1][0], draw.randrange(1, 4)]]
+            each["prompt"] = [[each["prompt"][1][0], draw.randrange(1, 4)]]
         if draw.random() < 0.1:
-            one["abort_at"] = one["at_step"] + draw.randrange(60)
+            each["abort_at"] = each["at_step"] + draw.randrange(60)
         if turns and i % 4 == 3:
-            sent[i] = request({"turn": i - 3}, *one["prompt"], max_tokens=one["max_tokens"], after=i - 3)
+            sent[i] = request({"turn": i - 3}, *each["prompt"], max_tokens=each["max_tokens"], after=i - 3)
     needed = -(-((1 + turns) * (200 + longest + most) + 10) // size) + 1
     drafts = draw.choice((0, 0, 1, 3, 5))
     return case(

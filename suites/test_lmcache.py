@@ -66,15 +66,15 @@ def test_without_reuse_little_is_lost(case: SimpleNamespace, perf: Perf) -> None
 def test_a_prompt_is_found_in_whole_chunks(case: SimpleNamespace, perf: Perf) -> None:
     """Small chunks find more of a prompt; large ones are fewer to look up and to copy. The times are reported."""
     documents = random_tokens(input=case.uneven, output=4, arrivals=closed(1), requests=case.documents)
-    found = {}
+    sides = {}
     for chunk in case.chunks:
         engine = bare(case).with_lmcache(chunk_size=chunk, l1_size_gb=case.host_gb)
         filled = perf.measure(engine, documents, keep=("l1",))
         perf.check(filled, "lmcache_evictions == 0")
-        found[f"of_{chunk}"] = perf.measure(engine, documents, keep=("l1",))
+        sides[f"of_{chunk}"] = perf.measure(engine, documents, keep=("l1",))
         whole = case.uneven // chunk * chunk
         perf.check(
-            found[f"of_{chunk}"], f"external_cached_tokens == {case.documents * whole}", "error_rate == 0"
+            sides[f"of_{chunk}"], f"external_cached_tokens == {case.documents * whole}", "error_rate == 0"
         )
-    smallest, *larger = found
-    perf.compare(*(f"ttft_p50({one}) / ttft_p50({smallest})" for one in larger), **found)
+    smallest, *larger = sides
+    perf.compare(*(f"ttft_p50({size}) / ttft_p50({smallest})" for size in larger), **sides)

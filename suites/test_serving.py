@@ -42,5 +42,5 @@ def test_answers_come_in_time(case: SimpleNamespace, engine: Server, perf: Perf)
 def test_so_many_users_are_served_in_time(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     chat = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=case.requests)
     limits = ["ttft_p99 <= 1s", "tpot_p99 <= 60ms"]
-    found = perf.max_rate(engine, chat, slo=limits, try_rates=[case.capacity], precision=0.45)
-    perf.check(found, f"max_rate >= {case.capacity}/s")
+    measurement = perf.max_rate(engine, chat, slo=limits, try_rates=[case.capacity], precision=0.45)
+    perf.check(measurement, f"max_rate >= {case.capacity}/s")

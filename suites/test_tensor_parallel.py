@@ -27,14 +27,14 @@ def test_two_ranks_serve(case: SimpleNamespace, perf: Perf) -> None:
 @CASES
 @pytest.mark.gpus(2)
 def test_two_gpus_decode_faster_than_one(case: SimpleNamespace, perf: Perf) -> None:
-    one = vllm(case.model, max_model_len=case.context)
-    two = one.with_flags(tensor_parallel_size=2)
+    single = vllm(case.model, max_model_len=case.context)
+    two = single.with_flags(tensor_parallel_size=2)
     answers = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=100)
     # A decode step is one graph; a prefill's kernels are launched by each rank's CPU. Between hosts the median step
     # differed by 0.5 % (sd), mean TPOT, which waits for prefills, by 7 %, and median TTFT by 27 %.
     claim = perf.claim(
         two,
-        one,
+        single,
         answers,
         f"itl_p50(b) / itl_p50(a) >= {case.faster}",
         allow={"ttft_p50": 2.0},
@@ -46,10 +46,10 @@ def test_two_gpus_decode_faster_than_one(case: SimpleNamespace, perf: Perf) -> N
 @pytest.mark.gpus(4)
 def test_four_gpus_prefill_faster_than_one(case: SimpleNamespace, perf: Perf) -> None:
     # All-reduces of a long prompt are megabytes each: here the link between the GPUs shows.
-    one = vllm(case.model, max_model_len=case.context)
-    four = one.with_flags(tensor_parallel_size=4)
+    single = vllm(case.model, max_model_len=case.context)
+    four = single.with_flags(tensor_parallel_size=4)
     prompts = random_tokens(input=8000, output=8, arrivals=closed(1), requests=12)
-    claim = perf.claim(four, one, prompts, f"ttft_p50(b) / ttft_p50(a) >= {case.prefill}")
+    claim = perf.claim(four, single, prompts, f"ttft_p50(b) / ttft_p50(a) >= {case.prefill}")
     perf.compare_with_baseline(claim.a, primaries=["ttft_p50"])
 
 
@@ -65,8 +65,8 @@ def test_four_gpus_decode_faster_than_two(case: SimpleNamespace, perf: Perf) -> 
 @SCALING
 @pytest.mark.parametrize("gpus", [pytest.param(n, marks=pytest.mark.gpus(n)) for n in (2, 4)])
 def test_throughput_scales(gpus: int, case: SimpleNamespace, perf: Perf) -> None:
-    one = vllm(case.model, max_model_len=case.context)
-    many = one.with_flags(tensor_parallel_size=gpus)
+    single = vllm(case.model, max_model_len=case.context)
+    many = single.with_flags(tensor_parallel_size=gpus)
     streams = random_tokens(input=256, output=256, arrivals=closed(case.together), requests=case.together)
     speed_up = gpus * case.efficiency[gpus]
-    perf.claim(many, one, streams, f"output_throughput(a) / output_throughput(b) >= {speed_up:.3g}")
+    perf.claim(many, single, streams, f"output_throughput(a) / output_throughput(b) >= {speed_up:.3g}")

@@ -26,7 +26,7 @@ def catalog(root: Path, kind: str | None = None) -> list[Entry]:
     if kind is not None and kind not in kinds:
         raise UsageError(f"{root} has nothing for {kind!r}; it has: {', '.join(kinds) or 'nothing'}. {CREATE}")
     store, chosen = Store(root), [kind] if kind else kinds
-    return [Entry(one, path, baseline) for one in chosen for path, baseline in store.read_all(one).items()]
+    return [Entry(kind, path, baseline) for kind in chosen for path, baseline in store.read_all(kind).items()]
 
 
 def pick(entries: Sequence[Entry], name: str) -> list[Entry]:

@@ -54,7 +54,7 @@ def _stored(node: Node) -> StoredMeasurement:
 
 def _check(sessions: list[StoredSession], node: Node) -> None:
     ids = sorted(session.id for session in sessions)
-    if twice := [one for one, other in pairwise(ids) if one == other]:
+    if twice := [id_ for id_, other in pairwise(ids) if id_ == other]:
         node.refuse(f"session {twice[0]} stands there twice")
     if sum(session.anchor for session in sessions) != 1:
         node.refuse("exactly one session is the anchor")

@@ -26,12 +26,12 @@ from pytest_llmperf.results.conditions import (
     DEFAULT_RULES,
     EMULATED,
     FieldRules,
-    asked_flags,
     differences,
     fingerprint_of,
     formulas_of,
     is_comparable,
     kind_of,
+    requested_flags,
     server_kind,
     unrecorded_conditions,
 )
@@ -87,7 +87,7 @@ class _Aligned:
         fingerprint, primaries, formulas: of the newest session, with what only other sessions recorded.
         margins: tolerated change of each primary metric.
         changed_conditions: conditions that differ and may not, as text; "" if there are none.
-        asked_flags: flags that either side asked for.
+        requested_flags: flags that either side asked for.
         has_newer: whether a stored session is newer than this session.
         before_anchor: whether this session is older than the anchor.
         is_rerun: whether an earlier execution of this session is stored.
@@ -102,7 +102,7 @@ class _Aligned:
     formulas: Mapping[str, str]
     margins: Mapping[str, float]
     changed_conditions: str
-    asked_flags: set[str]
+    requested_flags: set[str]
     has_newer: bool
     before_anchor: bool
     is_rerun: bool
@@ -168,7 +168,7 @@ def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) 
     fingerprint = _newest_fingerprint(now, stored, has_newer=has_newer)
     primaries = stored.primaries if has_newer else fresh.primaries
     known_primaries = list(filter(is_metric, primaries))
-    flags = asked_flags(stored.fingerprint, now)
+    flags = requested_flags(stored.fingerprint, now)
     may_differ = _fields_that_may_differ(now, stored, stored_part, terms.rules, flags, has_newer=has_newer)
     changed = [each for each in differences(stored, now, known_primaries, terms.rules) if each.field not in may_differ]
     formulas = formulas_of(filter(is_metric, _names(fresh)))
@@ -194,7 +194,7 @@ def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) 
         formulas={**formulas, **stored.formulas} if has_newer else {**stored.formulas, **formulas},
         margins=_tolerances(fresh, known_primaries),
         changed_conditions="; ".join(map(str, changed)),
-        asked_flags=flags,
+        requested_flags=flags,
         has_newer=has_newer,
         before_anchor=session_time(session_id) < session_time(stored.anchor.id),
         is_rerun=stored_part is not None,
@@ -255,11 +255,11 @@ def _in_stored_order(
 def _level_shifts(aligned: _Aligned, rules: FieldRules, *, undecided: bool) -> list[LevelShift]:
     """Primary metrics whose level this session moves too far: at once, or gradually since the anchor."""
     session, primaries, margins = aligned.session, aligned.known_primaries, aligned.margins
-    others = [other for other in aligned.others if is_comparable(other, rules, aligned.asked_flags)]
+    others = [other for other in aligned.others if is_comparable(other, rules, aligned.requested_flags)]
     outliers = outlier_shifts(session, others, primaries, margins)
     comparable = [
         each for each in aligned.sessions
-        if each.id == session.id or is_comparable(each, rules, aligned.asked_flags)
+        if each.id == session.id or is_comparable(each, rules, aligned.requested_flags)
     ]
     gradual: list[LevelShift] = []
     if any(each.anchor for each in comparable):

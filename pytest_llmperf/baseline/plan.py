@@ -85,10 +85,10 @@ def plan(
 
 def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
     """Groups of paths that differ only in case, by their folded path."""
-    found: dict[str, set[str]] = defaultdict(set)
+    spellings: dict[str, set[str]] = defaultdict(set)
     for path in paths:
-        found[path.casefold()].add(path)
-    return found
+        spellings[path.casefold()].add(path)
+    return spellings
 
 
 def _by_path(tests: Sequence[TestResult]) -> dict[str, list[Case]]:
@@ -209,12 +209,12 @@ def _builds(stored: StoredMeasurement | None, fresh: Measurement) -> list[str]:
 
 
 def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple[Move, ...]:
-    def before(metric: str) -> float | None:
+    def stored_level(metric: str) -> float | None:
         if stored is None or stored.formulas.get(metric) != result.formulas[metric]:
             return None
         return mean_level(stored.sessions, metric)
 
-    return tuple(Move(metric, before(metric), mean_level(result.sessions, metric)) for metric in result.metrics)
+    return tuple(Move(metric, stored_level(metric), mean_level(result.sessions, metric)) for metric in result.metrics)
 
 
 def _dropped(stored: StoredMeasurement | None, result: StoredMeasurement) -> list[str]:

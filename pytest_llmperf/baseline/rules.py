@@ -160,12 +160,12 @@ def sessions_at_level(
     the accepted level would fail.
     """
 
-    def near(other: StoredSession, metric: str) -> bool:
+    def is_near(other: StoredSession, metric: str) -> bool:
         move = offset(other, session, metric)
         return move is None or abs(move) <= tolerated_distance(metric, margins)
 
     return tuple(
-        replace(session, anchor=False) for session in others if all(near(session, metric) for metric in primaries)
+        replace(session, anchor=False) for session in others if all(is_near(session, metric) for metric in primaries)
     )
 
 

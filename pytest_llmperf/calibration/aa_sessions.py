@@ -48,7 +48,7 @@ class CalibratedMetric:
 
 
 def run_sessions(
-    arguments: Sequence[str], count: int, runs_dir: Path, root: Path, tell: Callable[[str], None]
+    arguments: Sequence[str], count: int, runs_dir: Path, root: Path, notify: Callable[[str], None]
 ) -> list[Path]:
     """Run `count` pytest sessions in sequence; each session starts its own servers.
 
@@ -72,21 +72,21 @@ def run_sessions(
         if not any(folder.glob("*/tests/*.json")):
             output = f"{done.stdout[-800:]}{done.stderr[-800:]}"
             raise UsageError(f"pytest measured nothing (exit code {done.returncode}): {output}")
-        tell(f"session {number} of {count}: {done.stdout.strip().splitlines()[-1]}")
+        notify(f"session {number} of {count}: {done.stdout.strip().splitlines()[-1]}")
         folders.append(folder)
     return folders
 
 
 def read_sessions(folders: Sequence[Path]) -> Sessions:
     """(test, name) → its compared measurements, one per session in which it was valid and complete."""
-    found: Sessions = {}
+    sessions: Sessions = {}
     for folder in folders:
         for path in sorted(folder.glob("*/tests/*.json")):
             test = read_test(path)
             bad = test.error is not None or any(check.verdict.value == "ERROR" for check in test.checks)
             for measurement in () if bad or not test.complete else test.compared:
-                found.setdefault((test.test, measurement.baseline or ""), []).append(measurement)
-    return found
+                sessions.setdefault((test.test, measurement.baseline or ""), []).append(measurement)
+    return sessions
 
 
 def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[CalibratedMetric], list[str]]:
@@ -103,10 +103,10 @@ def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[Calibrated
                          "Write perf.compare_with_baseline(run).")
     alphas = {kind: SUITE_ALPHA / _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
     learnt, unknown = [], []
-    for (test, name), found in sessions.items():
-        for metric in found[0].primaries:
+    for (test, name), runs in sessions.items():
+        for metric in runs[0].primaries:
             try:
-                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, found, alphas[_kind(found)]))
+                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, runs, alphas[_kind(runs)]))
             except ValueError as error:
                 unknown.append(f"{test}: {metric}: {error}")
     if not learnt:
@@ -139,7 +139,7 @@ def _calibrate_metric(test: str, name: str, measurements: Sequence[Measurement],
         ]
         for measurement in measurements
     ]
-    known = estimate_noise(runs)
+    noise = estimate_noise(runs)
     seeds = min(len({seed for seed, _ in run}) for run in runs)
     sizes = {"sessions": len(measurements), "seeds": seeds}
 
@@ -149,17 +149,17 @@ def _calibrate_metric(test: str, name: str, measurements: Sequence[Measurement],
     return CalibratedMetric(
         test=test,
         metric=name,
-        noise=known,
+        noise=noise,
         detectable={
             look: change(
                 smallest_detectable(
-                    known, prior, margins.negligible, alpha * spent_share(look, len(measurements)), runs=look, **sizes
+                    noise, prior, margins.negligible, alpha * spent_share(look, len(measurements)), runs=look, **sizes
                 )
             )
             for look in LOOKS
         },
         needed={
-            effect: runs_needed(known, prior, margins.negligible, alpha, scale.width(effect), **sizes)
+            effect: runs_needed(noise, prior, margins.negligible, alpha, scale.width(effect), **sizes)
             for effect in EFFECTS
         },
         tolerated=shares.tolerated,
@@ -175,13 +175,13 @@ def table(calibrated: Sequence[CalibratedMetric], problems: Sequence[str], sessi
              *(_change_text(entry.detectable[look]) for look in LOOKS),
              *(str(entry.needed[effect] or "out of reach") for effect in EFFECTS), f"{entry.tolerated:.1%}"]
             for entry in calibrated]
-    told = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     warnings = [f"WARNING: {entry.test}: {entry.metric} tolerates {entry.tolerated:.1%}, and a change of less than "
                 f"{_change_text(min(entry.detectable.values()))} goes unseen here. Widen its margin "
                 f"(margins={{\"{entry.metric}\": …}}), store more sessions, or quieten the machine."
                 for entry in calibrated if entry.margin_undetectable]
     return "\n".join([
-        *told,
+        *lines,
         f"\n{sessions} sessions. Seen: fails in nine of ten cases, if as many sessions are stored as ran here.",
         *warnings,
         *(f"Not calibrated: {problem}." for problem in problems),

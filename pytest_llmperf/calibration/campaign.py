@@ -56,7 +56,7 @@ class Campaign:
     jobs: int = 1
     lasts: dict[str, list[Last]] = field(default_factory=dict)
 
-    def run(self, experiment: Experiment, journal: RowJournal, tell: Callable[[str], None]) -> None:
+    def run(self, experiment: Experiment, journal: RowJournal, notify: Callable[[str], None]) -> None:
         """Do those suite runs of an experiment that the journal does not have.
 
         Raises:
@@ -78,7 +78,7 @@ class Campaign:
                 _refuse_what_nothing_compares(experiment, row)
                 journal.add(row)
                 if done % 50 == 0 or done == len(missing):
-                    tell(f"{experiment.name}: {done} of {len(missing)} suite runs")
+                    notify(f"{experiment.name}: {done} of {len(missing)} suite runs")
 
     def _work(
         self, experiment: Experiment, tests: Sequence[SuiteTest], lasts: Sequence[Last], numbers: Sequence[int]
@@ -95,12 +95,12 @@ class Campaign:
         numbers: Sequence[int],
         lasts: Sequence[Last],
     ) -> Iterator[Row]:
-        kept = dict(session.drawn_baselines.drawn)
+        drawn = dict(session.drawn_baselines.drawn)
         kind = f"{EMULATED}{self.kind}"
         suite_primaries = session.baselines.terms(kind, (), {}).suite_primaries
         for number in numbers:
             if experiment.drawn:
-                session.drawn_baselines.drawn = draw_baseline(kept, lasts, random.Random(number))
+                session.drawn_baselines.drawn = draw_baseline(drawn, lasts, random.Random(number))
             session.begin_suite_run(number)
             outcomes = [outcome_of(test, session, self.kind) for test in tests]
             stored = {test.name: session.baselines.find(test.name, kind, "") for test in tests}
@@ -125,15 +125,15 @@ class Campaign:
         if noise in self.lasts:
             return self.lasts[noise]
         emulation = Emulation(self.kind, noise=noise)
-        found = []
+        sessions = []
         with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
             for number in range(FIRST_LAST, FIRST_LAST + LAST_SESSIONS):
                 session.begin_suite_run(number)
                 outcomes = [outcome_of(test, session, self.kind) for test in tests]
-                found.append({o.test: m for o in outcomes for m in o.measurements if m.baseline is not None})
+                sessions.append({o.test: m for o in outcomes for m in o.measurements if m.baseline is not None})
         if len(tests) == len(self.tests):
-            self.lasts[noise] = found
-        return found
+            self.lasts[noise] = sessions
+        return sessions
 
 
 def _refuse_what_nothing_compares(experiment: Experiment, row: Row) -> None:
@@ -143,9 +143,9 @@ def _refuse_what_nothing_compares(experiment: Experiment, row: Row) -> None:
         UsageError: with nothing planted, a baseline is missing or is one of something else.
     """
     planted = experiment.faults or experiment.slowdown
-    found = {verdict.value for verdict in NOT_COMPARED} & row.verdicts.keys()
-    if found and not planted:
-        raise UsageError(f"{experiment.name}: {' and '.join(sorted(found))} in suite run {row.number}: such a "
+    incomparable = {verdict.value for verdict in NOT_COMPARED} & row.verdicts.keys()
+    if incomparable and not planted:
+        raise UsageError(f"{experiment.name}: {' and '.join(sorted(incomparable))} in suite run {row.number}: such a "
                          "comparison can never alarm. Renew the baselines first: "
                          "pytest … --emulate KIND --update-baselines")
 
@@ -184,7 +184,7 @@ def draw_baseline(
 
 
 def _measurements_of(stored: StoredMeasurement, measurements: Sequence[Measurement]) -> StoredMeasurement:
-    sessions = tuple(_as_stored(session, one) for session, one in zip(stored.sessions, measurements, strict=False))
+    sessions = tuple(_as_stored(session, fresh) for session, fresh in zip(stored.sessions, measurements, strict=False))
     return replace(stored, sessions=sessions)
 
 

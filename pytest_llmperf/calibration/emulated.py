@@ -44,7 +44,7 @@ def calibrate_emulated(
     out: Path,
     root: Path,
     command: str,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> str:
     """Run what the journal beside the page does not have yet, and write the page, experiment by experiment.
 
@@ -59,7 +59,7 @@ def calibrate_emulated(
         out: path of the page. The rows are in the same folder, as FILE.jsonl.
         root: root of the project.
         command: the command line, for the page.
-        tell: receives each line of progress.
+        notify: receives each line of progress.
 
     Returns:
         The page.
@@ -76,34 +76,34 @@ def calibrate_emulated(
     if not stored:
         raise UsageError(f"No baselines of an emulated {kind} lie in {root / settings.baselines_dir}. Make some: "
                          f"pytest {tests[0].name.partition('::')[0]} --emulate {kind} --update-baselines-new")
-    known = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_relative_path(root, out)], VIRTUAL_HOST)
-    commit = f"{known.commit or 'unknown'}{' with changes' if known.dirty else ''}"
+    source = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_relative_path(root, out)], VIRTUAL_HOST)
+    commit = f"{source.commit or 'unknown'}{' with changes' if source.dirty else ''}"
     todo = [
         experiment
         for experiment in experiments(suite_runs, faults)
-        if experiment.suite_runs and _is_watched(experiment, tests, tell)
+        if experiment.suite_runs and _is_watched(experiment, tests, notify)
     ]
     about = {"calibration": kind, "version": VERSION, "commit": commit, "tests": [test.name for test in tests],
              "baselines": _digest(stored), "sources": _sources(root, tests)}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
         shown = tuple(test.name for test in tests) if named else ()
-        origin = Origin(kind, command, commit, known.date, _machine(), primaries, shown, tuple(left_out))
+        origin = Origin(kind, command, commit, source.date, _machine(), primaries, shown, tuple(left_out))
         campaign = Campaign(settings, root, kind, tests, jobs)
         for experiment in todo:
-            campaign.run(experiment, journal, tell)
+            campaign.run(experiment, journal, notify)
             out.write_text(page(origin, todo, _planned_row_count(journal, todo, limits)), encoding="utf-8")
-        _count_limits(journal, limits, tell)
-        _count_slow_servers(journal, min(limits, MOST_SLOW_TRIALS), tell)
+        _count_limits(journal, limits, notify)
+        _count_slow_servers(journal, min(limits, MOST_SLOW_TRIALS), notify)
         text = page(origin, todo, _planned_row_count(journal, todo, limits))
     out.write_text(text, encoding="utf-8")
     return text
 
 
-def _is_watched(experiment: Experiment, tests: Sequence[SuiteTest], tell: Callable[[str], None]) -> bool:
+def _is_watched(experiment: Experiment, tests: Sequence[SuiteTest], notify: Callable[[str], None]) -> bool:
     watched = any(experiment.watched_by in test.name for test in tests)
     if not watched:
-        tell(f"{experiment.name}: left out, no test whose id has {experiment.watched_by!r} is there to watch it")
+        notify(f"{experiment.name}: left out, no test whose id has {experiment.watched_by!r} is there to watch it")
     return watched
 
 
@@ -120,45 +120,45 @@ def _planned_row_count(journal: RowJournal, todo: Sequence[Experiment], limits: 
 
 def _digest(stored: Mapping[str, Baseline]) -> str:
     """Digest of the baselines, because the rows depend on the baselines."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(stored):
-        found.update(path.encode() + b"\n" + encode(stored[path]))
-    return found.hexdigest()[:16]
+        digest.update(path.encode() + b"\n" + encode(stored[path]))
+    return digest.hexdigest()[:16]
 
 
 def _sources(root: Path, tests: Sequence[SuiteTest]) -> str:
     """Digest of the tests' files, the settings and this package. The commit does not cover uncommitted changes."""
     package = PACKAGE_DIR
     suites = sorted({root / test.name.partition("::")[0] for test in tests})
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     settings = (root / "llmperf.toml", root / "pyproject.toml")
     for path in (*suites, *settings, *sorted(package.rglob("*.py"))):
         if path.is_file():
-            found.update(path.name.encode() + b"\n" + path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(path.name.encode() + b"\n" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
-def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:
+def _count_limits(journal: RowJournal, trials: int, notify: Callable[[str], None]) -> None:
     """Adds one row per setting to the journal, for all trials of that setting."""
     for setting in SETTINGS if trials else ():
         name = limit_name(setting)
         if (name, trials) not in journal.rows:
             counts = Counter(verdict.value for verdict in verdicts_at_limit(setting, trials, LIMITS_SEED))
             journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
-            tell(f"SLO at its limit, {name}: {dict(counts)}")
+            notify(f"SLO at its limit, {name}: {dict(counts)}")
 
 
-def _count_slow_servers(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:
+def _count_slow_servers(journal: RowJournal, trials: int, notify: Callable[[str], None]) -> None:
     """Adds one row per case, run length and limit to the journal, for all trials."""
     for case in CASES if trials else ():
         for requests in case.requests:
             names = slow_names(case, requests)
             if all((name, trials) in journal.rows for name in names):
                 continue
-            found = verdicts(case, requests, RUNS, trials, seed=LIMITS_SEED, beyond=BEYOND)
-            for name, counts in zip(names, found, strict=True):
+            tallies = verdicts(case, requests, RUNS, trials, seed=LIMITS_SEED, beyond=BEYOND)
+            for name, counts in zip(names, tallies, strict=True):
                 journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
-                tell(f"SLO on a simulated server, {name}: {dict(counts)}")
+                notify(f"SLO on a simulated server, {name}: {dict(counts)}")
 
 
 def _relative_path(root: Path, out: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.calibration.restarted_engines import Restarter
-from pytest_llmperf.calibration.simulator import Asked, Simulator
+from pytest_llmperf.calibration.simulator import PlannedRequests, Simulator
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
@@ -44,9 +44,9 @@ class EmulatedSession(PerfSession):
     """
 
     def __init__(self, settings: Settings, root: Path, emulation: Emulation) -> None:
-        super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), tell=lambda _status: None,
+        super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), notify=lambda _status: None,
                          worker=f"p{os.getpid()}", rng=random.Random(0), emulation=emulation)
-        self._asked: Asked = {}
+        self._planned_requests: PlannedRequests = {}
         self.drawn_baselines = DrawnBaselines(Store(root / settings.baselines_dir), f"{EMULATED}{emulation.kind}",
                                               self.host, field_rules(settings))
         self.baselines = self.drawn_baselines
@@ -67,7 +67,7 @@ class EmulatedSession(PerfSession):
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:  # noqa: ARG002
         """One that needs no gauges and no GPUs, which an emulator does not have."""
         return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
-                         timeout_s=self.settings.measure_timeout_s, keep=keep, asked=self._asked)
+                         timeout_s=self.settings.measure_timeout_s, keep=keep, planned_requests=self._planned_requests)
 
     def close(self) -> None:
         super().close()

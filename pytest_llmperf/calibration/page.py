@@ -106,15 +106,15 @@ def _unchanged_section(experiments: Sequence[Experiment], rows: Mapping[str, Seq
     yield from _head("Nothing changed", "suite runs", "suite runs with a false alarm", "of these by an ERROR",
                      "suite runs with INCONCLUSIVE", "TPOT comparisons INCONCLUSIVE", "suite runs with IMPROVED")
     for experiment in experiments:
-        found = rows.get(experiment.name, ())
-        tpot = sum((Counter(row.tpot) for row in found), Counter())
+        experiment_rows = rows.get(experiment.name, ())
+        tpot = sum((Counter(row.tpot) for row in experiment_rows), Counter())
         yield _line(
             experiment.name,
-            _share_of(found, _is_alarmed),
-            sum(Verdict.ERROR.value in row.verdicts for row in found),
-            _share_of(found, lambda row: bool(row.open)),
+            _share_of(experiment_rows, _is_alarmed),
+            sum(Verdict.ERROR.value in row.verdicts for row in experiment_rows),
+            _share_of(experiment_rows, lambda row: bool(row.open)),
             share(tpot[Verdict.INCONCLUSIVE.value], sum(tpot.values())),
-            sum(Verdict.IMPROVED.value in row.verdicts for row in found),
+            sum(Verdict.IMPROVED.value in row.verdicts for row in experiment_rows),
         )
     yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one random draw of the "
            'noise. In the row "drawn baselines" each suite run is compared with newly simulated sessions, as many as '
@@ -126,13 +126,13 @@ def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequ
     yield from _head("Slowdowns", "planted in test_serving", "found with at most 5 runs", "found with at most 8",
                      "INCONCLUSIVE", "silently green")
     for experiment in experiments:
-        found = rows.get(experiment.name, ())
+        experiment_rows = rows.get(experiment.name, ())
         yield _line(
             experiment.name,
-            _share_of(found, _names(experiment.cause, runs=5)),
-            _share_of(found, _names(experiment.cause)),
-            _share_of(found, _is_inconclusive),
-            _share_of(found, _is_green),
+            _share_of(experiment_rows, _names(experiment.cause, runs=5)),
+            _share_of(experiment_rows, _names(experiment.cause)),
+            _share_of(experiment_rows, _is_inconclusive),
+            _share_of(experiment_rows, _is_green),
         )
     yield ("\nFound: mean TPOT itself fails against the stored baseline. The planted step time changes mean TPOT by "
            "the stated percentage, and the noise is scaled so that mean TPOT has the stated sd.")
@@ -142,15 +142,15 @@ def _mechanism_section(experiments: Sequence[Experiment], rows: Mapping[str, Seq
     yield from _head("Faults of mechanisms", "planted", "watched by", "found", "named", "by the words", "INCONCLUSIVE",
                      "silently green")
     for experiment in experiments:
-        found = rows.get(experiment.name, ())
+        experiment_rows = rows.get(experiment.name, ())
         yield _line(
             f"`{experiment.name}`",
             experiment.watched_by,
-            _share_of(found, _is_alarmed),
-            _share_of(found, _names(experiment.cause)),
+            _share_of(experiment_rows, _is_alarmed),
+            _share_of(experiment_rows, _names(experiment.cause)),
             f"“{experiment.cause}”",
-            _share_of(found, _is_inconclusive),
-            _share_of(found, _is_green),
+            _share_of(experiment_rows, _is_inconclusive),
+            _share_of(experiment_rows, _is_green),
         )
 
 
@@ -190,16 +190,17 @@ def _alternative_rules_section(experiments: Sequence[Experiment], rows: Mapping[
         experiment for experiment in experiments if experiment.slowdown is not None or experiment.name.startswith(A_A)
     ]
     yield from _head("The same data judged by other rules", "rule",
-                     *(f"{one.name}: suite runs with an alarm" if one.slowdown is None else f"{one.name}: TPOT found"
-                       for one in chosen))
+                     *(f"{each.name}: {'suite runs with an alarm' if each.slowdown is None else 'TPOT found'}"
+                       for each in chosen))
     yield _line(OURS, *(
-        _share_of(rows.get(one.name, ()), _names(one.cause) if one.cause else _is_alarmed) for one in chosen
+        _share_of(rows.get(each.name, ()), _names(each.cause) if each.cause else _is_alarmed) for each in chosen
     ))
     for rule in RULES:
         yield _line(rule, *(
-            _share_of(rows.get(one.name, ()), _alarmed_by(rule, "tpot_mean" if one.slowdown else "")) for one in chosen
+            _share_of(rows.get(each.name, ()), _alarmed_by(rule, "tpot_mean" if each.slowdown else ""))
+            for each in chosen
         ))
-    seen = max((row.seen for found in rows.values() for row in found), default=0)
+    seen = max((row.seen for experiment_rows in rows.values() for row in experiment_rows), default=0)
     yield (f"\nThe other rules see today's first three runs of up to {seen} latencies that the suites compare with "
            "baselines. “Last session” is another emulated session of three runs, as `--benchmark-autosave` would have "
            "kept it. M is the number of metrics that the suites compare. Alarms of the first line may come from any "

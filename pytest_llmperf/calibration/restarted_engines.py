@@ -15,7 +15,7 @@ from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Tell
+from pytest_llmperf.model.status import Notify
 from pytest_llmperf.process.piped import PipedProcess
 
 
@@ -40,14 +40,14 @@ class RestartedServer(Server):
     """A server whose process outlives it."""
 
     def __init__(self, reused: ReusedProcess, engine: VirtualEngine, start_id: int) -> None:
-        before = reused.server
-        super().__init__(before.spec, before.adapter, before.url, before.served_name, start_id=start_id,
-                         model=before.model, process=reused.process, transport=PipeControl(engine), clock=engine.clock)
+        old = reused.server
+        super().__init__(old.spec, old.adapter, old.url, old.served_name, start_id=start_id,
+                         model=old.model, process=reused.process, transport=PipeControl(engine), clock=engine.clock)
         self.engine = engine
         self.plans = reused.plans
-        self.facts = before.facts  # of the command line, which is the same
+        self.facts = old.facts  # of the command line, which is the same
         self.warmed_for = EveryWorkload()
-        if before.lmcache is not None:
+        if old.lmcache is not None:
             self.lmcache = EmulatedLMCache(self.client)
 
     def stop(self, grace_s: float) -> None:  # noqa: ARG002 - the process goes on
@@ -78,7 +78,7 @@ class Restarter:
         return self._launcher.clock
 
     @property
-    def progress(self) -> Tell:
+    def progress(self) -> Notify:
         return self._launcher.progress
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:

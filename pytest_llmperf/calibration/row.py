@@ -83,9 +83,9 @@ def row_of(
     rivals: dict[str, list[str]] = {}
     seen = 0
     for test, measurement in measured.items():
-        for metric, one in _rule_inputs(measurement, last.get(test), stored.get(test)).items():
+        for metric, inputs in _rule_inputs(measurement, last.get(test), stored.get(test)).items():
             seen += 1
-            for rule, alarm in alarms(one, suite_primaries).items():
+            for rule, alarm in alarms(inputs, suite_primaries).items():
                 rivals.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
     return Row(
         experiment=experiment,

@@ -13,7 +13,7 @@ from pytest_llmperf.session.replay import Replayer, records_of
 from pytest_llmperf.workload import Workload
 
 #: (workload as text, seed) → its requests without their prompts.
-Asked = dict[tuple[str, int], tuple[Request, ...]]
+PlannedRequests = dict[tuple[str, int], tuple[Request, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Simulator(Replayer):
     """Replays workloads whose plans the engine's process keeps.
 
     Args:
-        asked: what is remembered of workloads.
+        planned_requests: requests of each workload and seed that an engine's process keeps.
     """
 
-    asked: Asked = field(default_factory=dict)
+    planned_requests: PlannedRequests = field(default_factory=dict)
 
     def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
         """The records of a run, and the replay that says so."""
@@ -36,6 +36,6 @@ class Simulator(Replayer):
             requests = workload.requests(seed)
             server.engine.keep(plan, self.plan(server, requests, workload.concurrency))
             server.plans.add(plan)
-            self.asked[key] = tuple(replace(request, prompt=()) for request in requests)
+            self.planned_requests[key] = tuple(replace(request, prompt=()) for request in requests)
         replay = server.engine.replay(plan)
-        return records_of(self.asked[key], replay), replay
+        return records_of(self.planned_requests[key], replay), replay

@@ -154,14 +154,14 @@ def verdicts(case: Case, requests: int, runs: int, trials: int, *, seed: int,
     import numpy as np
 
     rng = np.random.default_rng((seed, requests, runs, *case.name(0, 0).encode()))
-    found: list[Counter[str]] = [Counter() for _ in beyond]
+    counts: list[Counter[str]] = [Counter() for _ in beyond]
     exact = truth(case.process, case.metric, rng)
     slos = [parse_slo(_slo_text(case.metric, exact / times)) for times in beyond]
     for _ in range(trials):
         sample = [simulated_run(case, requests, rng) for _ in range(runs)]
-        for slo, counter in zip(slos, found, strict=True):
+        for slo, counter in zip(slos, counts, strict=True):
             counter[judge_slo(slo, sample, ["start"] * runs).verdict.value] += 1
-    return found
+    return counts
 
 
 def simulated_run(case: Case, requests: int, rng: np.random.Generator) -> RunMetrics:

@@ -87,10 +87,10 @@ def flag(text: str) -> tuple[str, Flag]:
 def flag_value(text: str) -> Flag:
     """A number, a boolean, a list or dict as in JSON; else the text itself."""
     try:
-        found: Flag = json.loads(text)
+        value: Flag = json.loads(text)
     except ValueError:
         return text
-    return found
+    return value
 
 
 def workload_of(arguments: argparse.Namespace) -> Workload:
@@ -192,7 +192,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
     hardware = detect() if kind is None else emulated_hardware(kind, GPUS)
     root, watch = project_root(), _watch()
     settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
-    session = PerfSession(settings, root, hardware, watch.tell, emulation=emulation)
+    session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation)
     execution = begin_execution(session, name, hardware.kind)
     try:
         yield execution

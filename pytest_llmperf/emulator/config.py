@@ -43,7 +43,7 @@ class Tier:
         store_bytes_per_s: rate of stores out of the GPU; None for the rate of loads.
         watermark: share of the capacity at which eviction starts; 1 evicts only if the tier is full.
         evicted_share: share of the stored chunks that an eviction removes; 0 removes as few as needed.
-        own: whether the tier belongs to the engine. A reset of the prefix cache always empties SGLang's own tier, and
+        owned: whether the tier belongs to the engine. A reset of the prefix cache always empties SGLang's own tier, and
             vLLM's if the reset asks for that.
         server: whether the tier belongs to an LMCache server. All replicas share it.
     """
@@ -56,7 +56,7 @@ class Tier:
     store_bytes_per_s: float | None = None
     watermark: float = 1.0
     evicted_share: float = 0.0
-    own: bool = False
+    owned: bool = False
     server: bool = False
 
     def faster(self, factor: float) -> Tier:

@@ -79,16 +79,16 @@ def _share(text: str, where: str) -> float:
 
 def _stalls(text: str, where: str) -> dict[str, object]:
     share, _, length = text.partition(":")
-    found: dict[str, object] = {"stalls": _share(share, where)}
-    return found | ({"stall_s": duration_s(length, where)} if length else {})
+    fields: dict[str, object] = {"stalls": _share(share, where)}
+    return fields | ({"stall_s": duration_s(length, where)} if length else {})
 
 
 def _throttle(text: str, where: str) -> dict[str, object]:
     depth, _, steps = text.partition(":")
-    found: dict[str, object] = {"throttle": fraction(depth or "+30%", where, least=0.0)}
+    fields: dict[str, object] = {"throttle": fraction(depth or "+30%", where, least=0.0)}
     if steps and (not steps.isdecimal() or int(steps) < 1):
         raise UsageError(f"{where}: {steps!r} is no number of steps.")
-    return found | ({"throttle_steps": int(steps)} if steps else {})
+    return fields | ({"throttle_steps": int(steps)} if steps else {})
 
 
 def _prefix_cache(text: str, where: str) -> dict[str, object]:
@@ -128,11 +128,11 @@ def parse_faults(options: Iterable[str]) -> Faults:
     Raises:
         UsageError: the fault does not exist, or its value is invalid.
     """
-    found: dict[str, object] = {}
+    planted: dict[str, object] = {}
     for option in options:
         name, _, value = option.partition("=")
         if name not in _READERS:
             raise UsageError(f"--fault {option}: no such fault. There are {', '.join(FAULTS)}.")
-        found |= _READERS[name][1](value.strip(), f"--fault {option}")
+        planted |= _READERS[name][1](value.strip(), f"--fault {option}")
     fault_names = {field.name for field in fields(Faults)}
-    return Faults(**{name: value for name, value in found.items() if name in fault_names})  # type: ignore[arg-type]
+    return Faults(**{name: value for name, value in planted.items() if name in fault_names})  # type: ignore[arg-type]

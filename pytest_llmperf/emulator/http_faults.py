@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.faults import Faults
 
-FateKind = Literal["refused", "error", "hang", "truncated"]
+FaultKind = Literal["refused", "error", "hang", "truncated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class HttpFault:
         after_tokens: how many tokens of the request come before it.
     """
 
-    kind: FateKind
+    kind: FaultKind
     after_tokens: int
 
 

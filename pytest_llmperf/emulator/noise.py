@@ -46,12 +46,12 @@ def parse_noise(text: str, seed: int) -> Noise:
     Raises:
         UsageError: the text is not such a list.
     """
-    known = [field.name for field in fields(Noise) if field.name != "seed"]
+    names = [field.name for field in fields(Noise) if field.name != "seed"]
     values: dict[str, float] = {}
     for part in filter(None, "" if text == "none" else text.split(",")):
         name, equals, value = part.partition("=")
-        if name not in known or not equals:
-            raise UsageError(f"--noise {text}: {part!r} is none of {', '.join(f'{n}=…' for n in known)}.")
+        if name not in names or not equals:
+            raise UsageError(f"--noise {text}: {part!r} is none of {', '.join(f'{n}=…' for n in names)}.")
         values[name] = fraction(value, f"--noise {part}", least=0.0, most=0.999)
     return Noise(**values, seed=seed)
 

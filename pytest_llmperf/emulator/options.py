@@ -55,24 +55,24 @@ def read_options(argv: Sequence[str]) -> Options:
     Raises:
         UsageError: an argument is invalid. The message names the argument and the valid values.
     """
-    own, theirs = _divided(list(argv))
-    found, rest = _parser().parse_known_args(own)
-    if found.gpus < 1:
-        raise UsageError(f"--gpus {found.gpus}: at least 1.")
-    engine, engine_argv = _engine(found.engine, [*rest, *theirs])
-    mode = "pipe" if found.pipe else "virtual" if found.virtual or found.clock == "virtual" else "http"
+    emulator_words, theirs = _divided(list(argv))
+    options, rest = _parser().parse_known_args(emulator_words)
+    if options.gpus < 1:
+        raise UsageError(f"--gpus {options.gpus}: at least 1.")
+    engine, engine_argv = _engine(options.engine, [*rest, *theirs])
+    mode = "pipe" if options.pipe else "virtual" if options.virtual or options.clock == "virtual" else "http"
     return Options(
-        machine=machine(found.hardware, found.gpus),
+        machine=machine(options.hardware, options.gpus),
         engine=engine,
         mode=mode,
-        faults=parse_faults(found.fault),
-        noise=parse_noise(found.noise, found.noise_seed),
-        seed=found.noise_seed,
-        split=_link(found.split),
-        acceptance=_rates(found.acceptance),
-        record=found.record,
+        faults=parse_faults(options.fault),
+        noise=parse_noise(options.noise, options.noise_seed),
+        seed=options.noise_seed,
+        split=_link(options.split),
+        acceptance=_rates(options.acceptance),
+        record=options.record,
         engine_argv=tuple(engine_argv),
-        known_flags=found.known_flags,
+        known_flags=options.known_flags,
     )
 
 

@@ -84,12 +84,12 @@ class SocketControl(httpx.BaseTransport):
 
     def _answer(self, request: httpx.Request) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         url = request.url
-        asked = httpcore.Request(
+        http_request = httpcore.Request(
             request.method,
             httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
             headers=request.headers.raw, content=request.read(), extensions=request.extensions,
         )
-        answer = self._pool.handle_request(asked)
+        answer = self._pool.handle_request(http_request)
         try:
             packed, pieces = bytearray(), answer.stream
             if isinstance(pieces, Iterable):

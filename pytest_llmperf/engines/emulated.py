@@ -22,7 +22,7 @@ from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
-from pytest_llmperf.model.status import Starting, Tell, ignore_status
+from pytest_llmperf.model.status import Notify, Starting, ignore_status
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -46,7 +46,7 @@ class VirtualLauncher:
     run_dir: Path
     clock: VirtualClock
     rng: random.Random
-    progress: Tell = ignore_status
+    progress: Notify = ignore_status
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
     worker: str = ""
 

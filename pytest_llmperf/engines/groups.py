@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_llmperf.engines.memory_shares import Shares
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.model.status import Note, Notify
 
 #: Specs that should live together, the hardware kind and whether all but one sleep → the same specs with the flags that
 #: this takes, or the reason why they cannot live together so.
@@ -44,15 +44,15 @@ class GroupPlans:
     Args:
         share_memory: how specs share the memory.
         check: raises SpecError for a spec that cannot be started on this hardware kind.
-        tell: is told each plan.
+        notify: receives each plan as a note.
     """
 
     def __init__(
-        self, share_memory: ShareMemory, check: Callable[[EngineSpec, str | None], None], tell: Tell
+        self, share_memory: ShareMemory, check: Callable[[EngineSpec, str | None], None], notify: Notify
     ) -> None:
         self._share_memory = share_memory
         self._check = check
-        self._tell = tell
+        self._notify = notify
         self._shares: dict[tuple[frozenset[EngineSpec], str | None, bool], _Planned] = {}
         self._sleepless: dict[EngineSpec, str] = {}  # specs whose servers did not take turns → why
         self._lines: set[str] = set()
@@ -65,25 +65,25 @@ class GroupPlans:
             planted: each spec that was asked for, the most important first → the same spec as it is started alone.
             kind: hardware kind.
         """
-        asked, alone = list(planted), list(planted.values())
+        requested, alone = list(planted), list(planted.values())
         reasons: dict[int, str] = {}
         for in_turn in (False, True):
-            for count in range(len(asked), 1, -1):
+            for count in range(len(requested), 1, -1):
                 shares = self._together(alone[:count], kind, in_turn=in_turn)
                 if not isinstance(shares, str):
-                    self._tell_shares(shares, reasons.get(count, ""), in_turn=in_turn)
-                    return Group(dict(zip(asked, shares.specs, strict=False)), in_turn)
+                    self._note_shares(shares, reasons.get(count, ""), in_turn=in_turn)
+                    return Group(dict(zip(requested, shares.specs, strict=False)), in_turn)
                 if not in_turn:
                     reasons[count] = shares
                     continue
                 also = "" if shares == reasons[count] else f". They do not sleep in turn: {shares}"
-                self._tell_once(f"{count} servers do not run at the same time: {reasons[count]}{also}.")
-        return Group({asked[0]: alone[0]})
+                self._note_once(f"{count} servers do not run at the same time: {reasons[count]}{also}.")
+        return Group({requested[0]: alone[0]})
 
     def give_up_turns(self, specs: Iterable[EngineSpec], why: str) -> None:
         """Servers of these specs, as they are started alone, take no turns any more in this session."""
         self._sleepless |= dict.fromkeys(specs, f"an earlier try failed: {why}".removesuffix("."))
-        self._tell_once(f"The servers do not take turns, and each starts alone: {why}")
+        self._note_once(f"The servers do not take turns, and each starts alone: {why}")
 
     def _together(self, planted: Sequence[EngineSpec], kind: str | None, *, in_turn: bool) -> Shares | str:
         """The specs as they are started together, or the reason why they cannot be."""
@@ -112,15 +112,15 @@ class GroupPlans:
                 return str(error).removesuffix(".")
         return dict(zip(planted, shares.specs, strict=True)), shares.text
 
-    def _tell_shares(self, shares: Shares, reason: str, *, in_turn: bool) -> None:
+    def _note_shares(self, shares: Shares, reason: str, *, in_turn: bool) -> None:
         sizes = f"; {shares.text}" if shares.text else ""
         if in_turn:
-            self._tell_once(f"{len(shares.specs)} servers take turns, one is awake and the others sleep: "
+            self._note_once(f"{len(shares.specs)} servers take turns, one is awake and the others sleep: "
                             f"{reason}{sizes}.")
         elif sizes:
-            self._tell_once(f"{len(shares.specs)} servers share the GPU{sizes}.")
+            self._note_once(f"{len(shares.specs)} servers share the GPU{sizes}.")
 
-    def _tell_once(self, line: str) -> None:
+    def _note_once(self, line: str) -> None:
         if line not in self._lines:
             self._lines.add(line)
-            self._tell(Note(line))
+            self._notify(Note(line))

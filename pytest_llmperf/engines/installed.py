@@ -142,11 +142,11 @@ def emulated_flags(engine: str) -> frozenset[str] | None:
     return _flags(_answer(question, os.environ, TIMEOUT_S))
 
 
-def check_flags(spec: EngineSpec, known: Collection[str], *, near_only: bool = False) -> None:
+def check_flags(spec: EngineSpec, flags: Collection[str], *, near_only: bool = False) -> None:
     """Refuse a flag that the engine does not know; argparse would find that out only at its start.
 
     Args:
-        known: all options, e.g. "--max-num-seqs" and "--no-enable-prefix-caching".
+        flags: all options, e.g. "--max-num-seqs" and "--no-enable-prefix-caching".
         near_only: refuse only a flag that resembles a known one. The emulator knows few flags and names the unknown
             ones at its start.
 
@@ -156,8 +156,8 @@ def check_flags(spec: EngineSpec, known: Collection[str], *, near_only: bool = F
     for name, value in flags_of(spec).items():
         option = command_line({name: value})[0].partition("=")[0]
         root = option.partition(".")[0]
-        near = get_close_matches(root, known, n=1, cutoff=0.8 if near_only else 0.6)
-        if root not in known and (near or not near_only):
+        near = get_close_matches(root, flags, n=1, cutoff=0.8 if near_only else 0.6)
+        if root not in flags and (near or not near_only):
             meant = f" Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else ""
             raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {spec.engine} has no flag {root}.{meant} "
                             "No server was started.")

@@ -33,7 +33,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
-from pytest_llmperf.model.status import Note, Starting, Tell, ignore_status
+from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PORT_ATTEMPTS = 5
 POLL_S = 0.1
-TELL_EVERY_S = 1.0
+NOTE_EVERY_S = 1.0
 ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 # A server is no part of the test process: what configures pytest and its interpreter stays behind.
@@ -80,7 +80,7 @@ class Launcher:
     kind: str
     clock: Clock
     rng: random.Random
-    progress: Tell = ignore_status
+    progress: Notify = ignore_status
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
     worker: str = ""
@@ -119,9 +119,9 @@ class Launcher:
         elif spec.flags:
             env = inherited_environment(environment, self.root)
             models_dir = self.root / self.settings.cache_dir
-            known = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, models_dir)
-            if known is not None:
-                check_flags(spec, known)
+            flags = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, models_dir)
+            if flags is not None:
+                check_flags(spec, flags)
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -224,7 +224,7 @@ class Launcher:
             )
             undo.pop_all()
         process.on_gone(port.close)
-        process.on_gone(lambda: self._tell_unproven(process))
+        process.on_gone(lambda: self._note_unproven(process))
         return server
 
     def make_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
@@ -264,10 +264,10 @@ class Launcher:
             for port in ports:
                 port.close()
             raise
-        lmcache.process.on_gone(lambda: self._tell_unproven(lmcache.process))
+        lmcache.process.on_gone(lambda: self._note_unproven(lmcache.process))
         return lmcache
 
-    def _tell_unproven(self, process: Supervised) -> None:
+    def _note_unproven(self, process: Supervised) -> None:
         """Name shared memory that appeared while the server ran and that cannot be removed safely."""
         if process.report is not None and (note := process.report.shm_note) is not None:
             self.progress(Note(note))
@@ -307,7 +307,7 @@ class Launcher:
 
         timeout_s = self.settings.ready_timeout_s
         last = "it never answered"
-        told_s = 0.0
+        noted_s = 0.0
         while (waited_s := (self.clock.now_ns() - started_ns) / 1e9) < timeout_s:
             if (ending := process.ending()) is not None:
                 raise ExitedEarly(
@@ -323,8 +323,8 @@ class Launcher:
                 raise
             except (httpx.HTTPError, EngineError) as error:
                 last = f"{type(error).__name__}: {error}"
-            if waited_s - told_s >= TELL_EVERY_S:
-                told_s = waited_s
+            if waited_s - noted_s >= NOTE_EVERY_S:
+                noted_s = waited_s
                 self.progress(Starting(str(server.spec), _last_line(process.evidence(1))))
             process.wait_exit(POLL_S)
             if server.lmcache is not None:
@@ -396,9 +396,9 @@ def check_emulated(spec: EngineSpec) -> None:
 
 def check_emulated_flags(spec: EngineSpec) -> None:
     """Raise SpecError for a flag that is written almost like one that the emulator knows."""
-    known = emulated_flags(spec.engine) if spec.flags else None
-    if known is not None:
-        check_flags(spec, known, near_only=True)
+    flags = emulated_flags(spec.engine) if spec.flags else None
+    if flags is not None:
+        check_flags(spec, flags, near_only=True)
 
 
 def _check_url(spec: EngineSpec) -> None:

@@ -55,8 +55,8 @@ def _prompt_tokens(server: Server) -> int:
     """Two whole chunks, or one where the model takes no more, and a token that is computed in any case."""
     chunk = _chunk_size(server.spec)
     limit = next((server.facts[name] for name in LENGTHS if name in server.facts), "")
-    known = whole_number(limit)
-    room = inf if known is None else known - 1  # the answer's token counts, too
+    count = whole_number(limit)
+    room = inf if count is None else count - 1  # the answer's token counts, too
     if room < chunk + 1:
         raise EngineError(
             f"LMCache stores whole chunks of {chunk} tokens, and {server.spec} takes {limit} with the answer's: no "

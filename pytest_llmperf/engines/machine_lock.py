@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pytest_llmperf.clock import SystemClock, seconds
 from pytest_llmperf.errors import HardwareBusy, InfrastructureError
-from pytest_llmperf.model.status import Tell, Waiting
+from pytest_llmperf.model.status import Notify, Waiting
 from pytest_llmperf.process import scratch
 
 POLL_S = 0.2
-TELL_EVERY_S = 5
+NOTE_EVERY_S = 5
 
 
 class MachineLock:
@@ -24,16 +24,16 @@ class MachineLock:
         what: name of the locked resource for messages: "this machine", "http://host:8000".
         session: id of this session. Workers of the same session wait for each other without a timeout.
         timeout_s: longest wait for a lock of a different session.
-        tell: receives the status while the process waits.
+        notify: receives the status while the process waits.
     """
 
-    def __init__(self, lock_path: Path, what: str, session: str, timeout_s: int, tell: Tell) -> None:
+    def __init__(self, lock_path: Path, what: str, session: str, timeout_s: int, notify: Notify) -> None:
         self._path = lock_path
         self._lock: int | None = None
         self._what = what
         self._session = session
         self._timeout_s = timeout_s
-        self._tell = tell
+        self._notify = notify
 
     @property
     def is_ours(self) -> bool:
@@ -53,10 +53,10 @@ class MachineLock:
         if self.is_ours or self._try(0):
             return
         before_waiting()
-        waited_s, step_s = 0, min(TELL_EVERY_S, self._timeout_s)
+        waited_s, step_s = 0, min(NOTE_EVERY_S, self._timeout_s)
         while waited_s < self._timeout_s:
             ours = bool(self._session) and self._held_by().startswith(f"{self._session} ")
-            self._tell(Waiting(f"another {'worker' if ours else 'run'} uses {self._what}"))
+            self._notify(Waiting(f"another {'worker' if ours else 'run'} uses {self._what}"))
             if self._try(step_s):
                 return
             waited_s += 0 if ours else step_s

@@ -17,7 +17,7 @@ from pytest_llmperf.engines.machine_lock import MachineLock
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.model.status import Note, Notify
 from pytest_llmperf.process.leftovers import Sweep, sweep
 from pytest_llmperf.process.ports import lock_folder
 
@@ -43,7 +43,7 @@ class Starter(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def progress(self) -> Tell: ...
+    def progress(self) -> Notify: ...
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Raise where it can be seen without a start that this spec cannot be started."""
@@ -239,10 +239,10 @@ class EnginePool:
             servers = self._started_in_turn(group, first_id, kind)
         else:
             servers = self.launcher.start_together(started, first_id, kind)
-        for asked, server in zip(group.started, servers, strict=True):
-            server.asked, server.siblings, server.takes_turns = asked, len(servers) - 1, group.in_turn
+        for requested, server in zip(group.started, servers, strict=True):
+            server.requested_spec, server.siblings, server.takes_turns = requested, len(servers) - 1, group.in_turn
             if not group.in_turn:
-                self._on_start(self._plant(asked), server, kind)
+                self._on_start(self._plant(requested), server, kind)
         self._servers = dict(zip(group.started, servers, strict=True))
         self._kind = kind
 
@@ -250,12 +250,12 @@ class EnginePool:
         """Servers of which the first is awake. It starts last: each start has the GPU without the others."""
         servers: list[Server] = []
         try:
-            for number, (asked, spec) in enumerate(reversed(list(group.started.items()))):
+            for number, (requested, spec) in enumerate(reversed(list(group.started.items()))):
                 if servers:
                     servers[-1].sleep()
                 servers.append(self.launcher.start(spec, first_id + number, kind))
                 servers[-1].siblings = number
-                self._on_start(self._plant(asked), servers[-1], kind)
+                self._on_start(self._plant(requested), servers[-1], kind)
         except BaseException as error:
             for server in servers:
                 stop_after(error, server, self.launcher.settings.stop_grace_s)

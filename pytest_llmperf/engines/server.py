@@ -105,7 +105,7 @@ class Server:
         self._began: dict[str, float] = {}
         self._log = ReplicaLog()
         self.fresh = False  # whether whoever asked for it last had it started anew
-        self.asked = spec  # before flags were planted and memory was shared out
+        self.requested_spec = spec  # before flags were planted and memory was shared out
         self.siblings = 0  # servers that run beside it, idle while it is measured
         self.takes_turns = False  # its siblings sleep while it is measured
         self.asleep = False  # its GPU memory is released, and it must not get requests
@@ -272,14 +272,14 @@ class Server:
         """Version, resolved configuration and what else a comparison depends on; asked once per start."""
         pages = self.pages(fresh=False)
         with self.answering("its configuration"):
-            found = dict(self.adapter.resolved(self.client))
+            values = dict(self.adapter.resolved(self.client))
             response = self.client.get("/version")
         of_replicas = [self.adapter.facts(page) for page in pages.values()]
         for name in dict.fromkeys(name for facts in of_replicas for name in facts):
-            found[name] = " / ".join(dict.fromkeys(facts.get(name, "unknown") for facts in of_replicas))
+            values[name] = " / ".join(dict.fromkeys(facts.get(name, "unknown") for facts in of_replicas))
         if "version" in (body := json_object(response)):
-            found["version"] = str(body["version"])
-        return found if self.lmcache is None else found | self.lmcache.facts()
+            values["version"] = str(body["version"])
+        return values if self.lmcache is None else values | self.lmcache.facts()
 
     def reset_cache(self, keep: Collection[str] = ()) -> bool:
         """Empty every tier of the cache but those of `keep`; False where the engine's own, or its LMCache, stays full.
@@ -410,11 +410,11 @@ class Server:
             loaded = self.adapter.loaded(self.client)
         if None not in (wanted, loaded) and wanted != loaded:
             raise WrongServer(f"The server at {self.url} loaded {loaded}, not {wanted}.")
-        for name, asked in flags_of(self.spec).items():
+        for name, requested in flags_of(self.spec).items():
             resolved = self.facts.get(name, "")
-            if type(asked) is int and asked > 0 and whole_number(resolved) not in (None, asked):
+            if type(requested) is int and requested > 0 and whole_number(resolved) not in (None, requested):
                 raise WrongServer(
-                    f"{self.spec} asks for {name}={asked}, and the server resolved it to {resolved}: what "
+                    f"{self.spec} asks for {name}={requested}, and the server resolved it to {resolved}: what "
                     "would be measured is not what the test says. Nothing was measured."
                 )
 

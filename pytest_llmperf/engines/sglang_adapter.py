@@ -233,11 +233,11 @@ def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
     With priorities the page has a sample per priority and their sum, which has no priority label; only the sum counts.
     """
     groups: dict[str, dict[tuple[int, int], float]] = {}
-    for one in scrape.samples:
-        if one.name == sample and not one.labels.get("priority"):
-            rank = int(one.labels.get("pp_rank", 0)), int(one.labels.get("tp_rank", 0))
-            ranks = groups.setdefault(one.labels.get("dp_rank", ""), {})
-            ranks[rank] = ranks.get(rank, 0.0) + one.value
+    for rank_sample in scrape.samples:
+        if rank_sample.name == sample and not rank_sample.labels.get("priority"):
+            rank = int(rank_sample.labels.get("pp_rank", 0)), int(rank_sample.labels.get("tp_rank", 0))
+            ranks = groups.setdefault(rank_sample.labels.get("dp_rank", ""), {})
+            ranks[rank] = ranks.get(rank, 0.0) + rank_sample.value
     return sum(ranks[min(ranks)] for ranks in groups.values()) if groups else None
 
 
@@ -256,12 +256,12 @@ def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | No
     }
 
 
-def _speculation(found: Mapping[str, float | None], draft_tokens: float | None) -> dict[str, float | None]:
+def _speculation(counters: Mapping[str, float | None], draft_tokens: float | None) -> dict[str, float | None]:
     """Drafts and what came of them. SGLang counts verification steps; the rest follows from its tokens.
 
     Every request has one token of its prefill, and every step one that no draft is needed for.
     """
-    steps, tokens, requests = (found[name] for name in ("spec_drafts", "generation_tokens", "requests_finished"))
+    steps, tokens, requests = (counters[name] for name in ("spec_drafts", "generation_tokens", "requests_finished"))
     if tokens is None or not steps:
         return {"spec_drafts": 0.0, "spec_draft_tokens": 0.0, "spec_accepted_tokens": 0.0}
     drafted = None if not draft_tokens else steps * (draft_tokens - 1)  # the first is the root, not a guess

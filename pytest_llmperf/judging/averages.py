@@ -120,7 +120,7 @@ def _dependent(slo: Slo, sample: Sample) -> bool:
         [exceedances_by_request(run, family, quartile_ms) or [] for run in sample.runs],
         mean_concurrency(sample.runs, family),
     )
-    found = effective_fraction(
+    fraction = effective_fraction(
         views(sample.runs, family, quartile_ms, over, concurrency),
         sample.starts,
         BODY_SHARE,
@@ -128,7 +128,7 @@ def _dependent(slo: Slo, sample: Sample) -> bool:
         seeds=sample.seeds,
         per_step=observations_per_step(sample.runs, family, concurrency),
     )
-    return not found.bounded
+    return not fraction.bounded
 
 
 def _wider_over_starts(

@@ -136,13 +136,18 @@ def incomparable_result(
     differing = differences(stored, measurement.conditions, terms.primaries, terms.rules)
     missing = [name for name in terms.primaries if not _sessions_with(stored, name)]
     changes = build_changes(stored, stored.sessions, measurement.conditions)
-    known = {*measurement.conditions, *stored.fingerprint}
-    misspelt = _similar_names([name for name in terms.rules.same_build if name not in known], changes)
+    field_names = {*measurement.conditions, *stored.fingerprint}
+    misspelt = _similar_names([name for name in terms.rules.same_build if name not in field_names], changes)
     if not differing and not missing and not misspelt:
         return None
     fields = [difference.field for difference in differing]
-    facts: Facts = {"differing": {one.field: [one.stored, one.now] for one in differing}, "missing_metrics": missing}
-    facts["suggestions"] = _similar_names([name for name in terms.rules.compare_across if name not in known], fields)
+    facts: Facts = {
+        "differing": {difference.field: [difference.stored, difference.now] for difference in differing},
+        "missing_metrics": missing,
+    }
+    facts["suggestions"] = _similar_names(
+        [name for name in terms.rules.compare_across if name not in field_names], fields
+    )
     facts["same_build_suggestions"] = misspelt
     facts["same_build"] = [name for name in fields if name in terms.rules.same_build]
     return CheckResult(BASELINE_COMPARISON, Verdict.INCOMPARABLE, metric="fingerprint", cause=Cause.CONDITIONS_DIFFER,
@@ -299,9 +304,9 @@ class Power:
     gross: bool
     no_further_runs: NoFurtherRuns | None
 
-    def smallest_seen(self, found: Shift, negligible: float) -> float:
+    def smallest_seen(self, comparison: Shift, negligible: float) -> float:
         """Smallest detectable change: the smallest effect that fails with 90 % probability; infinite with alpha 0."""
-        return smallest_detectable_effect(found.gross() if self.gross else found, negligible, self.alpha)
+        return smallest_detectable_effect(comparison.gross() if self.gross else comparison, negligible, self.alpha)
 
     @property
     def facts(self) -> Facts:

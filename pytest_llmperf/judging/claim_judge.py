@@ -144,16 +144,16 @@ class ClaimJudge:
         a, b = a.by_seed(), b.by_seed()
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
 
-        def judged(demand: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
-            return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
-                               start_sd=self.start_sds.get(demand.metric),
+        def judged(requirement: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
+            return judge_sides(requirement, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
+                               start_sd=self.start_sds.get(requirement.metric),
                                hardware=self.kind, confidence=confidence, apart=apart,
                                restartable=self.restartable)
 
-        demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
+        requirements: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
         guards = [_finite_guard(guard, a, b) for guard in self.guards if _is_measured(guard.metric, a, b)]
         return [
-            *(judged(demand) for demand in demands),
+            *(judged(requirement) for requirement in requirements),
             *(_guard_result(guard, judged(guard), judged(guard, EVEN_ODDS)) for guard in guards),
         ]
 
@@ -163,9 +163,9 @@ class ClaimJudge:
         Args:
             stored: returns the sd of a metric; None if the stored sessions do not bound the sd.
         """
-        judged = {self.claim.metric, *(one.metric for one in (*self.prices, *self.guards))}
-        found = {name: sd for name in judged if (sd := stored(name)) is not None}
-        return replace(self, start_sds={**found, **self.start_sds})
+        judged = {self.claim.metric, *(guarded.metric for guarded in (*self.prices, *self.guards))}
+        sds = {name: sd for name in judged if (sd := stored(name)) is not None}
+        return replace(self, start_sds={**sds, **self.start_sds})
 
     def alone(self, side: Measurement) -> list[CheckResult]:
         """Results of one side that end the claim before the second side is measured; empty if the claim continues.
@@ -195,7 +195,7 @@ class ClaimJudge:
     def _named(self, side: str) -> set[str]:
         """Metrics whose deviations are judged on this side. A mechanism check on one side does not relax the validity
         checks of the other side."""
-        ratios = judged_by_comparison(one.metric for one in (self.claim, *self.prices, *self.guards))
+        ratios = judged_by_comparison(claim.metric for claim in (self.claim, *self.prices, *self.guards))
         return ratios | judged_by_requirements(cause for cause in self.causes if cause.side == side)
 
 
@@ -294,12 +294,12 @@ def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
     return replace(guard, metric=median, text=guard.text.replace(guard.metric, median))
 
 
-def _guard_result(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
+def _guard_result(requirement: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
     """The result of a guard metric. A provisional result cannot exclude a small loss, so an undecided guard passes if
     the estimate itself is within the margin. The result then states that the absence of a loss is not proven.
 
     Args:
-        demand: the tolerated loss.
+        requirement: the tolerated loss.
         result: result for the ratio with its interval.
         centre: result for the ratio without its interval.
     """
@@ -307,7 +307,7 @@ def _guard_result(demand: Claim, result: CheckResult, centre: CheckResult) -> Ch
         return result
     if centre.verdict is Verdict.PASS:
         return replace(result, verdict=Verdict.PASS, cause=None, facts=result.facts | {"no_loss_proven": True})
-    return replace(result, facts=result.facts | {"guard": demand.metric})
+    return replace(result, facts=result.facts | {"guard": requirement.metric})
 
 
 def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:

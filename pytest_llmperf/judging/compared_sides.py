@@ -43,7 +43,7 @@ def judge_ratios(
         return errors
 
     def judge(alpha: float) -> list[CheckResult]:
-        return [_judge_ratio_text(*one, *pair, 1 - alpha) for one, pair in zip(ratios, pairs, strict=True)]
+        return [_judge_ratio_text(*ratio, *pair, 1 - alpha) for ratio, pair in zip(ratios, pairs, strict=True)]
 
     return judge_pooled_executions(judge, ALPHA, max(side.executions for side in sides.values()), failed)
 

@@ -51,8 +51,8 @@ def _devices(devices: tuple[GpuDevice, ...]) -> Iterator[Problem]:
             yield Problem(Cause.GPU_PARTITIONED, {"gpu": device.index, "text": device.name})
 
 
-def _changed(before: tuple[GpuDevice, ...], now: tuple[GpuDevice, ...]) -> Iterator[Problem]:
-    by_index = {device.index: dict(device.settings) for device in before}
+def _changed(earlier: tuple[GpuDevice, ...], now: tuple[GpuDevice, ...]) -> Iterator[Problem]:
+    by_index = {device.index: dict(device.settings) for device in earlier}
     for device in now:
         settings = by_index.get(device.index, {})
         changed = [f"{name} {settings[name]} → {value}" for name, value in device.settings

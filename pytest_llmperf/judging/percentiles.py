@@ -25,7 +25,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import BODY_SHARE, Count, View, total
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance, or_by_level
-from pytest_llmperf.stats.pass_margin import level_reach, start_pass_margin
+from pytest_llmperf.stats.pass_margin import level_pass_margin, start_pass_margin
 
 _NS_PER_MS = 1_000_000
 
@@ -103,7 +103,7 @@ def _or_by_level(counted: Exceedance, slo: Slo, sample: Sample, margin: float) -
     if counted.verdict is not Verdict.INCONCLUSIVE or not counted.bounded:
         return counted
     family = find(slo.metric).family or ""
-    margin = max(margin, level_reach_of(sample, family, counted.confidence))
+    margin = max(margin, level_pass_margin_of(sample, family, counted.confidence))
     limit_ms, concurrency = slo.limit * exp(-margin), mean_concurrency(sample.runs, family)
     over = [exceedances_by_request(run, family, limit_ms) or [] for run in sample.runs]
     lowered = [replace(view, bodies=()) for view in views(sample.runs, family, limit_ms, over, concurrency)]
@@ -111,13 +111,13 @@ def _or_by_level(counted: Exceedance, slo: Slo, sample: Sample, margin: float) -
                        at_once=observations_per_step(sample.runs, family, concurrency))
 
 
-def level_reach_of(sample: Sample, family: str, confidence: float) -> float:
-    """Pass margin of a latency for slow changes of the server, see `pass_margin.level_reach`."""
+def level_pass_margin_of(sample: Sample, family: str, confidence: float) -> float:
+    """Pass margin of a latency for slow changes of the server, see `pass_margin.level_pass_margin`."""
     if FAMILIES[family].per_request:
         runs: Sequence[Sequence[float]] = [run.samples(family) for run in sample.runs]
-        return level_reach(runs, sample.seeds, mean_concurrency(sample.runs, family), confidence)
+        return level_pass_margin(runs, sample.seeds, mean_concurrency(sample.runs, family), confidence)
     by_time = [gap_segments_ns(run, family, 1)[0].tolist() for run in sample.runs]
-    return level_reach(by_time, sample.seeds, 1.0, confidence)
+    return level_pass_margin(by_time, sample.seeds, 1.0, confidence)
 
 
 def exceedances_by_request(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | None:

@@ -13,7 +13,7 @@ from pytest_llmperf.judging.outcome import (
     requirement_result,
     unavailable_result,
 )
-from pytest_llmperf.judging.percentiles import body_limit_ms, level_reach_of
+from pytest_llmperf.judging.percentiles import body_limit_ms, level_pass_margin_of
 from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.goodput import attained
 from pytest_llmperf.metrics.run import RunMetrics
@@ -71,7 +71,9 @@ def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], a
     margins = {family: start_pass_margin([run.samples(family) for run in runs], sample.starts, confidence)
                for family in limits_ms}
     over = total([total(run) for run in misses]).over
-    relevant_margins = [one for family, one in margins.items() if _total_misses(sample, slo, {family: one}).over > over]
+    relevant_margins = [
+        margin for family, margin in margins.items() if _total_misses(sample, slo, {family: margin}).over > over
+    ]
     count_at_margin, margin = _total_misses(sample, slo, margins), max(relevant_margins, default=0.0)
     view = View(
         misses,
@@ -92,7 +94,7 @@ def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], a
     judged = failing if failing.verdict is Verdict.FAIL else exceedance_test
     if not limits_ms or judged.verdict is not Verdict.INCONCLUSIVE or not judged.bounded:
         return judged, count_at_margin, margin
-    lower = {family: max(margins[family], level_reach_of(sample, family, confidence)) for family in limits_ms}
+    lower = {family: max(margins[family], level_pass_margin_of(sample, family, confidence)) for family in limits_ms}
     lowered = View([_misses(run, slo, lower) for run in runs], overlap=view.overlap)
     judged = or_by_level(judged, [lowered], sample.starts, max(lower.values()), seeds=sample.seeds,
                          at_once=max(events.values()))

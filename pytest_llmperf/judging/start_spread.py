@@ -31,7 +31,7 @@ def noisiest(stored: Iterable[StoredMeasurement], metric: str, server: str, whos
         server: hardware kind of the machine that serves.
         whose: the sessions' owner, for the reader.
     """
-    shown = [found for one in stored if (found := stored_start_sd(one, metric)) is not None]
+    shown = [spread for measurement in stored if (spread := stored_start_sd(measurement, metric)) is not None]
     if not shown:
         return None
     sd, sessions = max(shown)
@@ -51,10 +51,11 @@ def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int]
     values = [(session.runs, session.values(metric)) for session in stored.sessions]
     sessions = [[(seed, log(value)) for (seed, _), value in zip(runs, of_runs, strict=True) if value and value > 0]
                 for runs, of_runs in values]
-    known = [session for session in sessions if session]
-    if len(known) < ENOUGH_SESSIONS:
+    usable_sessions = [session for session in sessions if session]
+    if len(usable_sessions) < ENOUGH_SESSIONS:
         return None
     try:
-        return estimate_noise(known).level_sd * start_sd_factor(len(known) - 1), len(known)
+        level_sd = estimate_noise(usable_sessions).level_sd
     except ValueError:
         return None
+    return level_sd * start_sd_factor(len(usable_sessions) - 1), len(usable_sessions)

@@ -29,12 +29,12 @@ def judged_by_comparison(metrics: Iterable[str]) -> set[str]:
     return {metric for metric in metrics if not metric.startswith(EXCESS)}
 
 
-def judged_by_requirements(demands: Iterable[Slo | Mechanism]) -> set[str]:
+def judged_by_requirements(requirements: Iterable[Slo | Mechanism]) -> set[str]:
     """Metrics that these requirements judge. A deviation of such a metric is a FAIL instead of an ERROR."""
     judged_metrics: set[str] = set()
-    for demand in demands:
-        metrics = demand.named if isinstance(demand, Slo) else {demand.metric}
-        judged_metrics |= judged_by_comparison(metrics) if demand.comparison is Comparison.AT_LEAST else metrics
+    for requirement in requirements:
+        metrics = requirement.named if isinstance(requirement, Slo) else {requirement.metric}
+        judged_metrics |= judged_by_comparison(metrics) if requirement.comparison is Comparison.AT_LEAST else metrics
     return judged_metrics
 
 

@@ -193,11 +193,11 @@ class Client:
 
 
 def _payload(plan: LoadPlan, request: PlannedRequest) -> bytes:
-    asked = authority(plan)
+    host = authority(plan)
     forwarded = plan.channel.proxy is not None and not plan.channel.tls  # a plain proxy wants the whole URL
     lines = [
-        f"POST {f'http://{asked}' if forwarded else ''}{request.path} HTTP/1.1",
-        f"Host: {asked}",
+        f"POST {f'http://{host}' if forwarded else ''}{request.path} HTTP/1.1",
+        f"Host: {host}",
         "Content-Type: application/json",
         "Accept: text/event-stream, application/json",
         f"Content-Length: {len(request.body)}",

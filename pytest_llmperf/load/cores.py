@@ -19,26 +19,26 @@ class Cores:
     Args:
         load: for load processes.
         servers: for the servers that we start; equal to `load` where all share all.
-        own: whether the two are apart.
+        reserved: whether the two are apart.
     """
 
     load: tuple[int, ...]
     servers: tuple[int, ...]
-    own: bool
+    reserved: bool
 
     @classmethod
     def shared(cls) -> Self:
         """Everybody runs wherever this process may."""
         cpus = tuple(sorted(_usable()))
-        return cls(cpus, cpus, own=False)
+        return cls(cpus, cpus, reserved=False)
 
     @classmethod
     def apart(cls, load: Collection[int], usable: Collection[int]) -> Self:
         """These CPUs for the load, the others for the servers."""
-        return cls(tuple(sorted(load)), tuple(sorted(set(usable) - set(load))), own=True)
+        return cls(tuple(sorted(load)), tuple(sorted(set(usable) - set(load))), reserved=True)
 
     def __str__(self) -> str:
-        if self.own:
+        if self.reserved:
             return f"load generator on CPU {_listed(self.load)} of its own, servers on {len(self.servers)} others"
         return f"load generator and servers share {len(self.load)} CPUs"
 
@@ -57,12 +57,12 @@ def cores_for(setting: str, processes: int, position: int = 0, usable: Collectio
     """
     cpus = sorted(_usable() if usable is None else usable)
     if setting == "shared":
-        return Cores(tuple(cpus), tuple(cpus), own=False)
+        return Cores(tuple(cpus), tuple(cpus), reserved=False)
     if setting != "auto":
         return Cores.apart(_named(setting, cpus), cpus)
     last = len(cpus) - position * processes
     if len(cpus) < LEAST_TO_SHARE_OUT or last - processes < len(cpus) // 2:
-        return Cores(tuple(cpus), tuple(cpus), own=False)
+        return Cores(tuple(cpus), tuple(cpus), reserved=False)
     return Cores.apart(cpus[last - processes : last], cpus)
 
 

@@ -238,14 +238,14 @@ class LoadHosts:
         converted: list[Recording] = []
         reports: list[HostReport] = []
         for follower in self._followers:
-            clock, own = follower.clock, [place_of[id(process)] for process in follower.processes]
-            reports.append(_report(follower, clock, own))
-            converted += [in_our_time(recording, clock) for recording in own]
+            clock, places = follower.clock, [place_of[id(process)] for process in follower.processes]
+            reports.append(_report(follower, clock, places))
+            converted += [in_our_time(recording, clock) for recording in places]
         return replay_of(converted, plan, self._cores(), reports)
 
     def _cores(self) -> Cores:
         cores = [follower.cores for follower in self._followers if follower.cores is not None]
-        return Cores(tuple(cpu for each in cores for cpu in each.load), (), all(each.own for each in cores))
+        return Cores(tuple(cpu for each in cores for cpu in each.load), (), all(each.reserved for each in cores))
 
 
 @contextmanager

@@ -130,7 +130,7 @@ class LoadProcesses:
         self._cancelled = False
         self._quiet_until_s = 0.0
         self._readable = select.poll()
-        cpus = cores.load if cores.own else ()
+        cpus = cores.load if cores.reserved else ()
         try:
             for number, plan in enumerate(plans):
                 self.workers.append(LoadProcess(plan, folder / str(number), _cpus_of(number, len(plans), cpus)))

@@ -68,12 +68,12 @@ def _report(ends: Sequence[End], cores: Cores, hosts: Sequence[HostReport]) -> L
         delays.merge(end.read_delays)
         errors.merge(end.stamp_errors)
         turnarounds.merge(end.turnarounds)
-    kernel, own = delays.total, errors.total
+    kernel, unstamped = delays.total, errors.total
     return LoadReport(
         processes=len(ends),
         cpus=cores.load,
-        own_cpus=cores.own,
-        kernel_stamped=kernel / (kernel + own) if kernel + own else None,
+        own_cpus=cores.reserved,
+        kernel_stamped=kernel / (kernel + unstamped) if kernel + unstamped else None,
         stamp_error_p99_ns=_p99_of_all(errors, kernel) + max((host.clock_error_ns for host in hosts), default=0),
         read_delay_p99_ns=delays.quantile_ns(0.99),
         turnaround_p99_ns=turnarounds.quantile_ns(0.99),

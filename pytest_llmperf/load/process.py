@@ -88,7 +88,7 @@ class ProcessTransport:
         reports: list[Progress] = []
         progress_of_all = ProgressOfAll()
 
-        def tell(load: RunningLoad) -> None:
+        def report_progress(load: RunningLoad) -> None:
             if progress is not None and (latest := [worker.last for worker in load.workers]) != reports:
                 reports[:] = latest
                 progress(progress_of_all.of(load.workers))
@@ -98,8 +98,8 @@ class ProcessTransport:
             while load.wait(_POLL_MS):
                 if cancel.is_set():
                     load.cancel()
-                tell(load)
-        tell(load)
+                report_progress(load)
+        report_progress(load)
         return load
 
     def _local_load(self, plan: LoadPlan, folder: Path) -> AbstractContextManager[RunningLoad]:

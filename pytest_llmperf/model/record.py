@@ -139,11 +139,11 @@ class RunRecords(Sequence[RequestRecord]):
     @property
     def _all(self) -> tuple[RequestRecord, ...]:
         if self._loaded is None:
-            found = () if self._read is None else self._read()
+            records = () if self._read is None else self._read()
             details = self._details  # of another than the first few, the outcome alone is known
             self._loaded = tuple(
                 replace(record, detail=details[record.index]) if record.index in details else record
-                for record in found
+                for record in records
             )
         return self._loaded
 

@@ -40,7 +40,7 @@ class Measuring:
 
     Args:
         run, runs: "run 2 of 3".
-        asked: requests of the workload.
+        requests: number of requests of the workload.
         done, failed: number of ended requests, and number of failed requests among them.
         elapsed_s: seconds since the start of the schedule.
         rate_asked: requests/s of the schedule; None in a closed loop.
@@ -52,11 +52,11 @@ class Measuring:
 
     run: int
     runs: int
-    asked: int
+    requests: int
     done: int
     failed: int
     elapsed_s: float
-    rate_asked: float | None = None
+    requested_rate: float | None = None
     rate: float | None = None
     ttft_ms: float | None = None
     itl_ms: float | None = None
@@ -88,7 +88,7 @@ class Note:
 
 
 Status = Starting | WarmingUp | Measuring | Waiting | Note
-Tell = Callable[[Status], None]
+Notify = Callable[[Status], None]
 
 
 def ignore_status(_status: Status) -> None:

@@ -73,9 +73,13 @@ class Budget:
         groups = sorted(groups_of_one_server(items), key=self._mean_s)
         items[:] = [item for group in groups for item in group]
         tests = [test_id(item) for item in items if uses_llmperf(item) and kind_of(item) is not None]
-        known = {test: self._durations_s[test] for test in tests if test in self._durations_s}
-        if known and len(known) == len(set(tests)) and (shortest := min(known.values())) > self._seconds:
-            name = min(known, key=lambda test: known[test])
+        durations_s = {test: self._durations_s[test] for test in tests if test in self._durations_s}
+        if (
+            durations_s
+            and len(durations_s) == len(set(tests))
+            and (shortest := min(durations_s.values())) > self._seconds
+        ):
+            name = min(durations_s, key=lambda test: durations_s[test])
             raise pytest.UsageError(
                 f"--budget {duration(self._seconds)}: the shortest test, {name}, took {duration(shortest)} in an "
                 f"earlier run. Write --budget {duration(shortest)} or more."
@@ -100,9 +104,9 @@ class Budget:
         left_s = self._seconds - (now_ns - self._began_ns) / 1e9
         needed_s = self.needed_s(item)
         if left_s <= 0 or needed_s > left_s:
-            known = test_id(item) in self._durations_s
-            item.user_properties.append((NOT_BEGUN, f"{needed_s:.0f}" if known else ""))
-            needs = f"about {duration(needed_s)} needed, " if known else ""
+            is_timed = test_id(item) in self._durations_s
+            item.user_properties.append((NOT_BEGUN, f"{needed_s:.0f}" if is_timed else ""))
+            needs = f"about {duration(needed_s)} needed, " if is_timed else ""
             pytest.skip(f"not begun: {needs}{duration(max(0.0, left_s))} of --budget {duration(self._seconds)} left")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -121,16 +125,16 @@ class Budget:
         count = len(self._not_begun)
         yield (f"budget {duration(self._seconds)}: {len(self._begun)} tests begun"
                + (f", {count} not begun" if count else ", and none left"))
-        known = {test: float(needs) for test, needs in self._not_begun.items() if needs}
+        needed_s = {test: float(needs) for test, needs in self._not_begun.items() if needs}
         left_s, more = NEXT_S, []
-        for test, needed in sorted(known.items(), key=lambda one: one[1]):
+        for test, needed in sorted(needed_s.items(), key=lambda item: item[1]):
             if needed <= left_s:
                 left_s -= needed
                 more.append(f"{test.partition('::')[2]} ({duration(needed)})")
         rest = f" and {len(more) - SHOWN} more" if len(more) > SHOWN else ""
         if more:
             yield f"  {duration(NEXT_S)} more would be enough for {', '.join(more[:SHOWN])}{rest}"
-        if unknown := count - len(known):
+        if unknown := count - len(needed_s):
             yield f"  no earlier run says how long {unknown} of them take"
 
 

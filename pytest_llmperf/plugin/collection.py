@@ -50,17 +50,17 @@ def collect(paths: Sequence[str], kind: str) -> Collected:
         code = pytest.main([*options, *paths], [collector])
     if code != pytest.ExitCode.OK:
         raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {int(code)}): {output.getvalue()[-500:]}")
-    if not collector.found:
+    if not collector.tests:
         left_out = "".join(f" {name} has fixtures of its own." for name in collector.left_out[:1])
         raise UsageError(f"Nothing below {' '.join(paths)} can be calibrated on an emulated {kind}.{left_out}")
-    return Collected(tuple(collector.found), tuple(collector.left_out))
+    return Collected(tuple(collector.tests), tuple(collector.left_out))
 
 
 class _Collector:
     """Keeps what pytest collects."""
 
     def __init__(self) -> None:
-        self.found: list[SuiteTest] = []
+        self.tests: list[SuiteTest] = []
         self.left_out: list[str] = []
 
     @pytest.hookimpl(trylast=True)
@@ -94,4 +94,4 @@ class _Collector:
             with contextlib.suppress(pytest.skip.Exception):
                 function(perf=Perf(execution), **arguments)
 
-        self.found.append(SuiteTest(item.nodeid, run))
+        self.tests.append(SuiteTest(item.nodeid, run))

@@ -22,9 +22,9 @@ from pytest_llmperf.plugin.verdicts import (
     leave_without_traceback,
     note_end,
     raise_worst,
-    tell,
+    report_outcome,
     text_of,
-    untell,
+    withdraw_outcome,
 )
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ def conclude_late(item: pytest.Item) -> None:
     """A fixture's teardown may have checked, too: all checks speak again."""
     heard = item.stash.get(HEARD, None)
     if heard is not None and len(item.stash[EXECUTION].results) > heard:
-        untell(item)
+        withdraw_outcome(item)
         _conclude(item)
     elif UNCHECKED in item.stash:
-        untell(item)
+        withdraw_outcome(item)
         _conclude_unchecked(item, item.stash[EXECUTION], item.stash[UNCHECKED])
 
 
@@ -117,7 +117,7 @@ def _conclude_cut_short(item: pytest.Item, ending: BaseException) -> None:
     elif isinstance(ending, Exception | SystemExit) and ended_by(ending) == "failed" and _has_failed(item):
         _conclude_failed(item)
     else:
-        tell(item, ended_by(ending))
+        report_outcome(item, ended_by(ending))
         note_end(item, ended_by(ending), first_line(ending))
 
 
@@ -145,7 +145,7 @@ def _conclude_failed(item: pytest.Item) -> None:
     execution = item.stash[EXECUTION]
     execution.complete, execution.error = True, None
     item.stash[HEARD] = len(execution.results)
-    tell(item, "FAIL")
+    report_outcome(item, "FAIL")
     item.user_properties.append((VERDICT, "FAIL"))
     item.add_report_section("call", "llmperf", text_of(item, execution.results, earlier_text(execution)))
 
@@ -164,7 +164,7 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
     item.stash[HEARD] = len(execution.results)
     if execution.results:
         execution.complete, execution.error = True, None
-        tell(item, verdict_of_test(execution.results).value)
+        report_outcome(item, verdict_of_test(execution.results).value)
         raise_worst(item, execution.results, earlier_text(execution))
     elif execution.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
         _conclude_unchecked(item, execution, left)
@@ -172,7 +172,7 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
         if execution.series:
             item.stash[UNCHECKED] = left
         execution.complete, execution.error = not left, left or None
-        tell(item, left.partition(":")[0] or ("REPORTED" if execution.series else "PASS"))
+        report_outcome(item, left.partition(":")[0] or ("REPORTED" if execution.series else "PASS"))
 
 
 def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> None:
@@ -185,10 +185,10 @@ def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> N
     from pytest_llmperf.session.endings import contains_check, not_judged
 
     if left or contains_check(_functions(item), item.config.rootpath):
-        tell(item, "ERROR")
+        report_outcome(item, "ERROR")
         raise not_judged(left)
     execution.complete, execution.error = True, None
-    tell(item, "REPORTED")
+    report_outcome(item, "REPORTED")
     item.user_properties.append((VERDICT, "REPORTED"))
     if item.config.getoption("--llmperf-unchecked") == "fail":
         pytest.fail(f"llmperf REPORTED: {item.name} {NOTHING_CHECKED}", pytrace=False)
@@ -211,5 +211,5 @@ def _may_check_late(item: pytest.Item) -> bool:
 
 def _fixtures(item: pytest.Item) -> Iterator[Callable[..., object]]:
     """The functions behind the item's fixtures."""
-    known = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    yield from (definition.func for definitions in known.values() for definition in definitions)
+    fixture_defs = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    yield from (definition.func for definitions in fixture_defs.values() for definition in definitions)

@@ -35,7 +35,7 @@ class Reporter:
     @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:
         report_path = self.config.getoption("--llmperf-report")
-        folders = sorted(self.folders | set(self._kept()))
+        folders = sorted(self.folders | set(self._folders_on_disk()))
         if folders:
             self._write(folders, self.config.invocation_params.dir / report_path if report_path else folders[0])
         elif report_path:
@@ -55,7 +55,7 @@ class Reporter:
             where = "Copy it to where jinja2 is installed"
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
 
-    def _kept(self) -> Iterator[Path]:
+    def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
         state = self.config.stash[STATE]
         if state.session_known:

@@ -91,13 +91,13 @@ def kinds_of(item: pytest.Item) -> list[str]:
     return [kind for kind in KINDS if item.get_closest_marker(kind)]
 
 
-def running_kind(kinds: list[str], hardware: Hardware, asked: set[str]) -> str | None:
+def running_kind(kinds: list[str], hardware: Hardware, requested: set[str]) -> str | None:
     """The kind that an item with these markers runs as here; None where it cannot."""
     if not kinds:
         return hardware.kind
     if hardware.kind in kinds:
         return hardware.kind
-    real_cpu = "cpu" in kinds and "cpu" in asked and not hardware.emulated
+    real_cpu = "cpu" in kinds and "cpu" in requested and not hardware.emulated
     return "cpu" if real_cpu else None
 
 

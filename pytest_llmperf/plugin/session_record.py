@@ -42,8 +42,9 @@ class SessionRecord:
 
     def pytest_sessionfinish(self) -> None:
         state = self._config.stash[STATE]
-        own = {self._config.rootpath / state.settings.runs_dir / state.session_id} if state.session_known else set()
-        if folders := self._folders | own:
+        session_folder = self._config.rootpath / state.settings.runs_dir / state.session_id
+        session_folders = {session_folder} if state.session_known else set()
+        if folders := self._folders | session_folders:
             self._write(folders)
 
     def _write(self, folders: set[Path]) -> None:

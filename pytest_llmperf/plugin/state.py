@@ -135,7 +135,7 @@ class State:
             self.settings,
             self.config.rootpath,
             self.hardware,
-            self._tell,
+            self._show_status,
             worker,
             emulation=self.emulation,
             session_id=self.session_id,
@@ -190,14 +190,14 @@ class State:
         if (watch := self.__dict__.get("watch")) is not None:
             watch.close()
 
-    def _tell(self, status: Status) -> None:
+    def _show_status(self, status: Status) -> None:
         from pytest_llmperf.model.status import Note
 
         if self._closing and isinstance(status, Note):
             self.last_notes.append(status.text)
         elif self.watch is not None:
             self.watch.subject = self.subject
-            self.watch.tell(status)
+            self.watch.notify(status)
 
 
 def references_of(config: pytest.Config) -> list[str]:

@@ -56,14 +56,14 @@ class EndSummary:
         ended_tests = [self._ended(report) for report in self._reports.values()]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended_tests)}", sep="=")
-        for line in summary(ended_tests, self._asked(), width, every=verbosity > 0):
+        for line in summary(ended_tests, self._invocation(), width, every=verbosity > 0):
             terminalreporter.write_line(plain(line))
         for flag in _unused_planted_flags(self._config.stash[STATE].planted, self._conditions):
             terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
             self._write_metrics(terminalreporter)
 
-    def _asked(self) -> Invocation:
+    def _invocation(self) -> Invocation:
         from pytest_llmperf.report.next_steps import Invocation
 
         option = self._config.getoption

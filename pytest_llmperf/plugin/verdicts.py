@@ -67,7 +67,7 @@ def forget_execution(item: pytest.Item) -> None:
     for key in keys:
         if key in item.stash:
             del item.stash[key]
-    untell(item)
+    withdraw_outcome(item)
 
 
 def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
@@ -90,12 +90,12 @@ def uses_llmperf(item: pytest.Item) -> bool:
     return not {"engine", "perf"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def untell(item: pytest.Item) -> None:
+def withdraw_outcome(item: pytest.Item) -> None:
     item.stash[EVIDENCE] = {}
     item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
 
 
-def tell(item: pytest.Item, ended: str) -> None:
+def report_outcome(item: pytest.Item, ended: str) -> None:
     """What travels with the report: figures, where they lie, and which executions came before."""
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
@@ -140,12 +140,12 @@ def raise_worst(item: pytest.Item, results: Sequence[CheckResult], earlier: str 
     if verdict.severity >= Verdict.FAIL.severity or (verdict is Verdict.REPORTED and _fails(item.config, verdict)):
         raise pytest.fail.Exception(text, pytrace=False) from None
     unknown = [
-        one for one in {result.verdict for result in results}
-        if one in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
-        and not _is_fixed_by_update(item.config, one)
+        verdict for verdict in {result.verdict for result in results}
+        if verdict in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
+        and not _is_fixed_by_update(item.config, verdict)
     ]
     if unknown:
-        if any(_fails(item.config, one) for one in unknown):
+        if any(_fails(item.config, verdict) for verdict in unknown):
             raise pytest.fail.Exception(text, pytrace=False) from None
         raise pytest.skip.Exception(text, _use_item_location=True) from None
     item.add_report_section("call", "llmperf", text)

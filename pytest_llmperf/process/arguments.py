@@ -15,10 +15,10 @@ def secret_arguments(argv: Iterable[str]) -> list[str]:
 
 def mask_argv(argv: Iterable[str], secrets: Iterable[str] = ()) -> str:
     """A command line as a shell would take it, with `***` for these secrets and its own."""
-    known, words = list(secrets), []
+    hidden, words = list(secrets), []
     for option, name, value in _values(argv):
-        shown = str(masked(value, known, name=name))
-        word = mask(option, known) + shown
+        shown = str(masked(value, hidden, name=name))
+        word = mask(option, hidden) + shown
         words.append(word if MASK in (shown, word) else shlex.quote(word))
     return " ".join(words)
 

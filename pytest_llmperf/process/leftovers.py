@@ -83,16 +83,16 @@ class Sweep:
             ("could not kill: ", self.survivors),
             ("still being ended by their watchdog: ", self.pending),
         )
-        said = [title + ", ".join(map(str, found)) for title, found in parts if found]
+        said = [title + ", ".join(map(str, entries)) for title, entries in parts if entries]
         return "; ".join(said) or "no leftovers"
 
 
 def new_tag(nonce: str) -> Tag:
     """The tag for a server that this process starts."""
-    own = tree.identity_of(os.getpid())
-    if own is None:
+    identity = tree.identity_of(os.getpid())
+    if identity is None:
         raise OSError("this process is not visible under /proc; supervision needs Linux with /proc mounted")
-    return Tag(os.getuid(), own, nonce)
+    return Tag(os.getuid(), identity, nonce)
 
 
 def tagged(pids: Iterable[int] | None = None) -> Iterator[tuple[Leftover, Tag]]:
@@ -123,7 +123,7 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
     if not sys.platform.startswith("linux"):
         return Sweep()  # nothing is supervised elsewhere
     pids = None if pids is None else list(pids)
-    orphaned = [found for found, tag in tagged(pids) if not tree.is_alive(tag.parent)]
+    orphaned = [process for process, tag in tagged(pids) if not tree.is_alive(tag.parent)]
     if not orphaned:
         return Sweep()
     watched = _watched_tags()
@@ -164,18 +164,18 @@ def kill(
 
 def _watched_tags() -> set[str]:
     """Tags of units whose watchdog lives."""
-    found = (tree.environment_value(pid, WATCHDOG_TAG) for pid in _own_pids())
-    return {tag for tag in found if tag is not None}
+    tags = (tree.environment_value(pid, WATCHDOG_TAG) for pid in _own_pids())
+    return {tag for tag in tags if tag is not None}
 
 
 def _own_pids() -> list[int]:
     uid = os.getuid()
-    found = []
+    pids = []
     for entry in tree.PROC.iterdir():
         with suppress(OSError):  # ended meanwhile
             if entry.name.isdigit() and entry.stat().st_uid == uid:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def _same_namespace(pid: int) -> bool:

@@ -36,7 +36,7 @@ class Reaper:
         self._on_exit = on_exit
         self._leaders_first = leaders_first
         self._leaders: set[tree.Identity] = set()
-        self._known: dict[tree.Identity, Reaped] = {}
+        self._reaped_by_identity: dict[tree.Identity, Reaped] = {}
         self._ended: set[tree.Identity] = set()
         self._terminated: set[tree.Identity] = set()
         self._deadline_ns: int | None = None
@@ -71,7 +71,7 @@ class Reaper:
                 return True
             stat = tree.read_stat(peek.si_pid)  # a zombie still has its name and starttime
             pid, status = os.waitpid(peek.si_pid, 0)
-            if stat is not None and (self.stopping or stat.identity in self._known):
+            if stat is not None and (self.stopping or stat.identity in self._reaped_by_identity):
                 self._note(stat)
                 self._end(stat.identity, tree.describe_status(status))
             self._on_exit(pid, status)
@@ -87,7 +87,7 @@ class Reaper:
             if not stat.alive:
                 continue
             if now_ns >= self._deadline_ns:
-                self._known[stat.identity] = replace(self._known[stat.identity], sigkill=True)
+                self._reaped_by_identity[stat.identity] = replace(self._reaped_by_identity[stat.identity], sigkill=True)
                 tree.send(stat.identity, signal.SIGKILL)
             elif stat.identity not in self._terminated and (stat.identity in self._leaders or not leaders_only):
                 self._terminated.add(stat.identity)
@@ -104,21 +104,21 @@ class Reaper:
 
     def reaped(self) -> list[Reaped]:
         """Every process that is known and has ended."""
-        for identity in self._known:
+        for identity in self._reaped_by_identity:
             if identity not in self._ended and not tree.is_alive(identity):
                 self._end(identity, "collected by its own parent")
-        return [self._known[identity] for identity in sorted(self._ended)]
+        return [self._reaped_by_identity[identity] for identity in sorted(self._ended)]
 
     def survivors(self) -> list[Reaped]:
-        return [r for identity, r in sorted(self._known.items()) if identity not in self._ended]
+        return [r for identity, r in sorted(self._reaped_by_identity.items()) if identity not in self._ended]
 
     def _note(self, stat: tree.Stat) -> None:
-        known = self._known.setdefault(
+        reaped = self._reaped_by_identity.setdefault(
             stat.identity, Reaped(stat.identity.pid, stat.identity.starttime, stat.name, "alive", sigkill=False)
         )
-        if known.name != stat.name:  # between fork and exec a process bears its parent's name
-            self._known[stat.identity] = replace(known, name=stat.name)
+        if reaped.name != stat.name:  # between fork and exec a process bears its parent's name
+            self._reaped_by_identity[stat.identity] = replace(reaped, name=stat.name)
 
     def _end(self, identity: tree.Identity, ending: str) -> None:
         self._ended.add(identity)
-        self._known[identity] = replace(self._known[identity], ending=ending)
+        self._reaped_by_identity[identity] = replace(self._reaped_by_identity[identity], ending=ending)

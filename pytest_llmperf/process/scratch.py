@@ -168,11 +168,11 @@ def sweep(paths: Iterable[Path]) -> list[Path]:
 
 def temporaries(folders: Iterable[Path]) -> list[Path]:
     """The temporary files of `write_whole` in these folders."""
-    found: list[Path] = []
+    left: list[Path] = []
     for folder in folders:
         with suppress(OSError):
-            found += [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]
-    return found
+            left += [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]
+    return left
 
 
 def _swept(path: Path) -> bool:

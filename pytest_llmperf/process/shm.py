@@ -56,8 +56,8 @@ class Attribution:
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
-        self._before = segments(folder)
-        self._seen = set(self._before)
+        self._earlier_segments = segments(folder)
+        self._seen = set(self._earlier_segments)
         self.created: set[Segment] = set()
 
     @classmethod
@@ -65,8 +65,8 @@ class Attribution:
         """Of processes that were not watched: what they use now counts as theirs, and all else as somebody else's."""
         used = used_by(pids, folder)
         attribution = cls(folder)
-        attribution.created = {segment for segment in attribution._before if segment.file_id in used}
-        attribution._before -= attribution.created
+        attribution.created = {segment for segment in attribution._earlier_segments if segment.file_id in used}
+        attribution._earlier_segments -= attribution.created
         return attribution
 
     def look(self, pids: Iterable[int]) -> set[Segment]:
@@ -89,7 +89,7 @@ class Attribution:
 
     def clean_up(self) -> CleanUp:
         """Remove what the unit created and nobody uses any more; name the other unused segments that appeared."""
-        fresh = segments(self._folder) - self._before
+        fresh = segments(self._folder) - self._earlier_segments
         if not fresh:
             return CleanUp()
         in_use = used_by(_all_pids(), self._folder)
@@ -102,16 +102,16 @@ class Attribution:
 
 def segments(folder: Path = FOLDER) -> set[Segment]:
     """All segments of these namings that belong to this uid."""
-    found: set[Segment] = set()
+    segments_here: set[Segment] = set()
     if not folder.is_dir():
-        return found
+        return segments_here
     for path in folder.iterdir():
         if path.name.startswith(PREFIXES):
             with suppress(OSError):  # removed meanwhile
                 stat = path.lstat()
                 if stat.st_uid == os.getuid():
-                    found.add(Segment(path.name, stat.st_dev, stat.st_ino))
-    return found
+                    segments_here.add(Segment(path.name, stat.st_dev, stat.st_ino))
+    return segments_here
 
 
 def used_by(pids: Iterable[int], folder: Path = FOLDER) -> set[FileId]:

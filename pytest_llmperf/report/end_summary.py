@@ -25,7 +25,7 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     """
     if not ended:
         return []
-    ordered = sorted(ended, key=lambda one: -_severity(one.verdict))
+    ordered = sorted(ended, key=lambda test: -_severity(test.verdict))
     steps = list(dict.fromkeys(next_steps(ordered, invocation)))
     listed = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
     column = max(len(test.outcome) for test in ordered)
@@ -49,7 +49,7 @@ def _builds(ended: Sequence[EndedTest]) -> list[str]:
 
 def counts(ended: Iterable[EndedTest]) -> str:
     """"1 FAIL, 7 PASS"."""
-    return _counts(test.outcome for test in sorted(ended, key=lambda one: -_severity(one.verdict)))
+    return _counts(test.outcome for test in sorted(ended, key=lambda test: -_severity(test.verdict)))
 
 
 def cut(text: str, width: int) -> str:

@@ -46,8 +46,8 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
 
 def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:
     """One result per test: the copy with the worst verdict."""
-    found = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
-    return tuple(found[name] for name in sorted(found))
+    test_by_name = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
+    return tuple(test_by_name[name] for name in sorted(test_by_name))
 
 
 def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
@@ -87,10 +87,10 @@ def _run_file(named: str, path: Path) -> Path | None:
 
 def _verdict_alone(verdict: str | None, property_by_name: dict[str, str]) -> tuple[CheckResult, ...]:
     """The deciding check as a text, without its numbers. An ERROR has no check here: JUnit has the reason."""
-    known, reason = Verdict.__members__.get(verdict or ""), property_by_name.get("llmperf.decided_by")
-    if known in (None, Verdict.ERROR) or reason is None:
+    stored_verdict, reason = Verdict.__members__.get(verdict or ""), property_by_name.get("llmperf.decided_by")
+    if stored_verdict in (None, Verdict.ERROR) or reason is None:
         return ()
-    return (CheckResult.stated(reason, known, "" if known is Verdict.PASS else reason),)
+    return (CheckResult.stated(reason, stored_verdict, "" if stored_verdict is Verdict.PASS else reason),)
 
 
 def _ended(case: ElementTree.Element) -> str | None:

@@ -98,7 +98,7 @@ def display(subject: str, status: Status, elapsed_s: float) -> RenderableType:
     head.add_column(no_wrap=True, overflow="ellipsis")
     head.add_column(no_wrap=True)
     head.add_column(width=BAR_WIDTH)
-    bar = ProgressBar(total=status.asked, completed=status.done, width=BAR_WIDTH)
+    bar = ProgressBar(total=status.requests, completed=status.done, width=BAR_WIDTH)
     head.add_row(Text(subject), Text(status.phase), bar)
     return Group(head, _line(f"  {' · '.join(facts(status))}"))
 

@@ -19,9 +19,9 @@ from pytest_llmperf.judging.outcome import before_and_after
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import (
-    asked_flags,
     formula_versions,
     is_of_build,
+    requested_flags,
     server_kind,
     unrecorded_conditions,
 )
@@ -114,7 +114,7 @@ def compare_runs(
     compared = [_compare(old[name], new[name], SUITE_ALPHA / judged, others=others) for name in both]
     compared += [ComparedTest(name, Trend.NEW, None, new[name], new[name].reason) for name in new.keys() - old.keys()]
     compared += [ComparedTest(name, Trend.GONE, old[name], None, NOT_THERE) for name in old.keys() - new.keys()]
-    return sorted(compared, key=lambda one: one.test)
+    return sorted(compared, key=lambda test: test.test)
 
 
 def _candidates(test: TestResult) -> list[Measurement]:
@@ -267,7 +267,7 @@ def _value_text(metric: Metric, side: Measurement) -> str:
 def _differing_conditions(before: Measurement, after: Measurement) -> list[tuple[str, str, str]]:
     """Fields of the build first, then conditions."""
     names = sorted((before.conditions.keys() | after.conditions.keys()) - {"formulas", *MUST_AGREE})
-    flags = asked_flags(before.conditions, after.conditions)
+    flags = requested_flags(before.conditions, after.conditions)
     names.sort(key=lambda name: not is_of_build(name, flags))
     each = ((name, before.conditions.get(name, "absent"), after.conditions.get(name, "absent")) for name in names)
     return [row for row in each if row[1] != row[2]]

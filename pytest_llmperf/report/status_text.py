@@ -25,11 +25,11 @@ def sentence(status: Status, elapsed_s: float) -> str:
 
 def facts(status: Measuring) -> Iterator[str]:
     """What is known of a run that goes on, the surest first."""
-    yield f"{status.done} of {status.asked} answered"
+    yield f"{status.done} of {status.requests} answered"
     if status.failed:
         yield f"{status.failed} failed"
     if status.rate is not None:
-        target_rate = "" if status.rate_asked is None else f" ({status.rate_asked:.3g}/s asked)"
+        target_rate = "" if status.requested_rate is None else f" ({status.requested_rate:.3g}/s asked)"
         yield f"{status.rate:.3g}/s{target_rate}"
     if status.ttft_ms is not None:
         yield f"TTFT {status.ttft_ms:.3g} ms"

@@ -119,7 +119,7 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
 
 def _difference_text(what: str, these: Sequence[str], others: Sequence[str]) -> Iterator[str]:
     """"dropped out: a, b": these that are not among the others."""
-    if alone := [one for one in these if one not in others]:
+    if alone := [item for item in these if item not in others]:
         yield f"{what}: {', '.join(alone)}"
 
 

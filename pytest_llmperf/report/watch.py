@@ -34,13 +34,13 @@ class Watch(ABC):
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def tell(self, status: Status) -> None:
+    def notify(self, status: Status) -> None:
         """Something goes on, or has happened."""
         with self._lock:
             if self._over.is_set():
                 return
             if isinstance(status, Note):
-                if isinstance(self._status, Measuring) and self._status.done == self._status.asked:
+                if isinstance(self._status, Measuring) and self._status.done == self._status.requests:
                     self.rest()  # the result of the run comes before what is said about the run
                 self._note(status)
                 return

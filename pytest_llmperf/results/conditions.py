@@ -116,7 +116,7 @@ def is_default(field: str, flags: Collection[str] = ()) -> bool:
     return not {name, *ASKED_BY.get(name, ())} & set(flags)
 
 
-def asked_flags(*fingerprints: Mapping[str, str]) -> set[str]:
+def requested_flags(*fingerprints: Mapping[str, str]) -> set[str]:
     """Names of the flags that a test asked for, from the conditions of either side of a comparison."""
     names: set[str] = set()
     for fingerprint in fingerprints:
@@ -169,7 +169,7 @@ def digest(conditions: Mapping[str, str]) -> str:
 
 def formula_versions(conditions: Mapping[str, str]) -> dict[str, str]:
     """Name of a formula → its version under these conditions, e.g. "ttft" → "1"."""
-    pairs = (one.rpartition(".") for one in conditions.get("formulas", "").split())
+    pairs = (version_text.rpartition(".") for version_text in conditions.get("formulas", "").split())
     return {name: version for name, _, version in pairs if name}
 
 
@@ -197,7 +197,7 @@ def differences(
         primaries: the metrics that would be compared: their formulas must be the same.
         rules: which fields may differ.
     """
-    flags = asked_flags(stored.fingerprint, conditions)
+    flags = requested_flags(stored.fingerprint, conditions)
     changed = [each for each in _changed_fields(stored.fingerprint, conditions)
                if not rules.may_differ(each.field, flags)]
     formulas = formulas_of(metric for metric in primaries if metric in stored.formulas)
@@ -209,10 +209,10 @@ def differences(
     return tuple(changed)
 
 
-def build_differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Difference, ...]:
+def build_differences(stored: Mapping[str, str], now: Mapping[str, str]) -> tuple[Difference, ...]:
     """Fields in which one build is not the other, from the conditions of two measurements."""
-    flags = asked_flags(before, now)
-    return tuple(each for each in _changed_fields(before, now) if is_of_build(each.field, flags))
+    flags = requested_flags(stored, now)
+    return tuple(each for each in _changed_fields(stored, now) if is_of_build(each.field, flags))
 
 
 def session_conditions(stored: StoredMeasurement, session: StoredSession) -> dict[str, str]:
@@ -232,12 +232,12 @@ def build_changes(
     return {field: [*values, conditions.get(field)] for field, values in other_values.items()}
 
 
-def _changed_fields(before: Mapping[str, str], conditions: Mapping[str, str]) -> list[Difference]:
+def _changed_fields(stored: Mapping[str, str], conditions: Mapping[str, str]) -> list[Difference]:
     """Every field that differs, sorted; formulas are compared metric by metric elsewhere."""
     now = fingerprint_of(conditions)
-    names = (before.keys() | now.keys()) - {*PER_METRIC, *unrecorded_conditions(before, now)}
-    return [Difference(name, before.get(name), now.get(name)) for name in sorted(names)
-            if before.get(name) != now.get(name)]
+    names = (stored.keys() | now.keys()) - {*PER_METRIC, *unrecorded_conditions(stored, now)}
+    return [Difference(name, stored.get(name), now.get(name)) for name in sorted(names)
+            if stored.get(name) != now.get(name)]
 
 
 def is_comparable(session: StoredSession, rules: FieldRules, flags: Collection[str]) -> bool:
@@ -256,13 +256,13 @@ def is_comparable(session: StoredSession, rules: FieldRules, flags: Collection[s
 
 def comparable_sessions(stored: StoredMeasurement, rules: FieldRules) -> StoredMeasurement:
     """Without the sessions that were taken in across other conditions, unless these may still differ."""
-    flags = asked_flags(stored.fingerprint)
-    return replace(stored, sessions=tuple(one for one in stored.sessions if is_comparable(one, rules, flags)))
+    flags = requested_flags(stored.fingerprint)
+    return replace(stored, sessions=tuple(each for each in stored.sessions if is_comparable(each, rules, flags)))
 
 
-def unrecorded_conditions(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+def unrecorded_conditions(stored: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
     """Conditions of `now` that were not recorded yet when `before` was: not absent then, but unknown."""
-    return {field for field in now.keys() - before.keys() if _recorded_later(field)}
+    return {field for field in now.keys() - stored.keys() if _recorded_later(field)}
 
 
 def _recorded_later(field: str) -> bool:

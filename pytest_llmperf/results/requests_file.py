@@ -77,12 +77,12 @@ class Requests:
     """What a file holds.
 
     Args:
-        kept: requests with their arrivals, in the order of the file.
+        records: requests with their arrivals, in the order of the file.
         left_out: how many have none, because the run had too many.
         flights_ns: of every request that was sent, when it was and when it ended.
     """
 
-    kept: tuple[RequestRecord, ...] = ()
+    records: tuple[RequestRecord, ...] = ()
     left_out: int = 0
     flights_ns: tuple[tuple[int, int], ...] = ()
 
@@ -118,10 +118,10 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
         BaselineError: the file cannot be read or believed.
     """
     requests = Requests() if path is None else decode(path)
-    if not requests.kept or requests.left_out:
-        how = "only in part" if requests.kept else "not"
+    if not requests.records or requests.left_out:
+        how = "only in part" if requests.records else "not"
         raise UsageError(f"{run}: what each request did was {how} kept; show, diff and the report still work.")
-    return requests.kept
+    return requests.records
 
 
 def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
@@ -153,9 +153,9 @@ def read_back(path: Path, origin_ns: int) -> Iterator[RequestRecord]:
     requests = decode(path)
     if requests.left_out:
         Node(None, str(path), repair=f"Measure with fewer requests: {MOST_ARRIVALS:,} content chunks are kept.").refuse(
-            f"it holds the arrivals of {len(requests.kept)} of {len(requests.kept) + requests.left_out} requests"
+            f"it holds the arrivals of {len(requests.records)} of {len(requests.records) + requests.left_out} requests"
         )
-    for record in requests.kept:
+    for record in requests.records:
         yield replace(
             record,
             intended_ns=record.intended_ns + origin_ns,

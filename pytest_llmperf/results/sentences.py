@@ -142,8 +142,8 @@ def _basis(result: CheckResult) -> Iterator[str]:
     if "stored_runs" in facts:
         yield f"{facts['runs']} runs against {facts['stored_runs']} of {_sessions(facts)}"
     elif "pairs" in facts:
-        against = f"against {facts['reference']} " if "reference" in facts else ""
-        yield f"{_number(facts['pairs'], 'pair')} {against}{_of_starts(facts)}"
+        reference = f"against {facts['reference']} " if "reference" in facts else ""
+        yield f"{_number(facts['pairs'], 'pair')} {reference}{_of_starts(facts)}"
     elif facts.get("counted_as") == "each run":
         yield f"each of {_number(facts['runs'], 'run')}"
     elif "runs" in facts or "starts" in facts:
@@ -282,8 +282,8 @@ def _detectable(result: CheckResult) -> str:
 
 
 def _until(facts: Facts) -> str:
-    against = f" against fewer than {facts['deciding_sessions']} sessions" if "deciding_sessions" in facts else ""
-    return f"before {facts['deciding_runs']} runs{against}"
+    few_sessions = f" against fewer than {facts['deciding_sessions']} sessions" if "deciding_sessions" in facts else ""
+    return f"before {facts['deciding_runs']} runs{few_sessions}"
 
 
 def _change(result: CheckResult, value: float) -> str:

@@ -63,8 +63,8 @@ def write_test(
     """
     path = run_dir / "tests" / file_name(test, worker)
     measurement_nodes = [
-        [_write_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
-        for number, one in enumerate(measurements, start=1)
+        [_write_requests(run_dir, f"{path.stem}.{number}-{at}", run) for at, run in enumerate(measured.runs)]
+        for number, measured in enumerate(measurements, start=1)
     ]
     text = _dense(
         json.dumps(
@@ -75,7 +75,7 @@ def write_test(
                 "complete": complete,
                 "error": error,
                 "measurements": [
-                    _measurement(one, names) for one, names in zip(measurements, measurement_nodes, strict=True)
+                    _measurement(each, names) for each, names in zip(measurements, measurement_nodes, strict=True)
                 ],
                 "checks": _checks(results),
                 "claims": [dict(claim) for claim in claims],
@@ -205,4 +205,4 @@ def _state(trace: GpuTrace) -> dict[str, object]:
 
 def _dense(text: str) -> str:
     """Lists of plain values on one line each: a table's column is read as one, and thousands of lines are not."""
-    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)
+    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda match: " ".join(match.group().split()), text)

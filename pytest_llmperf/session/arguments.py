@@ -37,7 +37,7 @@ def check_engine(engine: object, call: str) -> None:
 
 def spec_of(engine: Server | EngineSpec) -> EngineSpec:
     """The spec that a server was asked for by, or the spec itself."""
-    return engine.asked if isinstance(engine, Server) else engine
+    return engine.requested_spec if isinstance(engine, Server) else engine
 
 
 def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
@@ -72,15 +72,15 @@ def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
         SpecError: names the request and the limit.
     """
     flag = adapter_of(spec.engine).context_flag
-    asked = flags_of(spec).get(flag)
-    own = longest_sequence(spec.model, root) if spec.url is None and asked is None else None
-    limit = asked if type(asked) is int and asked > 0 else own
+    requested = flags_of(spec).get(flag)
+    longest = longest_sequence(spec.model, root) if spec.url is None and requested is None else None
+    limit = requested if type(requested) is int and requested > 0 else longest
     if limit is None:
         return
     request = workload.longest()
     prompt = request.prompt_tokens or 0
     if prompt + request.output_tokens > limit:
-        whose = f"{flag}={limit}" if own is None else f"{limit} tokens are the most that {spec.model} takes"
+        whose = f"{flag}={limit}" if longest is None else f"{limit} tokens are the most that {spec.model} takes"
         raise SpecError(
             f"{workload}: request {request.index} has {prompt} tokens in its prompt and asks for "
             f"{request.output_tokens}, {prompt + request.output_tokens} in all, and {whose}: the server would refuse "

@@ -126,7 +126,7 @@ class Capacity(Series):
                          label=label, beside=beside)
         self.terms = terms
         self.key = (*self.key, str(terms))
-        self.found: list[SearchResult] = []
+        self.results: list[SearchResult] = []
         self.unfinished: list[TriedRate] = []  # what the search tried that goes on, or ended before its answer
         self._keep_series = keep
         self._per_arrival = workload.requests_per_arrival
@@ -160,10 +160,10 @@ class Capacity(Series):
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
         for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             result = search_rate(partial(self._judge, seed), self._start, self.terms.precision)
-            self.found.append(result)
+            self.results.append(result)
             self.unfinished.clear()
             if result.highest_within in self._short_load_warnings:
-                self.session.tell(Note(self._short_load_warnings[result.highest_within]))
+                self.session.notify(Note(self._short_load_warnings[result.highest_within]))
             run = Run(seed, server.start_id, RunRecords(), self._counters(result), started_at=self._now(),
                       execution=self.execution, block=block)
             measurement = self._keep(measurement, run, complete=searched + 1 == runs)
@@ -178,23 +178,24 @@ class Capacity(Series):
             InfrastructureError: the server or the load generator failed.
         """
         measurement = self.finished
-        if len({run.seed for run in measurement.runs}) > 1 or all(found.decides(rate) for found in self.found):
+        if len({run.seed for run in measurement.runs}) > 1 or all(result.decides(rate) for result in self.results):
             return measurement
-        runs, metrics, own = list(measurement.runs), list(measurement.metrics), len(measurement.runs) - len(self.found)
-        for place, found in enumerate(self.found):
-            if not found.decides(rate):
-                run = runs[own + place]
-                self.found[place] = found.with_point(self._judge(run.seed, rate))
-                runs[own + place] = replace(run, counters=self._counters(self.found[place]))
-                metrics[own + place] = runs[own + place].metrics
+        runs, metrics = list(measurement.runs), list(measurement.metrics)
+        plain = len(runs) - len(self.results)
+        for place, result in enumerate(self.results):
+            if not result.decides(rate):
+                run = runs[plain + place]
+                self.results[place] = result.with_point(self._judge(run.seed, rate))
+                runs[plain + place] = replace(run, counters=self._counters(self.results[place]))
+                metrics[plain + place] = runs[plain + place].metrics
         self.unfinished.clear()
         self.measurement = replace(measurement, runs=tuple(runs), metrics=tuple(metrics))
         self._on_run()
         return self.measurement
 
-    def _counters(self, found: SearchResult) -> dict[str, float | None]:
-        return {METRIC: self._rate(found), f"{METRIC}_beyond": found.lowest_over,
-                f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
+    def _counters(self, result: SearchResult) -> dict[str, float | None]:
+        return {METRIC: self._rate(result), f"{METRIC}_beyond": result.lowest_over,
+                f"{METRIC}_proven": result.proven, f"{METRIC}_refuted": result.refuted}
 
     def _judge(self, seed: int, rate: float) -> TriedRate:
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""
@@ -220,7 +221,7 @@ class Capacity(Series):
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
                           {name: _measured(name, series.finished) for name in self.shown})
         self.unfinished.append(point)
-        self.session.tell(Note(f"{label}: {_tried_rate_text(point)}"))
+        self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))
         if (why := _short_load_warning(series.finished, workload)) is not None:
             self._short_load_warnings[rate] = f"{label}: {why}"
         return point
@@ -287,8 +288,8 @@ def _measured(name: str, measurement: Measurement) -> float | None:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """None where a run has no value."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return fmean(present) if present and len(present) == len(values) else None
 
 
 def _short_load_warning(measurement: Measurement, workload: Workload) -> str | None:

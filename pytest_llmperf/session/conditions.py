@@ -23,12 +23,12 @@ IN_FLAGS = ("enable_expert_parallel",)  # never resolved to anything else than t
 
 def conditions(
     server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str,
-    *, connections: str = "keep-alive", planted: Sequence[object] = (), treatment: str = "",
+    *, connections: str = "keep-alive", planted: Sequence[object] = (), handling: str = "",
 ) -> dict[str, str]:
     """The conditions and the build of a measurement, name → value as text.
 
     Args:
-        treatment: of server and caches, see `Series`; "" is the default's, which stays unnamed.
+        handling: how server and caches are treated otherwise than by default, stored as the condition `treatment`.
     """
     spec, env, flags = server.spec, dict(server.spec.env), flags_of(server.spec)
     secrets = secret_values(flags, env)
@@ -53,8 +53,8 @@ def conditions(
         values_by_name["replicas"] = str(server.replica_count)
     if connections != "keep-alive":
         values_by_name["connections"] = connections
-    if treatment:
-        values_by_name["treatment"] = treatment
+    if handling:
+        values_by_name["treatment"] = handling
     if planted:
         values_by_name[PLANTED] = mask(" ".join(map(str, planted)), secrets)
     values_by_name |= {f"host_env.{name}": value for name, value in server.host_env.items()}

@@ -71,7 +71,7 @@ def _nodes(function: Callable[..., object]) -> Iterator[ast.AST]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+            first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             if first == code.co_firstlineno and getattr(node, "name", "<lambda>") == code.co_name:
                 yield from ast.walk(node)
 
@@ -80,9 +80,9 @@ def _named(function: Callable[..., object], names: set[str]) -> Iterator[Callabl
     """Functions with these names in the module, the imported modules, the closure or the class of a function."""
     if not isinstance(function, FunctionType):
         return
-    known = [function.__globals__[name] for name in names & function.__globals__.keys()]
+    candidates = [function.__globals__[name] for name in names & function.__globals__.keys()]
     owner = function.__globals__.get(function.__qualname__.rpartition(".")[0])
-    places = [one for one in (*known, owner) if isinstance(one, ModuleType | type)]
-    known += [vars(place)[name] for place in places for name in names & vars(place).keys()]
-    known += inspect.getclosurevars(function).nonlocals.values()
-    yield from (one for one in known if isinstance(one, FunctionType))
+    places = [candidate for candidate in (*candidates, owner) if isinstance(candidate, ModuleType | type)]
+    candidates += [vars(place)[name] for place in places for name in names & vars(place).keys()]
+    candidates += inspect.getclosurevars(function).nonlocals.values()
+    yield from (candidate for candidate in candidates if isinstance(candidate, FunctionType))

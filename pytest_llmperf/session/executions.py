@@ -170,7 +170,7 @@ def continue_earlier(series: Series, execution: Execution) -> None:
     place = sum(member.key == series.key for member in execution.series[:execution.series.index(series)])
     executions = pooled_executions(execution)
     seeds = [
-        run.seed for earlier in executions for member in earlier.series if member.own for run in member.own.runs
+        run.seed for earlier in executions for member in earlier.series if member.current for run in member.current.runs
     ]
     series.follow(
         [same for earlier in executions if (same := _series_at(earlier, series.key, place)) is not None],
@@ -199,25 +199,27 @@ def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, ob
     """An earlier execution for the run file: the ending, and the measurements whose runs are not pooled."""
     number = len(earlier.earlier) + 1
     apart = [
-        member.own for member in earlier.series if member.own is not None and not _has_pooled_runs(member, execution)
+        member.current
+        for member in earlier.series
+        if member.current is not None and not _has_pooled_runs(member, execution)
     ]
     return {"execution": number, "ended": earlier.ended, "error": earlier.error, "results": earlier.results,
             "measurements": apart}
 
 
 def _execution_texts(execution: Execution) -> Iterator[str]:
-    for number, one in enumerate(execution.earlier, start=1):
-        runs = [len(series.own.runs) for series in one.series if series.own is not None]
+    for number, earlier in enumerate(execution.earlier, start=1):
+        runs = [len(series.current.runs) for series in earlier.series if series.current is not None]
         counted = [
-            len(series.own.runs)
-            for series in one.series if series.own is not None and _has_pooled_runs(series, execution)
+            len(series.current.runs)
+            for series in earlier.series if series.current is not None and _has_pooled_runs(series, execution)
         ]
-        yield f"execution {number}: {one.ended or 'not ended'}, {sum(counted)} of its {sum(runs)} runs count"
+        yield f"execution {number}: {earlier.ended or 'not ended'}, {sum(counted)} of its {sum(runs)} runs count"
 
 
 def _has_pooled_runs(series: Series, execution: Execution) -> bool:
     """Whether its runs are among those of a later execution."""
-    numbers = {id(run) for run in series.own.runs} if series.own is not None else set()
+    numbers = {id(run) for run in series.current.runs} if series.current is not None else set()
     return any(id(run) in numbers for measurement in execution.measurements for run in measurement.runs)
 
 
@@ -233,7 +235,7 @@ def _claim(text: str, side_a: Series, side_b: Series, measurements: list[Measure
     orders: dict[int, str] = {}
     for execution, _, name in sorted(blocks):
         orders[execution] = orders.get(execution, "") + name.upper()
-    index_by_id = {id(one): index for index, one in enumerate(measurements)}
+    index_by_id = {id(measurement): index for index, measurement in enumerate(measurements)}
     return {
         "claim": text,
         "a": index_by_id.get(id(sides[0])),

@@ -33,7 +33,7 @@ from pytest_llmperf.load.process import Loading, ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
-from pytest_llmperf.model.status import Note, Starting, Tell
+from pytest_llmperf.model.status import Note, Notify, Starting
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.conditions import field_rules
@@ -77,7 +77,7 @@ class PerfSession:
         settings: Settings,
         root: Path,
         hardware: Hardware,
-        tell: Tell,
+        notify: Notify,
         worker: str = "",
         *,
         clock: Clock | None = None,
@@ -95,7 +95,7 @@ class PerfSession:
         self.hardware = hardware
         self.references = frozenset(references)  # engines with a reference build, which comparisons are made against
         self.planted = planted  # over the flags of every server, to see whether the suite notices
-        self.tell = tell
+        self.notify = notify
         self.root = root
         self.clock = clock or SystemClock()
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
@@ -103,8 +103,8 @@ class PerfSession:
         cores = Cores.shared() if virtual or settings.load_hosts else self._cores(worker)
         self.transport = transport or ProcessTransport(
             processes=settings.load_processes, cores=cores, loading=_loading(settings))
-        if transport is None and cores.own:
-            self.tell(Note(str(cores)))
+        if transport is None and cores.reserved:
+            self.notify(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
         self._executions: dict[str, list[MeasuringTest]] = {}
@@ -119,14 +119,14 @@ class PerfSession:
         self.host = host_digest(hardware, virtual=virtual is not None)
         self.baselines = Baselines(store, self.host, field_rules(settings))
         self.accelerators = Accelerators(
-            hardware, self.clock, tell, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
+            hardware, self.clock, notify, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
             settings.gpu_free_timeout_s,
         )
         if virtual is not None:
             self.pool = self._in_virtual_time(root, virtual)
         else:
-            launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation,
-                                cpus=cores.servers if cores.own else (), worker=self.worker)
+            launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, notify, emulation,
+                                cpus=cores.servers if cores.reserved else (), worker=self.worker)
             self._memories = MemoryRecords(self.run_dir.parent, launcher.version)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
@@ -144,7 +144,7 @@ class PerfSession:
         self.clock = clock
         self.transport = VirtualTransport(engines)
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
-        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines,
+        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.notify, engines,
                                    self.worker)
         return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self._share_memory)
 
@@ -227,7 +227,7 @@ class PerfSession:
         self.begin()
         with suppress(OSError, ValueError):  # data beside the results, which stand without it
             if lacks_canary(self.run_dir, self.host):
-                self.tell(Starting("the canary of this host"))
+                self.notify(Starting("the canary of this host"))
                 add_canary(self.run_dir, self.host, {"gpu": gpu.name, **canary()})
 
     def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
@@ -259,7 +259,7 @@ class PerfSession:
             return folder
         instead = private_folder(Path(tempfile.gettempdir()) / f"llmperf-runs-{self.id}")
         where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
-        self.tell(Note(f"{folder} cannot be written: {where}"))
+        self.notify(Note(f"{folder} cannot be written: {where}"))
         return instead
 
     def begin(self) -> None:

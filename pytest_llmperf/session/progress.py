@@ -40,11 +40,11 @@ class RunProgress:
         return Measuring(
             run=self._run,
             runs=self._runs,
-            asked=len(plan.requests),
+            requests=len(plan.requests),
             done=progress.done,
             failed=progress.failed,
             elapsed_s=elapsed_s,
-            rate_asked=(len(plan.requests) - 1) / self._last_send_s if self._last_send_s else None,
+            requested_rate=(len(plan.requests) - 1) / self._last_send_s if self._last_send_s else None,
             rate=progress.done / elapsed_s if progress.done and elapsed_s else None,
             ttft_ms=_ms(progress.ttft_ns),
             itl_ms=_ms(progress.itl_ns),
@@ -58,13 +58,13 @@ class RunProgress:
         An open loop ends when the last request of the schedule is answered. A closed loop ends when its slots have
         answered all requests. Otherwise the pace so far is extrapolated.
         """
-        elapsed_s, asked = progress.elapsed_ns / NS_PER_S, len(self._tokens)
-        if progress.done >= asked:
+        elapsed_s, requests = progress.elapsed_ns / NS_PER_S, len(self._tokens)
+        if progress.done >= requests:
             return 0.0
         durations_s = self._durations_s(progress)
         if self._last_send_s is not None and elapsed_s < self._last_send_s:
             return self._last_send_s - elapsed_s + (durations_s[-1] if durations_s else 0.0)
-        pace_left_s = elapsed_s * (asked - progress.done) / progress.done if progress.done else None
+        pace_left_s = elapsed_s * (requests - progress.done) / progress.done if progress.done else None
         if self._slots is None or not durations_s:
             return pace_left_s
         return max(_end_s(durations_s, self._slots) - elapsed_s, 0.0) or pace_left_s

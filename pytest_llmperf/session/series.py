@@ -106,7 +106,7 @@ class Series:
         self.judged_metrics: set[str] = set()  # by checks or mechanisms; their deviations do not make a run invalid
         self.execution = 1
         self._first_seed = 0
-        self._before: Sequence[Series] = ()
+        self._earlier: Sequence[Series] = ()
 
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Series:
         """A series of the same workload and cache settings on another specification, without runs.
@@ -119,15 +119,15 @@ class Series:
                       may_preempt=self._may_preempt, gauges=self._gauges, keep=self._keep_tiers, label=label,
                       beside=beside)
 
-    def follow(self, before: Sequence[Series], *, execution: int, first_seed: int) -> None:
+    def follow(self, earlier: Sequence[Series], *, execution: int, first_seed: int) -> None:
         """Continue the same series of earlier executions in a re-run. Earlier runs count if their conditions are equal.
 
         Args:
-            before: the same series in earlier executions.
+            earlier: the same series in earlier executions.
             execution: number of this execution, from 1.
             first_seed: first seed of this execution's runs, which gives new prompts.
         """
-        self._before, self.execution, self._first_seed = before, execution, first_seed
+        self._earlier, self.execution, self._first_seed = earlier, execution, first_seed
 
     @property
     def finished(self) -> Measurement:
@@ -141,7 +141,7 @@ class Series:
         return self.measurement
 
     @property
-    def own(self) -> Measurement | None:
+    def current(self) -> Measurement | None:
         """Its runs without those of earlier executions."""
         return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.execution)
 
@@ -184,7 +184,7 @@ class Series:
         """
         server = self._server()
         if str(self.workload) not in server.warmed_for:
-            self.session.tell(WarmingUp(str(server.spec)))
+            self.session.notify(WarmingUp(str(server.spec)))
             warm_up(server, self.workload, self._replayer())
             server.warmed_for.add(str(self.workload))
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
@@ -196,7 +196,7 @@ class Series:
             measurement = self._keep(measurement, run, complete=number + 1 == runs)
         return measurement
 
-    def _next_seeds(self, kept: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
+    def _next_seeds(self, measured: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
         """Seeds of the next `runs` runs; arguments as in `extend`.
 
         Side B of a claim sends the seeds of a block in reverse order. So the number of runs between the two runs of a
@@ -204,25 +204,27 @@ class Series:
         """
         repeated = seeds if block is not None else seeds or self._seeds_to_repeat()
         if repeated is not None:
-            return [(len(kept.runs) + number) % repeated for number in range(runs)]
-        own = [run for run in kept.runs if run.execution == self.execution]
+            return [(len(measured.runs) + number) % repeated for number in range(runs)]
+        runs_of_execution = [run for run in measured.runs if run.execution == self.execution]
         # Both sides of a claim send the same seeds, whatever one of them was measured for beside it.
-        first = self._first_seed + sum(block is None or run.block is not None for run in own)
+        first = self._first_seed + sum(block is None or run.block is not None for run in runs_of_execution)
         following = list(range(first, first + runs))
         return following[::-1] if block is not None and self.side == "b" else following
 
     def _seeds_to_repeat(self) -> int | None:
         """Stored runs are paired by seed, so a re-run that is compared brings no new ones where it can do without."""
-        repeatable_series = [series for series in self._before if series.repeatable]
+        repeatable_series = [series for series in self._earlier if series.repeatable]
         compared = [series.finished for series in repeatable_series if series.finished.baseline is not None]
         return max((len({run.seed for run in comparison.runs}) for comparison in compared), default=None)
 
     def _continued_measurement(self, server: Server) -> Measurement:
         """With what earlier executions measured under the same conditions."""
         begun = self._empty_measurement(server)
-        for series in self._before:
-            if series.own is not None and series.own.conditions == begun.conditions:
-                begun = replace(begun, runs=begun.runs + series.own.runs, metrics=begun.metrics + series.own.metrics)
+        for series in self._earlier:
+            if series.current is not None and series.current.conditions == begun.conditions:
+                begun = replace(
+                    begun, runs=begun.runs + series.current.runs, metrics=begun.metrics + series.current.metrics
+                )
         return begun
 
     def _server(self, *, anew: bool = False) -> Server:
@@ -240,10 +242,10 @@ class Series:
     def _watch(self, run: int, runs: int) -> Watch:
         shown = RunProgress(run, runs, self.label)
 
-        def tell(progress: Progress, plan: LoadPlan) -> None:
-            self.session.tell(shown.status(progress, plan))
+        def notify(progress: Progress, plan: LoadPlan) -> None:
+            self.session.notify(shown.status(progress, plan))
 
-        return tell
+        return notify
 
     def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
         return self.session.replayer(progress, gauges=gauges, keep=self._keep_tiers, kind=self.kind)
@@ -254,7 +256,7 @@ class Series:
         values_by_name = conditions(
             server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
             connections=self.session.settings.connections, planted=self.session.planted_in(server.spec),
-            treatment=self._treatment(server),
+            handling=self._handling(server),
         )
         return Measurement(
             engine=str(server.spec),
@@ -271,18 +273,18 @@ class Series:
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
         )
 
-    def _treatment(self, server: Server) -> str:
+    def _handling(self, server: Server) -> str:
         """How server and caches are treated otherwise than by default: a server alone, emptied before each run."""
         fresh = self._fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
-        treatments = ["fresh start"] if fresh else []
+        handling = ["fresh start"] if fresh else []
         if self._keep_tiers:
-            treatments.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
+            handling.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
         if self._gauges:
-            treatments.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
+            handling.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
         if server.siblings:
             state = "sleeping" if server.takes_turns else "idle"
-            treatments.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} beside it")
-        return "; ".join(treatments)
+            handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} beside it")
+        return "; ".join(handling)
 
     def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:
         """Upper bound of the hit rate; None if a kept tier may hold prompts of an earlier run, or if it is unknown.
@@ -298,9 +300,9 @@ class Series:
             return self.workload.expected_hit_rate(1, seed) if tokens_per_block else None
         return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 
-    def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
+    def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)
-        after = replace(before, runs=(*before.runs, run), metrics=(*before.metrics, metrics), complete=complete)
+        after = replace(measured, runs=(*measured.runs, run), metrics=(*measured.metrics, metrics), complete=complete)
         self.measurement = after
         self._on_run()
         return after

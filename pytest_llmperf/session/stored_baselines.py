@@ -89,9 +89,9 @@ class Baselines:
         """
         with suppress(BaselineError):
             baseline = self.of_test(test, kind)
-            own = None if baseline is None else noisiest(baseline.measurements.values(), metric, server, "of this test")
-            if own is not None:
-                return own
+            sd = None if baseline is None else noisiest(baseline.measurements.values(), metric, server, "of this test")
+            if sd is not None:
+                return sd
         if (kind, metric) not in self._start_sds:
             others = [
                 measurement

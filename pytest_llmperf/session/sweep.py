@@ -262,5 +262,5 @@ def _is_proven_better(other: Row, row: Row, name: str) -> bool:
 
 def _cost(metric: str, value: float | None) -> float:
     """Less is better."""
-    worth = value if value is not None else float("inf")
-    return -worth if find(metric).direction is Direction.HIGHER else worth
+    cost = value if value is not None else float("inf")
+    return -cost if find(metric).direction is Direction.HIGHER else cost

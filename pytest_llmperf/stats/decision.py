@@ -53,10 +53,10 @@ def decide(
     ]
     worse = holm([shift.p_worse(negligible) for shift, negligible in tested], alpha)
     better = holm([shift.p_better(negligible) for shift, negligible in tested], alpha)
-    return [_verdict(one, worse=bad and one.shift.shown_by_most_runs(one.margins.negligible),
-                     better=good and one.shift.negated().shown_by_most_runs(one.margins.negligible),
+    return [_verdict(comparison, worse=bad and comparison.shift.shown_by_most_runs(comparison.margins.negligible),
+                     better=good and comparison.shift.negated().shown_by_most_runs(comparison.margins.negligible),
                      pass_confidence=pass_confidence)
-            for one, bad, good in zip(comparisons, worse, better, strict=True)]
+            for comparison, bad, good in zip(comparisons, worse, better, strict=True)]
 
 
 def _verdict(comparison: MetricComparison, *, worse: bool, better: bool, pass_confidence: float) -> Verdict:

@@ -45,7 +45,7 @@ class Exceedance:
         single_segment: whether a run serves all its requests at the same time, so that only further runs add
             information.
         bounded: whether the data can bound slow changes of the server. If not, no PASS is possible.
-        by_level: whether a PASS rests on the level model (`pass_margin.level_reach`).
+        by_level: whether a PASS rests on the level model (`pass_margin.level_pass_margin`).
     """
 
     count: Count
@@ -113,8 +113,8 @@ class Exceedance:
     def _verdict(self, of: float) -> Verdict:
         """With so many observations at the rates that were seen."""
         n = self.effective_n + (of - self.count.of) * self.effective_fraction * self.repeats
-        alpha, near = 1 - self.confidence, self.count_at_margin or self.count
-        if self.bounded and at_most(n * near.over / near.of, n, self.allowed) <= alpha:
+        alpha, exceeding = 1 - self.confidence, self.count_at_margin or self.count
+        if self.bounded and at_most(n * exceeding.over / exceeding.of, n, self.allowed) <= alpha:
             return Verdict.PASS
         over = n * self.count.over / self.count.of
         return Verdict.FAIL if at_least(over, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
@@ -157,18 +157,20 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
     )
 
 
-def or_by_level(counted: Exceedance, views: Sequence[View], starts: Sequence[str], reach: float, *,
+def or_by_level(counted: Exceedance, views: Sequence[View], starts: Sequence[str], pass_margin: float, *,
                 seeds: Sequence[int], at_once: float = 1.0) -> Exceedance:
     """The result of the level model if this result is PASS; else the counted result.
 
     Args:
         counted: result at the limit itself, INCONCLUSIVE and bounded.
-        views: groupings at the limit lowered by `reach`.
+        views: groupings at the limit lowered by `pass_margin`.
         starts, seeds, at_once: as `starts`, `seeds` and `per_step` of `exceedance`.
-        reach: pass margin (log ratio) for differences between server starts and for slow changes.
+        pass_margin: pass margin (log ratio) for differences between server starts and for slow changes.
     """
     each = effective_fraction(views, starts, counted.allowed, counted.confidence, GROWTH_LEVELLED_STARTS, seeds=seeds,
                               per_step=at_once, given_level=True)
-    near = total([total(run) for run in views[0].over])
-    modelled = replace(counted, effective_fraction=each.value, pass_margin=reach, count_at_margin=near, by_level=True)
+    exceeding = total([total(run) for run in views[0].over])
+    modelled = replace(
+        counted, effective_fraction=each.value, pass_margin=pass_margin, count_at_margin=exceeding, by_level=True
+    )
     return modelled if modelled.verdict is Verdict.PASS else counted

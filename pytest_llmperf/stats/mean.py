@@ -49,10 +49,10 @@ def t_interval(values: Sequence[float], confidence: float, *, on_log: bool = Fal
     """
     middle = mean(values) if centre is None else centre
     spread = sd([log(value) for value in values] if on_log else values) / sqrt(len(values))
-    reach = t_quantile(confidence, len(values) - 1) * spread
+    half_width = t_quantile(confidence, len(values) - 1) * spread
     if on_log:
-        return Interval(middle * factor(-reach), middle * factor(reach), confidence)
-    return Interval(middle - reach, middle + reach, confidence)
+        return Interval(middle * factor(-half_width), middle * factor(half_width), confidence)
+    return Interval(middle - half_width, middle + half_width, confidence)
 
 
 def skewed_interval(centre: float, error: float, skewness: float, confidence: float, df: int) -> Interval:

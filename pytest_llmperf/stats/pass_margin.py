@@ -47,7 +47,9 @@ def start_pass_margin(values: Sequence[Sequence[float]], starts: Sequence[str], 
     )
 
 
-def level_reach(values: Sequence[Sequence[float]], seeds: Sequence[int], overlap: float, confidence: float) -> float:
+def level_pass_margin(
+    values: Sequence[Sequence[float]], seeds: Sequence[int], overlap: float, confidence: float
+) -> float:
     """Pass margin of the level model, as a log ratio, for slow changes of the server.
 
     Args:

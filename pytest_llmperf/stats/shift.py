@@ -137,8 +137,8 @@ def sessions_by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str]
     """
     if today in hosts:
         return [list(session) for session in stored]
-    return [[run for session, host in zip(stored, hosts, strict=True) if host == one for run in session]
-            for one in dict.fromkeys(hosts)]
+    return [[run for session, host in zip(stored, hosts, strict=True) if host == each for run in session]
+            for each in dict.fromkeys(hosts)]
 
 
 def _differences(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]]) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.ranks import gpus_of, size_of
-from pytest_llmperf.model.status import Note, Tell, Waiting
+from pytest_llmperf.model.status import Note, Notify, Waiting
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
 from pytest_llmperf.telemetry.foreign_processes import name_of, user_of
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
@@ -31,7 +31,7 @@ class Accelerators:
     Args:
         hardware: what was found; emulated or none: nothing is watched.
         clock: stamps samples, and what waiting is measured by.
-        tell: is told what is waited for, and once what is wrong with the driver.
+        notify: receives the status while the process waits, and each problem of the driver once.
         interval_s: between two samples.
         free_bytes: a GPU on which no more than this is in use is free, and who holds no more is no competitor.
         free_timeout_s: how long to wait until one is.
@@ -40,12 +40,12 @@ class Accelerators:
 
     hardware: Hardware
     clock: Clock
-    tell: Tell
+    notify: Notify
     interval_s: float
     free_bytes: int
     free_timeout_s: float
     nvml: GpuNvml | None = None
-    _told: set[str] = field(default_factory=set)
+    _noted: set[str] = field(default_factory=set)
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
@@ -112,7 +112,7 @@ class Accelerators:
                     "CUDA_VISIBLE_DEVICES, or raise gpu_free_limit_mib if the process is idle and must stay."
                     f"{_own_context_note(allowed_bytes) if stay else ''}"
                 )
-            self.tell(Waiting("; ".join(busy)))
+            self.notify(Waiting("; ".join(busy)))
             self.clock.sleep_ns(seconds(POLL_S))
 
     def held_bytes(self, gpus: tuple[Gpu, ...], pids: Collection[int], *, alone: bool) -> int | None:
@@ -145,27 +145,27 @@ class Accelerators:
 
     def _hung(self, why: str) -> None:
         self._hangs = why
-        self._tell_unwatched(why)
+        self._note_unwatched(why)
 
     def _judged(self, trace: GpuTrace) -> GpuTrace:
         if trace.problem is not None:
-            self._tell_unwatched(trace.problem)
+            self._note_unwatched(trace.problem)
         if trace.samples and all(sample.throttle_reasons is None for sample in trace.samples):
-            self._tell_once("the driver does not say whether the GPUs were throttled")
+            self._note_once("the driver does not say whether the GPUs were throttled")
         if trace.samples and trace.pids_visible is None:
-            self._tell_once("the driver lists no process on the GPUs, ours neither: another one there is not seen")
+            self._note_once("the driver lists no process on the GPUs, ours neither: another one there is not seen")
         if trace.pids_visible is False:
-            self._tell_once("the driver's process ids are not this container's: another process on a GPU shows only "
+            self._note_once("the driver's process ids are not this container's: another process on a GPU shows only "
                             "before a server starts")
         return trace
 
-    def _tell_unwatched(self, why: str) -> None:
-        self._tell_once(f"the GPUs were not watched: {why}")
+    def _note_unwatched(self, why: str) -> None:
+        self._note_once(f"the GPUs were not watched: {why}")
 
-    def _tell_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
-            self.tell(Note(line))
+    def _note_once(self, line: str) -> None:
+        if line not in self._noted:
+            self._noted.add(line)
+            self.notify(Note(line))
 
 
 def _named(device_ids: object, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

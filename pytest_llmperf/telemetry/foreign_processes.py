@@ -57,7 +57,7 @@ class ForeignProcesses:
             else:
                 self._note(index, occupant)
 
-    def found(self) -> tuple[ForeignProcess, ...]:
+    def processes(self) -> tuple[ForeignProcess, ...]:
         """Those that held memory worth the name or used SMs; none where process ids are hidden."""
         if not self._own_seen:
             return ()
@@ -68,10 +68,10 @@ class ForeignProcesses:
 
     def _note(self, index: int, occupant: Occupant) -> None:
         key = (index, occupant.pid)
-        before = self._seen.get(key) or _foreign_process(index, occupant.pid)
+        occupant_before = self._seen.get(key) or _foreign_process(index, occupant.pid)
         self._seen[key] = ForeignProcess(
-            index, occupant.pid, _larger_of(before.memory_bytes, occupant.memory_bytes),
-            _larger_of(before.sm_pct, occupant.sm_pct), before.name, before.user,
+            index, occupant.pid, _larger_of(occupant_before.memory_bytes, occupant.memory_bytes),
+            _larger_of(occupant_before.sm_pct, occupant.sm_pct), occupant_before.name, occupant_before.user,
         )
 
 

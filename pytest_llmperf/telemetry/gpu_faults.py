@@ -20,13 +20,13 @@ class FaultWatch:
 
     def __init__(self, nvml: GpuNvml) -> None:
         self._nvml = nvml
-        self._before: dict[int, int | None] = {}
+        self._earlier_errors: dict[int, int | None] = {}
         self._events: Any = None
-        self._found: list[str] = []
+        self._problems: list[str] = []
 
     def begin(self, index: int, handle: object) -> None:
         """Note the counters of one GPU, and listen to it."""
-        self._before[index] = uncorrected_errors(self._nvml, handle)
+        self._earlier_errors[index] = uncorrected_errors(self._nvml, handle)
         if self._events is None:
             self._events = query(self._nvml, "nvmlEventSetCreate")
         if self._events is not None:
@@ -38,17 +38,19 @@ class FaultWatch:
             event = None if self._events is None else query(self._nvml, "nvmlEventSetWait_v2", self._events, 0)
             if event is None:
                 break
-            self._found.append(f"a GPU reported Xid {event.eventData} (NVIDIA's list of Xid errors says what it means)")
+            self._problems.append(
+                f"a GPU reported Xid {event.eventData} (NVIDIA's list of Xid errors says what it means)"
+            )
         if self._events is not None:
             query(self._nvml, "nvmlEventSetFree", self._events)
         for index, handle in handles.items():
-            before, after = self._before.get(index), uncorrected_errors(self._nvml, handle)
+            before, after = self._earlier_errors.get(index), uncorrected_errors(self._nvml, handle)
             if before is not None and after is not None and after > before:
-                self._found.append(f"GPU {index} had {after - before} uncorrected memory errors (ECC)")
+                self._problems.append(f"GPU {index} had {after - before} uncorrected memory errors (ECC)")
 
     def lost(self, why: str) -> None:
         """Every further question would be answered in the same way."""
-        self._found.append(f"a GPU {why}")
+        self._problems.append(f"a GPU {why}")
 
-    def found(self) -> tuple[str, ...]:
-        return tuple(self._found)
+    def problems(self) -> tuple[str, ...]:
+        return tuple(self._problems)

@@ -76,7 +76,7 @@ def read_settings(nvml: Nvml, handle: object) -> tuple[tuple[str, str], ...]:
 
     A clock that `nvidia-smi --lock-gpu-clocks` locked has no getter; it shows in the sampled clocks alone.
     """
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "persistence": _switch(query(nvml, "nvmlDeviceGetPersistenceMode", handle)),
         "ecc": _switch(_current(query(nvml, "nvmlDeviceGetEccMode", handle))),
         "mig": _switch(_current(query(nvml, "nvmlDeviceGetMigMode", handle))),
@@ -84,7 +84,7 @@ def read_settings(nvml: Nvml, handle: object) -> tuple[tuple[str, str], ...]:
         "application_sm_clock_mhz": query(nvml, "nvmlDeviceGetApplicationsClock", handle, SM),
         "application_memory_clock_mhz": query(nvml, "nvmlDeviceGetApplicationsClock", handle, MEMORY),
     }
-    return tuple((name, str(value)) for name, value in found.items() if value is not None)
+    return tuple((name, str(value)) for name, value in fields.items() if value is not None)
 
 
 def _current(modes: object) -> int | None:

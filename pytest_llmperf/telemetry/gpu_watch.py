@@ -68,7 +68,8 @@ class GpuWatch:
         took_ms = mean(self._took_ms) if self._took_ms else None
         strangers = self._strangers
         return GpuTrace(
-            devices, samples, strangers.found(), strangers.pids_visible, self._faults.found(), self._problem, took_ms
+            devices, samples, strangers.processes(), strangers.pids_visible, self._faults.problems(), self._problem,
+            took_ms,
         )
 
     def _watch(self) -> None:

@@ -116,8 +116,8 @@ def _labels(text: str) -> Mapping[str, str]:
     return MappingProxyType({name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(text)})
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return {"n": "\n"}.get(found[1], found[1])
+def _unescaped(match: re.Match[str]) -> str:
+    return {"n": "\n"}.get(match[1], match[1])
 
 
 def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float | None]:

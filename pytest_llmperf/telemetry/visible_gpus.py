@@ -29,13 +29,13 @@ def visible_gpus(gpus: Sequence[G], environ: Mapping[str, str]) -> tuple[G, ...]
     listed = environ.get(VARIABLE)
     if listed is None:
         return tuple(gpus)
-    found: list[G] = []
+    visible: list[G] = []
     for entry in (part.strip() for part in listed.split(",")):
         named = [gpu for gpu in gpus if _names(entry, gpu)]
         if len(named) != 1:
             break
-        found += named
-    return tuple(found)
+        visible += named
+    return tuple(visible)
 
 
 def _names(entry: str, gpu: Identified) -> bool:

@@ -55,9 +55,9 @@ def replay_scripts(
         retry_stale=retry_stale,
     )
     replay = ProcessTransport(processes=processes).replay(plan, cancel=threading.Event())
-    asked = Request(0, (1,) * prompt_tokens, output_tokens, prompt_tokens)
-    return Replayed(replay, records_of(tuple(_at(asked, index) for index in range(requests)), replay))
+    request = Request(0, (1,) * prompt_tokens, output_tokens, prompt_tokens)
+    return Replayed(replay, records_of(tuple(_at(request, index) for index in range(requests)), replay))
 
 
-def _at(asked: Request, index: int) -> Request:
-    return Request(index, asked.prompt, asked.output_tokens, asked.prompt_tokens)
+def _at(request: Request, index: int) -> Request:
+    return Request(index, request.prompt, request.output_tokens, request.prompt_tokens)

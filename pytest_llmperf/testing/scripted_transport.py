@@ -55,8 +55,8 @@ def stream_exchange(
     head, contents, tail = events[: int(shape.chat)], events[int(shape.chat) : -2], events[-2:]
     reads = [(sent + 1, STREAM_HEAD)]
     for position, data in enumerate(contents):
-        before = b"".join(map(http_chunk, head)) if position == 0 else b""
-        reads.append((intended_ns + ttft_ns + position * itl_ns, before + http_chunk(data)))
+        opening = b"".join(map(http_chunk, head)) if position == 0 else b""
+        reads.append((intended_ns + ttft_ns + position * itl_ns, opening + http_chunk(data)))
     reads.append((reads[-1][0], b"".join(map(http_chunk, tail)) + LAST_CHUNK))
     return make_exchange(reads, index=index, intended_ns=intended_ns, sent_ns=sent)
 

@@ -55,7 +55,7 @@ def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:
 
     def prompt(sent: tuple[int, ...] | str) -> tuple[int, ...] | str:
         if isinstance(sent, str):
-            return _FIRST_WORD.sub(lambda found: found.group() + suffix, sent, count=1)
+            return _FIRST_WORD.sub(lambda match: match.group() + suffix, sent, count=1)
         return tuple(other.get(token, token) for token in sent)
 
     return tuple(replace(request, prompt=prompt(request.prompt)) for request in requests)

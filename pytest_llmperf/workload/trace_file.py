@@ -178,8 +178,8 @@ def _requests_file(source: Path, path: str) -> Iterator[TraceLine]:
         columns = json.loads(text)
         counted = zip(columns["prompt_tokens"], columns["asked_prompt_tokens"], strict=True)
         rows = zip(columns["intended_ns"], counted, columns["asked_output_tokens"], strict=True)
-        for at, (prompt, asked), output in rows:
-            yield TraceLine(_whole_ns(at), _tokens(asked if prompt is None else prompt), _tokens(output))
+        for at, (prompt, length), output in rows:
+            yield TraceLine(_whole_ns(at), _tokens(length if prompt is None else prompt), _tokens(output))
     except (EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise SpecError(f"trace: {path} is no requests file: {type(error).__name__}: {error}.") from error
 

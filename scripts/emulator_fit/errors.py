@@ -48,11 +48,11 @@ def outcomes(split: Split, rows: Iterable[Row]) -> list[Outcome]:
     return [Outcome(row, replayed(row, split.coefficients(row), ROUNDS)) for row in split.rows if row.id in wanted]
 
 
-def errors_of(found: Sequence[Outcome]) -> Errors:
-    tpot = [outcome.tpot * 100 for outcome in found]
-    ttft = [outcome.ttft * 100 for outcome in found if not outcome.row.saturated]
+def errors_of(outcomes: Sequence[Outcome]) -> Errors:
+    tpot = [outcome.tpot * 100 for outcome in outcomes]
+    ttft = [outcome.ttft * 100 for outcome in outcomes if not outcome.row.saturated]
     return Errors(
-        runs=len(found),
+        runs=len(outcomes),
         tpot_mean=fmean(map(abs, tpot)),
         tpot_median=median(map(abs, tpot)),
         tpot_bias=fmean(tpot),

@@ -41,9 +41,9 @@ def engine_of(row: Row) -> str:
 
 def correction(row: Row, numbers: Numbers, rounds: int) -> Correction:
     """Found by one replay. Measured values play no part in it."""
-    known = coefficients(numbers, engine_of(row))
-    run: Means = replayed(row, known, rounds)
-    guess = _estimate(row, known)
+    coefficients_of_row = coefficients(numbers, engine_of(row))
+    run: Means = replayed(row, coefficients_of_row, rounds)
+    guess = _estimate(row, coefficients_of_row)
     return Correction(run.tpot_ms / guess.tpot_ms, run.ttft_ms / guess.ttft_ms)
 
 
@@ -51,12 +51,12 @@ def fit_dense(rows: Sequence[Row], corrections: Mapping[str, Correction], with_a
     """Hardware shared by both engines, overheads of each."""
 
     def residuals(numbers: Numbers) -> npt.NDArray[np.float64]:
-        found = _of_rows(rows, corrections, numbers)
+        errors = _of_rows(rows, corrections, numbers)
         if with_anchors:
             for anchor in ANCHORS:
                 predicted = anchor.predicted_ms(coefficients(numbers, anchor.engine))
-                found.append(math.log(predicted / anchor.milliseconds) / ANCHOR_ERROR)
-        return np.array(found)
+                errors.append(math.log(predicted / anchor.milliseconds) / ANCHOR_ERROR)
+        return np.array(errors)
 
     return _solve(residuals, DENSE, start())
 
@@ -76,21 +76,21 @@ def _solve(residuals: Residuals, parameters: tuple[Parameter, ...], base: Number
         return np.concatenate([residuals(placed(values, free, base)), (values - priors) / tolerances])
 
     first = np.minimum(priors, most - 1e-3)
-    found = least_squares(all_residuals, first, bounds=(priors - 4, most), loss="soft_l1", max_nfev=60)
-    return placed(found.x, free, base)
+    solution = least_squares(all_residuals, first, bounds=(priors - 4, most), loss="soft_l1", max_nfev=60)
+    return placed(solution.x, free, base)
 
 
 def _of_rows(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> list[float]:
-    found = []
+    errors = []
     for row in rows:
         guess = _estimate(row, coefficients(numbers, engine_of(row)))
-        known = corrections.get(row.id, Correction())
-        found.append(math.log(guess.tpot_ms * known.tpot / row.tpot_ms) / TPOT_ERROR)
+        correction = corrections.get(row.id, Correction())
+        errors.append(math.log(guess.tpot_ms * correction.tpot / row.tpot_ms) / TPOT_ERROR)
         if not row.saturated:
-            found.append(math.log(guess.ttft_ms * known.ttft / row.ttft_ms) / TTFT_ERROR)
-    return found
+            errors.append(math.log(guess.ttft_ms * correction.ttft / row.ttft_ms) / TTFT_ERROR)
+    return errors
 
 
-def _estimate(row: Row, known: Coefficients) -> Estimate:
+def _estimate(row: Row, coefficients: Coefficients) -> Estimate:
     config = row.config
-    return estimate(row, config, StepTime(config, known))
+    return estimate(row, config, StepTime(config, coefficients))

@@ -77,16 +77,16 @@ def start() -> Numbers:
 
 def slots(parameters: tuple[Parameter, ...]) -> list[tuple[str, Parameter]]:
     """One per free number: ("hardware" or an engine, parameter)."""
-    found: list[tuple[str, Parameter]] = []
+    slots_: list[tuple[str, Parameter]] = []
     for parameter in parameters:
         owners = ENGINES if parameter.owner == "engine" else (parameter.owner,)
-        found += [(owner, parameter) for owner in owners]
-    return found
+        slots_ += [(owner, parameter) for owner in owners]
+    return slots_
 
 
 def placed(values: npt.NDArray[np.float64], free: list[tuple[str, Parameter]], base: Numbers) -> Numbers:
     """`base` with the free numbers at exp(values)."""
-    numbers = {name: dict(known) for name, known in base.items()}
+    numbers = {name: dict(values) for name, values in base.items()}
     for (owner, parameter), value in zip(free, np.exp(values), strict=True):
         for name in ENGINES if owner == "hardware" else (owner,):
             numbers[name][parameter.name] = float(value)

@@ -82,7 +82,10 @@ def _split(
 def _fit(rows: Sequence[Row], corrections: Mapping[str, Correction], with_anchors: bool) -> Numbers:
     numbers = fit_dense([row for row in rows if row.dense], corrections, with_anchors)
     numbers = fit_experts([row for row in rows if not row.dense], corrections, numbers)
-    return {engine: {name: float(f"{value:.4g}") for name, value in own.items()} for engine, own in numbers.items()}
+    return {
+        engine: {name: float(f"{value:.4g}") for name, value in engine_values.items()}
+        for engine, engine_values in numbers.items()
+    }
 
 
 def _provenance(rows: Sequence[Row]) -> dict[str, Any]:

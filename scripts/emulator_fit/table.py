@@ -20,9 +20,9 @@ RULE = "|---|---|---|---|---|---|---|---|"
 def text(root: Path) -> str:
     """The page, with every held-out run replayed."""
     splits = read_splits(root)
-    found = {split.name: outcomes(split, split.rows) for split in splits}
-    folds = [outcome for name, of_fold in found.items() if name.startswith("fold") for outcome in of_fold]
-    transfer = found["H100 → H200"]
+    outcomes_by_split = {split.name: outcomes(split, split.rows) for split in splits}
+    folds = [outcome for name, of_fold in outcomes_by_split.items() if name.startswith("fold") for outcome in of_fold]
+    transfer = outcomes_by_split["H100 → H200"]
     dense = [outcome for outcome in folds if outcome.row.dense]
     parts = {
                 "summary": _table("tested on runs outside the fit",
@@ -40,13 +40,13 @@ def text(root: Path) -> str:
     return page
 
 
-def _kinds(prefix: str, found: list[Outcome]) -> dict[str, list[Outcome]]:
-    dense = [outcome for outcome in found if outcome.row.dense]
+def _kinds(prefix: str, outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
+    dense = [outcome for outcome in outcomes if outcome.row.dense]
     named = {
         "dense": dense,
         "dense, vLLM": [outcome for outcome in dense if outcome.row.backend == "vllm"],
         "dense, SGLang": [outcome for outcome in dense if outcome.row.backend == "sglang"],
-        "mixtures of experts": [outcome for outcome in found if not outcome.row.dense],
+        "mixtures of experts": [outcome for outcome in outcomes if not outcome.row.dense],
     }
     return {prefix + name: group for name, group in named.items() if group}
 
@@ -62,9 +62,9 @@ def _by_configuration(outcome: Outcome) -> str:
     return f"{row.backend} {row.version}, {name} {row.weights}, {row.gpu}, {row.tensor_parallel}"
 
 
-def _groups(found: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
+def _groups(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
     groups: dict[str, list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes:
         groups.setdefault(key(outcome), []).append(outcome)
     return dict(sorted(groups.items()))
 
@@ -82,12 +82,12 @@ def _line(name: str, errors: Errors) -> str:
     return f"| {name} | {errors.runs} | {tpot} | {errors.ttft_runs} | {ttft} |"
 
 
-def _knee(found: Iterable[Outcome]) -> str:
+def _knee(outcomes: Iterable[Outcome]) -> str:
     lines = [
         "| run | KV cache, tokens | TPOT measured | emulated | TTFT measured | emulated | preempted |",
         "|---|---|---|---|---|---|---|",
     ]
-    for outcome in sorted((o for o in found if o.row.saturated), key=_by_configuration):
+    for outcome in sorted((o for o in outcomes if o.row.saturated), key=_by_configuration):
         row, means = outcome.row, outcome.means
         load = f"{row.input_tokens}/{row.output_tokens}, {row.concurrency} at once"
         held = row.config.num_blocks * row.config.block_size

@@ -19,7 +19,7 @@ def test_documentation_of_public_functions_names_raised_errors():
     """The public functions and the methods of `Perf` validate their arguments, so each docstring names the errors."""
     public = [getattr(pytest_llmperf, name) for name in pytest_llmperf.__all__]
     methods = [method for name, method in vars(pytest_llmperf.Perf).items() if not name.startswith("_")]
-    takers = [one for one in (*public, *methods)
-              if inspect.isfunction(one) and set(inspect.signature(one).parameters) - {"self"}]
+    takers = [function for function in (*public, *methods)
+              if inspect.isfunction(function) and set(inspect.signature(function).parameters) - {"self"}]
     assert len(takers) > 20
     assert [taker.__name__ for taker in takers if "Raises:" not in (taker.__doc__ or "")] == []

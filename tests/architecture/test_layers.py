@@ -96,15 +96,17 @@ def module_name(path):
 def module_targets(path, files):
     """Modules of the package that a file imports: `from package import name` may name a module."""
     package = ["pytest_llmperf", *path.relative_to(ROOT).parts[:-1]]
-    found = set()
+    targets = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            targets |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {f"{origin}.{alias.name}" if f"{origin}.{alias.name}" in files else origin for alias in node.names}
-    return found & files.keys()
+            targets |= {
+                f"{origin}.{alias.name}" if f"{origin}.{alias.name}" in files else origin for alias in node.names
+            }
+    return targets & files.keys()
 
 
 def strongly_connected(targets):

@@ -43,8 +43,8 @@ def test_each_row_is_held_by_a_test_that_exists(row):
 def test_verdicts_page_defines_every_verdict():
     text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     table = text.split("| class | means |", 1)[1].split("\n\n", 1)[0]
-    told = set(re.findall(r"[A-Z_]{4,}", " ".join(line.split("|")[1] for line in table.splitlines()[2:])))
-    assert told == {*Verdict.__members__, "USAGE"} - {"REPORTED"}
+    documented = set(re.findall(r"[A-Z_]{4,}", " ".join(line.split("|")[1] for line in table.splitlines()[2:])))
+    assert documented == {*Verdict.__members__, "USAGE"} - {"REPORTED"}
 
 
 def test_planted_faults_page_names_each_fault_once():
@@ -53,8 +53,8 @@ def test_planted_faults_page_names_each_fault_once():
 
 def emulated():
     """Rows of the emulator's faults: fault → class."""
-    found = (re.fullmatch(r"emulated `(.+)`", row[0]) for row in ROWS)
-    return {match[1]: row[1] for match, row in zip(found, ROWS, strict=True) if match}
+    parsed = (re.fullmatch(r"emulated `(.+)`", row[0]) for row in ROWS)
+    return {match[1]: row[1] for match, row in zip(parsed, ROWS, strict=True) if match}
 
 
 def test_every_fault_of_the_emulator_has_a_row():

@@ -23,7 +23,7 @@ INSTALL = "no Chromium is installed: sh scripts/install_chromium.sh"
 
 @pytest.fixture(scope="session")
 def chromium():
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    path = next((executable for name in NAMES if (executable := shutil.which(name))), None)
     if path is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(INSTALL)
     from playwright.sync_api import sync_playwright

@@ -56,12 +56,12 @@ def test_documented_adapter_turns_spec_into_command_line(names, tmp_path):
 
 def test_table_of_adapter_page_names_every_member():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    told = {name.strip("` ") for row in rows for name in row.split("|")[1].split(",")}
-    assert told == members(Adapter) | ATTRIBUTES
+    documented = {name.strip("` ") for row in rows for name in row.split("|")[1].split(",")}
+    assert documented == members(Adapter) | ATTRIBUTES
 
 
 def test_documented_counter_names_are_used_by_vllm_adapter(names):
     from pytest_llmperf.engines import vllm_adapter
 
-    known = ast.dump(ast.parse(inspect.getsource(vllm_adapter)))
-    assert all(repr(name) in known for name in names["COUNTERS"])
+    adapter_source = ast.dump(ast.parse(inspect.getsource(vllm_adapter)))
+    assert all(repr(name) in adapter_source for name in names["COUNTERS"])

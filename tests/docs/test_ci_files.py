@@ -43,9 +43,9 @@ def executable(path, text):
 
 def bash(text, folder, **variables):
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
     return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, timeout=120,
-                          env=kept | {"PATH": path} | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=inherited | {"PATH": path} | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False)
 
 

@@ -68,8 +68,8 @@ def test_page_blocks_have_documented_output_and_exit_code(page, project):
                 check(project, f"{page.path.name}:{block.line}", line, output, code)
     for folder, command in (("blocks", ON_THE_EMULATOR), ("engine_blocks", "pytest -q --collect-only")):
         if (project / folder).exists():
-            found, printed = run(project, f"{command} {folder}")
-            assert found == 0, printed
+            exit_code, printed = run(project, f"{command} {folder}")
+            assert exit_code == 0, printed
 
 
 def write_python(project, block, number):
@@ -89,22 +89,22 @@ def commands(block):
     """(command line, lines that it prints, exit code) of each command of a block."""
     if block.language == "sh":
         return [(line, [], 0) for line in block.text.splitlines() if line and not line.startswith("#")]
-    found = []
+    collected = []
     for line in block.text.splitlines():
         if line.startswith("$ "):
-            found.append((line.removeprefix("$ "), [], 0))
+            collected.append((line.removeprefix("$ "), [], 0))
         elif code := EXIT_CODE.fullmatch(line):
-            found[-1] = (*found[-1][:2], int(code[1]))
+            collected[-1] = (*collected[-1][:2], int(code[1]))
         elif line.strip():
-            found[-1][1].append(line)
-    return found
+            collected[-1][1].append(line)
+    return collected
 
 
 def check(project, where, line, output, code):
     if line.startswith("make "):  # its target is checked below: it would start these tests again
         return
-    found, printed = run(project, line)
-    assert found == code, f"{where}: `{line}` ended with {found}, the page says {code}:\n{printed}"
+    exit_code, printed = run(project, line)
+    assert exit_code == code, f"{where}: `{line}` ended with {exit_code}, the page says {code}:\n{printed}"
     rest = [" ".join(text.split()) for text in printed.splitlines()]
     for expected in output:
         pattern = ".*".join(map(re.escape, re.split(r"\s*…\s*", " ".join(expected.split()))))
@@ -156,9 +156,9 @@ def makefile_targets():
 
 
 def test_page_block_has_known_language_and_is_parsed(page):
-    known = {"python", *RUN, *READ}
+    words = {"python", *RUN, *READ}
     for block in page.blocks:
-        assert block.language in known, f"{page.path.name}:{block.line}: {block.language!r} is none of {sorted(known)}"
+        assert block.language in words, f"{page.path.name}:{block.line}: {block.language!r} is none of {sorted(words)}"
         if block.language in READ:
             READ[block.language](block.text)
         if block.language == "python":

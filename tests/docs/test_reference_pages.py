@@ -45,29 +45,29 @@ def test_metrics_page_lists_terms_of_other_tools(tool):
     (table,) = re.findall(r"\n\| word \|.*?\n\n", page, re.DOTALL)
     rows = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in table.strip().splitlines()]
     column = next(at for at, head in enumerate(rows[0]) if tool in head)
-    told = {row[0]: row[column] for row in rows[2:]}
-    assert all(told[word] for word in ("TTFT", "TPOT", "ITL", "E2E latency", "goodput"))
+    documented = {row[0]: row[column] for row in rows[2:]}
+    assert all(documented[word] for word in ("TTFT", "TPOT", "ITL", "E2E latency", "goodput"))
 
 
 def test_settings_page_contains_every_pytest_option(pytester):
     config = pytester.parseconfig()
     (ours,) = [group for group in config._parser._groups if group.name == "llmperf"]
     options = {option.names()[0] for option in ours.options}
-    told = set(re.findall(r"^\| `(--[\w-]+)", (DOCS / "settings.md").read_text(), re.MULTILINE))
-    assert told == options
+    documented = set(re.findall(r"^\| `(--[\w-]+)", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    assert documented == options
 
 
 def test_settings_page_contains_every_setting():
-    told = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE))
-    assert told == {field.name for field in fields(Settings)}
+    documented = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    assert documented == {field.name for field in fields(Settings)}
 
 
 def test_settings_page_contains_every_exit_code():
     from pytest_llmperf.plugin import verdicts
 
     codes = {value for name, value in vars(verdicts).items() if name.startswith("EXIT_")}
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "settings.md").read_text(), re.MULTILINE)}
-    assert codes | {int(code) for code in (0, 1, 4)} <= told
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "settings.md").read_text(), re.MULTILINE)}
+    assert codes | {int(code) for code in (0, 1, 4)} <= documented
 
 
 def test_messages_quoted_in_faq_exist_in_package():

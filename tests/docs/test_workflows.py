@@ -22,12 +22,12 @@ def workflow(name):
 
 def steps(name, job=None):
     jobs = workflow(name)["jobs"]
-    return [step for key, one in jobs.items() if job in (None, key) for step in one["steps"]]
+    return [step for key, body in jobs.items() if job in (None, key) for step in body["steps"]]
 
 
 def script(name, job, step):
-    (found,) = [one["run"] for one in steps(name, job) if one.get("name") == step]
-    return found
+    (command,) = [entry["run"] for entry in steps(name, job) if entry.get("name") == step]
+    return command
 
 
 def bash(text, folder, **variables):
@@ -46,8 +46,8 @@ def stub(path, log, code=0):
 def test_workflows_pass_actionlint():
     path = f"{BIN}:{os.environ['PATH']}"
     command = [BIN / "actionlint", "-config-file", ROOT / ".github" / "actionlint.yaml", *WORKFLOWS.glob("*.yml")]
-    told = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_ci_runs_the_commands_of_contributing():
@@ -153,7 +153,7 @@ def test_time_limit_of_gpu_job_is_below_step_timeout(tmp_path):
     pytest_shim.write_text("#!/bin/sh\nexec sleep 30\n")
     assert measure(tmp_path, limit="0.5").returncode == 124
     job = workflow("gpu.yml")["jobs"]["suites"]
-    (step,) = [one for one in job["steps"] if one.get("run") == MEASURE]
+    (step,) = [entry for entry in job["steps"] if entry.get("run") == MEASURE]
     limit, grace = int(step["env"]["LIMIT"].removesuffix("m")), int(re.search(r"--kill-after=(\d+)m ", MEASURE)[1])
     assert limit + grace < step["timeout-minutes"] < job["timeout-minutes"]
     assert f"After {limit} minutes the workflow ends pytest" in (ROOT / "docs" / "gpu_runners.md").read_text()
@@ -176,9 +176,9 @@ def test_gpu_job_passes_inconclusive_suite_with_warning(tmp_path, code, red):
 def test_gpu_job_changes_baselines_only_if_requested(tmp_path, given, options):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
     measure(tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
-    told = (tmp_path / "log").read_text().strip()
+    log_line = (tmp_path / "log").read_text().strip()
     engines = "--llmperf-engine vllm=/opt/v --llmperf-engine sglang=/opt/llmperf/sglang"
-    assert told.endswith(f"pytest -m l4 suites/ {engines} --junitxml=.llmperf/l4.xml {options}")
+    assert log_line.endswith(f"pytest -m l4 suites/ {engines} --junitxml=.llmperf/l4.xml {options}")
 
 
 def test_runner_without_engine_excludes_tests_by_option(tmp_path):
@@ -203,8 +203,8 @@ def clone(tmp_path):
 def open_pull_request(clone, attempt=1):
     """As the job does, beside what the runners left."""
     (step,) = [step for step in steps("gpu.yml", "baselines") if step.get("name") == "Branch and pull request"]
-    known = {"inputs.kind": "h200", "github.run_id": "7", "github.run_attempt": str(attempt)}
-    branch = re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], step["env"]["BRANCH"])
+    fields = {"inputs.kind": "h200", "github.run_id": "7", "github.run_attempt": str(attempt)}
+    branch = re.sub(r"\$\{\{ (\S+) \}\}", lambda match: fields[match[1]], step["env"]["BRANCH"])
     (clone / "updated" / ".llmperf").mkdir(parents=True, exist_ok=True)
     (clone / "updated" / ".llmperf" / "baselines-h200.txt").write_text("baselines: 1 changed\n")
     path = f"{clone.parent / 'bin'}:{os.environ['PATH']}"
@@ -273,18 +273,20 @@ def left_by_job(runner, kind, **files):
     for name, text in ({f"{kind}.txt": "told", "runs/one/run.json": "{}"} | files).items():
         (runner / ".llmperf" / name).parent.mkdir(parents=True, exist_ok=True)
         (runner / ".llmperf" / name).write_text(text)
-    kept = bash(script("gpu.yml", "suites", "What is kept"), runner, KIND=kind)
-    assert kept.returncode == 0, kept.stdout
+    upload = bash(script("gpu.yml", "suites", "What is kept"), runner, KIND=kind)
+    assert upload.returncode == 0, upload.stdout
     patterns = artefact_step("suites", "upload")["path"].split()
     top = Path(os.path.commonpath([runner / pattern.partition("*")[0] for pattern in patterns]))
-    found = [match for pattern in patterns for match in runner.glob(pattern.rstrip("/"))]
-    paths = [path for match in found for path in (match, *match.rglob("*")) if path.is_file()]
+    artefacts = [match for pattern in patterns for match in runner.glob(pattern.rstrip("/"))]
+    paths = [path for match in artefacts for path in (match, *match.rglob("*")) if path.is_file()]
     return {path.relative_to(top): path.read_text() for path in paths}
 
 
 def artefact_step(job, verb):
-    found = [step["with"] for step in steps("gpu.yml", job) if f"actions/{verb}-artifact" in step.get("uses", "")]
-    (results,) = [options for options in found if "results-" in options.get("name", options.get("pattern"))]
+    artefact_steps = [
+        step["with"] for step in steps("gpu.yml", job) if f"actions/{verb}-artifact" in step.get("uses", "")
+    ]
+    (results,) = [options for options in artefact_steps if "results-" in options.get("name", options.get("pattern"))]
     return results
 
 
@@ -342,9 +344,9 @@ def test_release_with_one_measured_kind_is_compared_and_attached(tmp_path):
     compared, done = in_release("Compare", folder), in_release("Attach", folder)
     assert compared.returncode == 0, compared.stdout
     assert done.returncode == 0, done.stdout
-    asked = (folder / "log").read_text()
-    assert "release list" in asked
-    assert "release upload v1.1 llmperf-v1.1-h200.tar.gz llmperf-v1.1-h200.xml --clobber" in asked
+    log_text = (folder / "log").read_text()
+    assert "release list" in log_text
+    assert "release upload v1.1 llmperf-v1.1-h200.tar.gz llmperf-v1.1-h200.xml --clobber" in log_text
 
 
 def test_kinds_without_a_junit_file_are_attached(tmp_path):
@@ -352,8 +354,8 @@ def test_kinds_without_a_junit_file_are_attached(tmp_path):
     stub(folder / "bin" / "gh", folder / "log")
     assert in_release("Compare", folder).returncode == 0
     assert in_release("Attach", folder).returncode == 0
-    (asked,) = (folder / "log").read_text().splitlines()
-    assert asked.endswith("release upload v1.1 llmperf-v1.1-h200.tar.gz --clobber")
+    (log_line,) = (folder / "log").read_text().splitlines()
+    assert log_line.endswith("release upload v1.1 llmperf-v1.1-h200.tar.gz --clobber")
 
 
 def test_release_without_measurements_attaches_no_results(tmp_path):

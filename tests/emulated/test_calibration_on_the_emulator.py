@@ -49,7 +49,7 @@ def test_answers(engine, perf):
 pytestmark = pytest.mark.emulated
 
 
-def known(metrics):
+def measured_metrics(metrics):
     return {name: value for name, value in metrics.all().items() if value is not None}
 
 
@@ -63,9 +63,9 @@ def test_a_suite_runs_engine_measures_as_one_that_pytest_starts(tmp_path, case):
         started, restarted = (
             Perf(begin_execution(session, "t", "h200")).measure(spec, workload) for session in (whole, short)
         )
-    for one, other in zip(started.metrics, restarted.metrics, strict=True):
-        assert known(other) == pytest.approx(known(one), rel=1e-4)
-        assert len(known(one)) > 50
+    for first, other in zip(started.metrics, restarted.metrics, strict=True):
+        assert measured_metrics(other) == pytest.approx(measured_metrics(first), rel=1e-4)
+        assert len(measured_metrics(first)) > 50
     assert restarted.conditions == started.conditions
     assert [run.seed for run in restarted.runs] == [0, 1, 2]
 
@@ -126,9 +126,9 @@ def test_calibration_of_user_suite_reports_requested_suite_runs(project):
     with_baseline(project)
     in_git(project)
     given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "2", "--out", "page.md")
-    told = llmperf(project, *given, "--suite-runs", "20").stdout
-    assert (project / "page.md").read_text() == told.removesuffix("\n")
-    assert "| A/A | 0 of 20: 0 %" in told
+    output = llmperf(project, *given, "--suite-runs", "20").stdout
+    assert (project / "page.md").read_text() == output.removesuffix("\n")
+    assert "| A/A | 0 of 20: 0 %" in output
     rows = [json.loads(line) for line in (project / "page.md.jsonl").read_text().splitlines()[1:]]
     runs = {(row["experiment"], row["number"]) for row in rows}
     of_slow_servers = len(slow_servers.BEYOND) * sum(len(case.requests) for case in slow_servers.CASES)
@@ -142,10 +142,10 @@ def test_calibration_of_user_suite_reports_requested_suite_runs(project):
     assert " of 3: " in fewer
     assert " of 5: " not in fewer
     (stored,) = (project / "baselines" / "emulated-h200").rglob("test_*.json")
-    kept = stored.read_text()
-    stored.write_text(re.sub(r'"date": "[^"]*"', '"date": "2001-01-01"', kept))
+    stored_rows = stored.read_text()
+    stored.write_text(re.sub(r'"date": "[^"]*"', '"date": "2001-01-01"', stored_rows))
     assert "another calibration" in llmperf(project, *given, "--suite-runs", "30", code=2).stderr
-    stored.write_text(kept)
+    stored.write_text(stored_rows)
     (project / "test_own.py").write_text(SUITE.replace("test_answers", "test_other"))
     assert "another calibration" in llmperf(project, *given, code=2).stderr
 
@@ -187,9 +187,9 @@ def test_with_pytest_fixtures_is_omitted_from_calibration_and_named(project):
     with_baseline(project)
     (project / "test_own.py").write_text(SUITE + ANOTHER)
     given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "0", "--suite-runs", "10")
-    told = llmperf(project, *given).stdout
-    assert "| A/A | 0 of 10: 0 %" in told
-    assert "fixtures of their own: `test_own.py::test_with_a_folder`." in told
+    output = llmperf(project, *given).stdout
+    assert "| A/A | 0 of 10: 0 %" in output
+    assert "fixtures of their own: `test_own.py::test_with_a_folder`." in output
 
 
 SHORT = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "0")
@@ -232,10 +232,10 @@ def test_interrupted_calibration_leaves_no_process_and_resumes_from_journal(proj
     deadline = time.monotonic() + 10
     while any(map(is_alive, family)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [one for one in family if is_alive(one)]
-    before = rows_in(journal)
+    assert not [process for process in family if is_alive(process)]
+    earlier_rows = rows_in(journal)
     llmperf(project, *SHORT, "--suite-runs", "10", "--out", "page.md")
-    assert [row for row in rows_in(journal) if row in before] == before
+    assert [row for row in rows_in(journal) if row in earlier_rows] == earlier_rows
     assert "| A/A | 0 of " in (project / "page.md").read_text()
 
 
@@ -252,12 +252,12 @@ def test_suite_that_cannot_be_calibrated_is_refused_with_reason(project, change,
 
 
 def test_noise_of_host_is_reported_with_warning_about_narrow_margins(project):
-    told = llmperf(project, "test_own.py", "--sessions", "3", "--pytest", "--emulate h200 -p no:cacheprovider").stdout
-    lines = {line.split(" | ")[1]: line for line in told.splitlines() if line.startswith("| test_own")}
+    output = llmperf(project, "test_own.py", "--sessions", "3", "--pytest", "--emulate h200 -p no:cacheprovider").stdout
+    lines = {line.split(" | ")[1]: line for line in output.splitlines() if line.startswith("| test_own")}
     assert set(lines) == {"ttft_p50", "tpot_mean", "output_throughput"}
     assert "(4 df)" in lines["tpot_mean"]
-    assert "WARNING: test_own.py::test_answers: ttft_p50 tolerates 5.0%" in told
-    assert "WARNING: test_own.py::test_answers: tpot_mean" not in told
+    assert "WARNING: test_own.py::test_answers: ttft_p50 tolerates 5.0%" in output
+    assert "WARNING: test_own.py::test_answers: tpot_mean" not in output
 
 
 def test_calibration_from_one_session_is_refused(project):

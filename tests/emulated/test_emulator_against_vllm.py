@@ -130,9 +130,9 @@ def replay(case):
 
 def rows(steps):
     """Equal steps in one row, as recorded."""
-    told = [(compact(tokens), compact(given), preempted, free) for tokens, given, preempted, free, _ in steps]
+    vllm_rows = [(compact(tokens), compact(given), preempted, free) for tokens, given, preempted, free, _ in steps]
     folded = []
-    for what, same in groupby(told, key=lambda step: step[:3]):
+    for what, same in groupby(vllm_rows, key=lambda step: step[:3]):
         free = (f"{value}x{len(list(run))}" for value, run in groupby(step[3] for step in same))
         folded.append([*what, " ".join(free)])
     return folded

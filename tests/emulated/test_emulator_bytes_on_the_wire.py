@@ -34,10 +34,10 @@ def posted(server, command, path, body):
 
 
 def record(server, path, body, tokens=20):
-    (found,) = posted(server, "replay", path, body)["exchanges"]
+    (match,) = posted(server, "replay", path, body)["exchanges"]
     exchange = Exchange(
-        0, found["intended_ns"], found["sent_ns"], found["ended_ns"], Ending(found["ending"]),
-        array("q", found["read_ns"]), array("q", found["read_bytes"]), found["data"].encode(),
+        0, match["intended_ns"], match["sent_ns"], match["ended_ns"], Ending(match["ending"]),
+        array("q", match["read_ns"]), array("q", match["read_bytes"]), match["data"].encode(),
     )  # fmt: skip
     return to_record(Request(0, PROMPT, tokens, len(PROMPT)), exchange)
 
@@ -58,11 +58,11 @@ def test_emulated_stream_is_accepted_by_client(engine, flags):
     spec = build_spec(engine, "tiny", {}, silent)
     path, body = adapter_of(engine).post(spec, Request(0, PROMPT, 20, len(PROMPT)), "tiny")
     first, second = record(server, path, body), record(server, path, body)
-    for found in (first, second):
-        assert (found.outcome, found.detail) == (Outcome.OK, None)
-        assert found.output_tokens == sum(found.chunk_tokens) == 20
-        assert found.prompt_tokens == 40
-        assert found.coalesced_chunks == 0
+    for exchange in (first, second):
+        assert (exchange.outcome, exchange.detail) == (Outcome.OK, None)
+        assert exchange.output_tokens == sum(exchange.chunk_tokens) == 20
+        assert exchange.prompt_tokens == 40
+        assert exchange.coalesced_chunks == 0
     assert first.cached_tokens == 0
     assert second.cached_tokens == (32 if engine == "vllm" else 39)
     if flags[-1] == DRAFTS[-1]:
@@ -70,8 +70,8 @@ def test_emulated_stream_is_accepted_by_client(engine, flags):
 
 
 def simulated_record(server, path, body, tokens=20):
-    (found,) = posted(server, "simulate", path, body)["records"]
-    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(found, 0))
+    (match,) = posted(server, "simulate", path, body)["records"]
+    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(match, 0))
 
 
 @pytest.mark.parametrize("fault", ["", "errors=100%", "hangs=100%", "truncated=100%"])

@@ -45,12 +45,12 @@ def test_completion_stream_contains_tokens_usage_and_done_event(emulate, client)
     with client.stream("POST", f"{server.url}/v1/completions", json=body()) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
-        found = events(response)
-    assert found[-1] == "[DONE]"
-    chunks = [json.loads(event) for event in found[:-2]]
+        stream_events = events(response)
+    assert stream_events[-1] == "[DONE]"
+    chunks = [json.loads(event) for event in stream_events[:-2]]
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == list(range(1, 9))
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
-    assert json.loads(found[-2])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert json.loads(stream_events[-2])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
 def test_streamed_and_whole_answers_agree(emulate, client):
@@ -167,15 +167,15 @@ def test_invalid_command_line_is_refused_without_traceback(argv, code, words):
 @pytest.mark.parametrize(("fault", "seen"), [("errors=100%", "error"), ("truncated=100%", "closed")])
 def test_planted_http_faults_fail_requests_in_expected_ways(emulate, client, fault, seen):
     server = emulate("--fault", fault)
-    found = set()
+    collected = set()
     for _ in range(12):
         try:
             with client.stream("POST", f"{server.url}/v1/completions", json=body()) as response:
                 said = events(response) if response.status_code == 200 else ["status"]
-            found.add("error" if any('"error":{' in event for event in said) else said[-1])
+            collected.add("error" if any('"error":{' in event for event in said) else said[-1])
         except httpx.RemoteProtocolError:
-            found.add("closed")
-    assert found == ({"status", "error"} if seen == "error" else {"closed"})
+            collected.add("closed")
+    assert collected == ({"status", "error"} if seen == "error" else {"closed"})
 
 
 def test_planted_hang_stops_request_but_not_health_page(emulate):
@@ -191,11 +191,15 @@ def test_planted_hang_stops_request_but_not_health_page(emulate):
 
 def test_sglang_routes_return_tokens_and_counters(emulate, client):
     server = emulate("--engine", "sglang", engine=["--model-path", "tiny", "--enable-metrics", "--enable-cache-report"])
-    asked = {"input_ids": list(range(30)), "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}, "stream": True}
+    request = {
+        "input_ids": list(range(30)),
+        "sampling_params": {"max_new_tokens": 4, "ignore_eos": True},
+        "stream": True,
+    }
     for _ in range(2):
-        with client.stream("POST", f"{server.url}/generate", json=asked) as response:
-            found = events(response)
-    *chunks, done = found
+        with client.stream("POST", f"{server.url}/generate", json=request) as response:
+            stream_events = events(response)
+    *chunks, done = stream_events
     assert done == "[DONE]"
     assert [len(json.loads(chunk)["output_ids"]) for chunk in chunks] == [1, 2, 3, 4]
     assert json.loads(chunks[-1])["meta_info"]["cached_tokens"] == 29

@@ -70,18 +70,18 @@ def test_shipped_suites_pass_on_every_kind(suites, kind):
 def test_shipped_suite_fails_for_every_planted_fault_with_cause(suites, fault, suite, cause, verdict):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", "h200", "--emulate-seed", "8",
                          "--emulate-fault", fault)
-    told = [node.text or "" for tag in ("failure", "error") for node in junit.iter(tag)]
+    failure_texts = [node.text or "" for tag in ("failure", "error") for node in junit.iter(tag)]
     assert done.returncode == EXIT_CODES[verdict], done.stdout[-3000:]
-    assert any(cause in text for text in told), told
+    assert any(cause in text for text in failure_texts), failure_texts
 
 
 @pytest.mark.parametrize(("flag", "suite", "selected", "cause"), PLANTED, ids=[flag for flag, *_ in PLANTED])
 def test_shipped_suite_fails_for_every_planted_flag_with_mechanism(suites, flag, suite, selected, cause):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",
                          "--emulate-seed", "8", "--plant-flag", flag)
-    told = [node.text or "" for node in junit.iter("failure")]
+    failure_texts = [node.text or "" for node in junit.iter("failure")]
     assert done.returncode == EXIT_CODES["FAIL"], done.stdout[-3000:]
-    assert any(cause in text for text in told), told
+    assert any(cause in text for text in failure_texts), failure_texts
 
 
 def test_gpu_runners_page_lists_same_planted_flags():

@@ -79,23 +79,23 @@ class Suite:
         path = self.folder / "junit.xml"
         return ET.parse(path).getroot() if path.exists() else None
 
-    def kept(self):
+    def run_files(self):
         """The run folder's files, by test name; each must be whole."""
         files = self.folder.glob(".llmperf/runs/*/tests/*.json")
-        found = [json.loads(path.read_text()) for path in files]
-        return {entry["test"].split("::")[1]: entry for entry in found}
+        run_files = [json.loads(path.read_text()) for path in files]
+        return {entry["test"].split("::")[1]: entry for entry in run_files}
 
     def living(self):
         """Processes that came from this suite's folder: they share its TMPDIR."""
         mark = f"TMPDIR={self.folder}\0".encode()
-        found = {}
+        processes = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    processes[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-        return {pid: command for pid, command in found.items() if pid != os.getpid() and command}
+        return {pid: command for pid, command in processes.items() if pid != os.getpid() and command}
 
     def servers(self):
         """Pids of the stub servers that run."""

@@ -26,7 +26,7 @@ def own_mounts():
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def disk_report(tmp_path_factory):
     unshare = own_mounts()
     if unshare is None:
         pytest.skip("mounting a file system of one's own is not allowed here")
@@ -37,14 +37,14 @@ def told(tmp_path_factory):
     return json.loads(ended.stdout)
 
 
-def test_full_disk_leaves_baselines_unchanged(told):
+def test_full_disk_leaves_baselines_unchanged(disk_report):
     """Fault 62."""
     old = {"x": 0, "y": 0, "z0": 0}
-    assert told["first"] == {"said": "", "values": old}
-    failed = [attempt for attempt in told["full"] if attempt["said"]]
+    assert disk_report["first"] == {"said": "", "values": old}
+    failed = [attempt for attempt in disk_report["full"] if attempt["said"]]
     assert len(failed) >= 4
-    assert told["full"][-1]["said"] == ""
-    for number, attempt in enumerate(told["full"], start=1):
+    assert disk_report["full"][-1]["said"] == ""
+    for number, attempt in enumerate(disk_report["full"], start=1):
         if attempt["said"]:
             assert "No space left on device" in attempt["said"]
             assert "Nothing was changed" in attempt["said"]
@@ -53,12 +53,12 @@ def test_full_disk_leaves_baselines_unchanged(told):
             assert attempt["values"] == {"x": number, "y": number, "z0": 0, f"z{number}": number}
 
 
-def test_a_read_only_disk_is_read_and_not_written(told):
+def test_a_read_only_disk_is_read_and_not_written(disk_report):
     """Fault 63."""
-    assert "Read-only file system" in told["read-only"]["said"]
-    assert "Nothing was changed" in told["read-only"]["said"]
-    assert told["read-only"]["values"] == {"x": 0, "y": 0, "z0": 0}
-    assert told["last"]["said"] == ""
+    assert "Read-only file system" in disk_report["read-only"]["said"]
+    assert "Nothing was changed" in disk_report["read-only"]["said"]
+    assert disk_report["read-only"]["values"] == {"x": 0, "y": 0, "z0": 0}
+    assert disk_report["last"]["said"] == ""
 
 
 def test_no_update_of_many_writers_is_lost(tmp_path):
@@ -66,5 +66,7 @@ def test_no_update_of_many_writers_is_lost(tmp_path):
     command = [sys.executable, str(STUBS / "baseline_adder.py"), str(tmp_path), str(TIMES)]
     writers = [subprocess.Popen(command) for _ in range(WRITERS)]
     assert [writer.wait() for writer in writers] == [0] * WRITERS
-    values = {one.measurements[""].sessions[0].values("m") for one in Store(tmp_path).read_all("h200").values()}
+    values = {
+        baseline.measurements[""].sessions[0].values("m") for baseline in Store(tmp_path).read_all("h200").values()
+    }
     assert values == {(float(WRITERS * TIMES),)}

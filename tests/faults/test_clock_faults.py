@@ -23,12 +23,12 @@ STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
 def test_wall_clock_jump_does_not_change_durations(tmp_path, monkeypatch, hours):
     """Fault 47: durations come from the monotonic clock; the stamp's doubtfulness is in the record."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of the machine of its own
-    asked = 0
+    calls = 0
 
     def now():
-        nonlocal asked
-        asked += 1
-        return datetime.now(UTC) + asked * timedelta(hours=hours)
+        nonlocal calls
+        calls += 1
+        return datetime.now(UTC) + calls * timedelta(hours=hours)
 
     settings = Settings(
         engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}),
@@ -114,7 +114,7 @@ def test_times_are_utc_whatever_the_time_zone(suite, monkeypatch):
         "    perf.check(perf.measure(engine, FEW, runs=1), 'error_rate == 0')\n"
     )
     result.assert_outcomes(passed=1)
-    stamp = suite.kept()["test_x"]["measurements"][0]["runs"][0]["started_at"]
+    stamp = suite.run_files()["test_x"]["measurements"][0]["runs"][0]["started_at"]
     assert stamp.endswith("+00:00")
     assert began <= datetime.fromisoformat(stamp) <= datetime.now(UTC)
     (folder,) = suite.folder.glob(".llmperf/runs/*")

@@ -42,14 +42,14 @@ def spec(mode, **env):
 
 def left_running(launcher):
     marker = str(launcher.root / launcher.settings.cache_dir)  # the stub's argv names the model folder of this test
-    found = []
+    collected = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if marker.encode() in path.read_bytes():
-                found.append(path.parent.name)
+                collected.append(path.parent.name)
         except OSError:
             continue
-    return found
+    return collected
 
 
 def test_installations_of_one_engine_are_started_by_name(launcher, tmp_path):
@@ -58,8 +58,8 @@ def test_installations_of_one_engine_are_started_by_name(launcher, tmp_path):
     option = f"vllm:old={sys.executable} {old}"
     launcher = replace(launcher, settings=with_engine_options(launcher.settings, [option]))
     versions = []
-    for one in (spec(""), spec("").with_installation("old")):
-        server = launcher.start(one, 1)
+    for engine_spec in (spec(""), spec("").with_installation("old")):
+        server = launcher.start(engine_spec, 1)
         versions.append(server.facts["version"])
         server.stop(2.0)
     assert versions == ["stub-1", "stub-0"]

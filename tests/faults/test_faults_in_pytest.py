@@ -11,18 +11,18 @@ def test_x(engine, perf):
 """
 
 
-def one(mode, *slos, runs=1):
+def faulty_test(mode, *slos, runs=1):
     return ONE.format(mode=mode, runs=runs, slos=", ".join(map(repr, slos)))
 
 
 def only(junit, tag):
     """The one element of that tag; JUnit counts agree with it."""
-    (found,) = junit.iter(tag)
+    (node,) = junit.iter(tag)
     counted = next(junit.iter("testsuite"))
     counts = {name: int(counted.get(name)) for name in ("errors", "failures", "skipped")}
     assert sum(counts.values()) == 1
     assert counts[{"error": "errors", "failure": "failures", "skipped": "skipped"}[tag]] == 1
-    return found
+    return node
 
 
 DEATHS = """
@@ -49,7 +49,7 @@ def test_server_killed_during_run_makes_test_an_error(suite):
     for words in ("died: signal 9 (SIGKILL)", "command: ", "engine.py serve", "last words before it dies", "log: "):
         assert words in errors[0].text
     assert min(float((suite.folder / f"given-up-{attempt}").read_text()) for attempt in range(2)) <= 1.0
-    assert not any(entry["complete"] for entry in suite.kept().values())
+    assert not any(entry["complete"] for entry in suite.run_files().values())
     suite.nothing_left()
 
 
@@ -58,7 +58,7 @@ def test_hanging_server_makes_test_an_error(suite, slo):
     """Fault 25: an ERROR even where the test names the error rate, and long before a human would give up."""
     suite.settings(idle_timeout_s=4, first_byte_timeout_s=4)
     began_s = time.monotonic()
-    result, junit = suite.run(one("hangs", slo, runs=2))
+    result, junit = suite.run(faulty_test("hangs", slo, runs=2))
     assert time.monotonic() - began_s < 60
     assert result.ret == 10
     text = only(junit, "error").text
@@ -93,7 +93,7 @@ def test_run_beyond_measure_timeout_makes_test_an_error(suite):
     ],
 )
 def test_invalid_run_makes_test_an_error(suite, mode, words):
-    result, junit = suite.run(one(mode, "ttft_p50 <= 10s"))
+    result, junit = suite.run(faulty_test(mode, "ttft_p50 <= 10s"))
     assert result.ret == 10
     assert words in only(junit, "error").text
 
@@ -104,14 +104,14 @@ def test_invalid_run_makes_test_an_error(suite, mode, words):
 )
 def test_deviation_of_judged_metric_is_a_fail_instead_of_error(suite, mode, slo):
     """A deviation of a metric that the test names is a FAIL, not an ERROR."""
-    result, junit = suite.run(one(mode, slo))
+    result, junit = suite.run(faulty_test(mode, slo))
     assert result.ret == 1
     assert slo.split()[0] in only(junit, "failure").text
 
 
 def test_chunks_that_came_together_are_no_evidence_for_gaps(suite):
     """The same run is evidence for what needs no gaps."""
-    gaps, no_gaps = one("coalesces", "itl_p50 <= 10s"), one("coalesces", "error_rate == 0")
+    gaps, no_gaps = faulty_test("coalesces", "itl_p50 <= 10s"), faulty_test("coalesces", "error_rate == 0")
     result, junit = suite.run(gaps + no_gaps.replace("test_x", "test_y"))
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 10
@@ -160,7 +160,7 @@ def test_late_load_generator_makes_test_an_error(suite):
 def test_short_answers_in_warm_up_are_an_error(suite, monkeypatch):
     """Fault 43 in the warm-up already."""
     monkeypatch.setenv("STUB_AFTER", "0")
-    result, junit = suite.run(one("short", "error_rate == 0"))
+    result, junit = suite.run(faulty_test("short", "error_rate == 0"))
     assert result.ret == 10
     assert "A warm-up request failed: wrong length" in only(junit, "error").text
 
@@ -182,7 +182,7 @@ def test_flag_that_server_ignores_makes_test_an_error(suite):
 )
 def test_few_requests_cannot_pass_p99_slo_but_can_fail(suite, slo, code, tag):
     """Fault 42: 12 requests prove no p99, however good they are; they may well disprove it."""
-    result, junit = suite.run(one("", slo))
+    result, junit = suite.run(faulty_test("", slo))
     assert result.ret == code
     assert only(junit, tag) is not None
 
@@ -190,8 +190,8 @@ def test_few_requests_cannot_pass_p99_slo_but_can_fail(suite, slo, code, tag):
 def test_missing_counters_affect_only_tests_that_judge_counters(suite):
     """Fault 45."""
     result, junit = suite.run(
-        one("no-metrics", "error_rate == 0", "preemptions == 0")
-        + one("no-metrics", "error_rate == 0").replace("test_x", "test_y")
+        faulty_test("no-metrics", "error_rate == 0", "preemptions == 0")
+        + faulty_test("no-metrics", "error_rate == 0").replace("test_x", "test_y")
     )
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 10

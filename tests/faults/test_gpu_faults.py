@@ -46,16 +46,16 @@ def measured(suite, monkeypatch):
 
     def measured(body="pass", *args, runs=1):
         result, junit = suite.run(SUITE.format(body=body, runs=runs), "-m", "h200", *args)
-        told = "" if junit is None else "".join(node.text or "" for node in junit.iter("error"))
-        return result, told, suite.kept().get("test_x")
+        error_text = "" if junit is None else "".join(node.text or "" for node in junit.iter("error"))
+        return result, error_text, suite.run_files().get("test_x")
 
     return measured
 
 
 def test_a_healthy_gpu_is_in_the_run_file(measured, suite):
-    result, _, kept = measured("gpu.power_mw = 650_000; gpu.reasons = 0x4  # sw power cap: an H200 under load")
+    result, _, run_file = measured("gpu.power_mw = 650_000; gpu.reasons = 0x4  # sw power cap: an H200 under load")
     assert result.ret == 0
-    (run,) = kept["measurements"][0]["runs"]
+    (run,) = run_file["measurements"][0]["runs"]
     table = run["gpu"]
     assert len(table["at_ns"]) >= 2
     assert table["at_ns"] == sorted(table["at_ns"])
@@ -79,11 +79,11 @@ def test_a_healthy_gpu_is_in_the_run_file(measured, suite):
 )
 def test_foreign_process_on_gpu_makes_test_an_error(measured, body):
     """Fault 68, during the run: the pid and the user are named, and no baseline takes it."""
-    result, told, kept = measured(body)
+    result, error_text, run_file = measured(body)
     assert result.ret == 10
-    assert "the GPU was contended: pid " in told
-    assert "of GPU 0" in told
-    assert kept["measurements"][0]["runs"][0]["contended"].startswith("pid ")
+    assert "the GPU was contended: pid " in error_text
+    assert "of GPU 0" in error_text
+    assert run_file["measurements"][0]["runs"][0]["contended"].startswith("pid ")
 
 
 def test_an_idle_context_of_a_monitor_is_no_competitor(measured):
@@ -93,9 +93,9 @@ def test_an_idle_context_of_a_monitor_is_no_competitor(measured):
 
 def test_hidden_process_ids_are_reported(measured):
     """The driver lists no process of this session, so foreign processes cannot be recognized. The summary says so."""
-    result, _, kept = measured("gpu.processes = {4_000_000: 70 << 30}")
+    result, _, run_file = measured("gpu.processes = {4_000_000: 70 << 30}")
     assert result.ret == 0
-    assert kept["measurements"][0]["runs"][0]["gpu_state"]["pids_visible"] is False
+    assert run_file["measurements"][0]["runs"][0]["gpu_state"]["pids_visible"] is False
     result.stdout.fnmatch_lines(["*process ids are not this container's*"])
 
 
@@ -112,10 +112,10 @@ def test_missing_driver_facts_are_reported(measured, body, line):
 def test_gpu_memory_in_use_before_start_makes_test_an_error(measured, monkeypatch):
     """Faults 68 and 69: a stranger, or a server whose memory never comes back."""
     monkeypatch.setenv("FAKE_USED", "30000")
-    result, _, kept = measured()
+    result, _, run_file = measured()
     assert result.ret == 10
     result.stdout.fnmatch_lines(["*GPU 0 has 30,000 MiB in use, by a process that cannot be seen from here, after *"])
-    assert (kept["complete"], kept["measurements"]) == (False, [])
+    assert (run_file["complete"], run_file["measurements"]) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_gpu_memory_in_use_before_start_makes_test_an_error(measured, monkeypatc
 )
 def test_throttled_gpu_makes_test_an_error(measured, reasons, name):
     """Fault 70."""
-    result, told, _ = measured(f"gpu.reasons = {reasons}; gpu.temperature_c = 91")
+    result, error_text, _ = measured(f"gpu.reasons = {reasons}; gpu.temperature_c = 91")
     assert result.ret == 10
-    assert f"the GPU was throttled ({name}" in told
-    assert "up to 91 °C" in told
+    assert f"the GPU was throttled ({name}" in error_text
+    assert "up to 91 °C" in error_text
 
 
 def test_settings_are_part_of_the_fingerprint(measured):
     """Fault 71."""
-    _, _, kept = measured()
-    conditions = kept["measurements"][0]["conditions"]
+    _, _, run_file = measured()
+    conditions = run_file["measurements"][0]["conditions"]
     assert {name.removeprefix("gpu."): value for name, value in conditions.items() if name.startswith("gpu.")} == {
         "persistence": "on", "ecc": "on", "mig": "off", "power_limit_mw": "700000",
         "application_sm_clock_mhz": "1980", "application_memory_clock_mhz": "3201",
@@ -143,41 +143,43 @@ def test_settings_are_part_of_the_fingerprint(measured):
 
 def test_partitioned_gpu_makes_test_an_error(measured):
     """Fault 71."""
-    result, told, _ = measured("gpu.mig = True")
+    result, error_text, _ = measured("gpu.mig = True")
     assert result.ret == 10
-    assert "GPU 0 (NVIDIA H200) is partitioned (MIG)" in told
+    assert "GPU 0 (NVIDIA H200) is partitioned (MIG)" in error_text
 
 
 def test_power_limit_changed_between_runs_makes_test_an_error(measured):
     """Fault 71: somebody lowers the limit."""
-    result, told, _ = measured("after_next('nvmlShutdown', lambda: setattr(gpu, 'power_limit_mw', 400_000))", runs=3)
+    result, error_text, _ = measured(
+        "after_next('nvmlShutdown', lambda: setattr(gpu, 'power_limit_mw', 400_000))", runs=3
+    )
     assert result.ret == 10
-    assert "power_limit_mw 700000 → 400000" in told
+    assert "power_limit_mw 700000 → 400000" in error_text
 
 
 @pytest.mark.parametrize("body", ["fake.broken = {'nvmlInit'}", "fake.gpus.clear()"])
 def test_failing_driver_removes_telemetry_but_keeps_run(measured, body):
     """Fault 72."""
-    result, _, kept = measured(body)
+    result, _, run_file = measured(body)
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*the GPUs were not watched: *"])
-    assert kept["measurements"][0]["runs"][0]["gpu_state"]["problem"]
+    assert run_file["measurements"][0]["runs"][0]["gpu_state"]["problem"]
 
 
 def test_hanging_driver_removes_telemetry_but_keeps_run(measured):
     """Fault 72: said once, and not asked again."""
-    result, _, kept = measured("fake.answering.clear()", runs=2)
+    result, _, run_file = measured("fake.answering.clear()", runs=2)
     assert result.ret == 0
     assert result.stdout.str().count("did not answer") == 1
-    for run in kept["measurements"][0]["runs"]:
+    for run in run_file["measurements"][0]["runs"]:
         assert "did not answer" in run["gpu_state"]["problem"]
         assert run["gpu"]["at_ns"] == []
 
 
 def test_fields_that_a_driver_does_not_support_are_unknown(measured):
-    result, _, kept = measured("fake.unsupported = {'nvmlDeviceGetPowerUsage', 'nvmlDeviceGetProcessUtilization'}")
+    result, _, run_file = measured("fake.unsupported = {'nvmlDeviceGetPowerUsage', 'nvmlDeviceGetProcessUtilization'}")
     assert result.ret == 0
-    table = kept["measurements"][0]["runs"][0]["gpu"]
+    table = run_file["measurements"][0]["runs"][0]["gpu"]
     assert set(table["power_w"]) == {None}
     assert set(table["sm_clock_mhz"]) == {1980}
 
@@ -195,9 +197,9 @@ def test_fields_that_a_driver_does_not_support_are_unknown(measured):
 )
 def test_gpu_hardware_error_makes_test_an_error(measured, body, sentence):
     """Fault 73."""
-    result, told, _ = measured(body)
+    result, error_text, _ = measured(body)
     assert result.ret == 10
-    assert sentence in told
+    assert sentence in error_text
 
 
 def test_gpu_hidden_by_environment_does_not_count_for_gpus_marker(suite, measured, monkeypatch):

@@ -29,7 +29,7 @@ NOTHING = {"measurements": []}
 
 
 def second(suite):
-    return suite.kept().get("test_second")
+    return suite.run_files().get("test_second")
 
 
 # Moment → mode and speed of the second server, and how the moment shows from outside.
@@ -51,15 +51,15 @@ def at(moment, suite, *args):
 
 
 def assert_first_whole_second_partial(suite, moment):
-    kept = suite.kept()
-    assert kept["test_first"]["complete"]
-    assert kept["test_first"]["measurements"][0]["complete"]
-    assert ("test_second" in kept) == (moment != "start-up")
+    run_file = suite.run_files()
+    assert run_file["test_first"]["complete"]
+    assert run_file["test_first"]["measurements"][0]["complete"]
+    assert ("test_second" in run_file) == (moment != "start-up")
     if moment != "start-up":
-        assert not kept["test_second"]["complete"]
-        assert not any(measurement["complete"] for measurement in kept["test_second"]["measurements"])
+        assert not run_file["test_second"]["complete"]
+        assert not any(measurement["complete"] for measurement in run_file["test_second"]["measurements"])
     if moment == "mid-run":
-        assert 0 < len(kept["test_second"]["measurements"][0]["runs"]) < 1000
+        assert 0 < len(run_file["test_second"]["measurements"][0]["runs"]) < 1000
 
 
 @MEASURING
@@ -93,9 +93,9 @@ def test_watchdog_reports_process_exit_inside_test(suite):
     suite.nothing_left()
     words = f"pytest (pid {process.pid}) ended without verdict"
     suite.until(lambda: words in suite.output())
-    (told,) = suite.folder.glob(".llmperf/runs/*/ended_without_verdict.txt")
-    assert words in told.read_text()
-    assert not suite.kept()["test_first"]["complete"]
+    (note,) = suite.folder.glob(".llmperf/runs/*/ended_without_verdict.txt")
+    assert words in note.read_text()
+    assert not suite.run_files()["test_first"]["complete"]
 
 
 def test_interrupt_at_startup_leaves_no_process_and_no_results(suite):
@@ -108,7 +108,7 @@ def test_interrupt_at_startup_leaves_no_process_and_no_results(suite):
             process.wait(5)
     assert process.returncode != 0
     suite.nothing_left(0.5)
-    assert not suite.kept()
+    assert not suite.run_files()
 
 
 @MEASURING

@@ -27,7 +27,7 @@ GOOD = streamed(EVENTS)
 
 def worker_pids():
     """Load processes that this process started."""
-    found = []
+    collected = []
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes()
@@ -35,8 +35,8 @@ def worker_pids():
         except (OSError, IndexError):
             continue
         if parent == os.getpid() and b"pytest_llmperf.load.worker" in command:
-            found.append(int(entry.name))
-    return found
+            collected.append(int(entry.name))
+    return collected
 
 
 def state_of(pid):
@@ -85,10 +85,10 @@ def test_requests_after_server_death_fail_within_one_second():
 
 def test_server_that_never_accepts_is_a_connect_timeout():
     """Fault 36: a full backlog leaves a connection half open."""
-    with socket.socket() as listener, socket.socket() as one, socket.socket() as two:
+    with socket.socket() as listener, socket.socket() as item, socket.socket() as two:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
-        for filler in (one, two):
+        for filler in (item, two):
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
         plan = LoadPlan(

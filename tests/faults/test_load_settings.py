@@ -21,7 +21,7 @@ def test_x(engine, perf):
 
 
 def only_run(suite):
-    (measurement,) = suite.kept()["test_x"]["measurements"]
+    (measurement,) = suite.run_files()["test_x"]["measurements"]
     (run,) = measurement["runs"]
     return measurement, run
 

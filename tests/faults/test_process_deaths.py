@@ -333,11 +333,13 @@ def test_survivors_are_named(started, tmp_path):
     """No process survives SIGKILL on this machine, so the test inserts a report with a survivor."""
     server = started()
     report = server.stop()
-    own = tree.identity_of(os.getpid())
+    identity = tree.identity_of(os.getpid())
     from pytest_llmperf.process.reaped import Reaped, StopReport
 
-    server._report = StopReport(report.tag, "stop", survivors=(Reaped(own.pid, own.starttime, "x", "alive", True),))
-    with pytest.raises(StopFailed, match=str(own.pid)):
+    server._report = StopReport(
+        report.tag, "stop", survivors=(Reaped(identity.pid, identity.starttime, "x", "alive", True),)
+    )
+    with pytest.raises(StopFailed, match=str(identity.pid)):
         server.stop()
     server._report = report
 

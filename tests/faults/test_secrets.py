@@ -57,8 +57,8 @@ def canaries(monkeypatch):
 
 def left_behind(suite, measured=True):
     """Every file that the run wrote, by its path."""
-    own = {"test_it.py", "stubbed.py"}
-    paths = [path for path in suite.folder.rglob("*") if path.is_file() and path.name not in own]
+    suite_files = {"test_it.py", "stubbed.py"}
+    paths = [path for path in suite.folder.rglob("*") if path.is_file() and path.name not in suite_files]
     artefacts = [path for path in paths if "__pycache__" not in path.parts]
     return {str(path.relative_to(suite.folder)): readable(path, measured) for path in artefacts}
 
@@ -70,12 +70,12 @@ def readable(path, measured):
         return gzip.decompress(data)
     packed = re.findall(rb'data-packed="([^"]+)"', data)
     assert packed or not measured or path.name != "report.html"
-    return b"\n".join([data, *(gzip.decompress(base64.b64decode(one)) for one in packed)])
+    return b"\n".join([data, *(gzip.decompress(base64.b64decode(text)) for text in packed)])
 
 
 def secrets_in(data):
-    known = [text for value in (TOKEN, KEY, PASSWORD) for text in spellings(value) if text.encode() in data]
-    return known + re.findall(rb"(?i)shaped-?canary-?\d", data)
+    secrets = [text for value in (TOKEN, KEY, PASSWORD) for text in spellings(value) if text.encode() in data]
+    return secrets + re.findall(rb"(?i)shaped-?canary-?\d", data)
 
 
 @pytest.mark.parametrize(("mode", "code"), [("", 0), ("dies", 10), ("asserts", 1)])
@@ -89,15 +89,15 @@ def test_secrets_of_an_engine_stay_inside(suite, canaries, mode, code):
     assert [path for path in logs if path.endswith("server.log")]
     assert any("runs/" in path for path in files)
     assert any(path.startswith("baselines/") and path.endswith(".json") for path in files) == (mode == "")
-    assert {path: found for path, data in files.items() if (found := secrets_in(data))} == {}
+    assert {path: secrets for path, data in files.items() if (secrets := secrets_in(data))} == {}
     assert not secrets_in(result.stdout.str().encode() + result.stderr.str().encode())
 
 
 def test_a_password_in_an_address_stays_inside(suite, canaries):
     result, _ = suite.run(USERINFO)
     assert result.ret != 0
-    found = {path: found for path, data in left_behind(suite).items() if (found := secrets_in(data))}
-    assert found == {}
+    leaks = {path: leaks for path, data in left_behind(suite).items() if (leaks := secrets_in(data))}
+    assert leaks == {}
     assert not secrets_in(result.stdout.str().encode())
 
 
@@ -130,7 +130,7 @@ def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, m
     files = left_behind(suite, measured=not mode)
     assert ("Incorrect API key: ***" if mode else "header.Authorization=key-env:CANARY_1") in shown
     assert any("runs/" in path for path in files)
-    assert {path: found for path, data in files.items() if (found := secrets_in(data))} == {}
+    assert {path: secrets for path, data in files.items() if (secrets := secrets_in(data))} == {}
     assert not secrets_in(shown.encode() + result.stderr.str().encode())
 
 

@@ -38,7 +38,7 @@ def test_xdist_workers_share_machine_in_sequence(suite, dist):
     result.assert_outcomes(passed=6)
     assert result.ret == 0
     assert len(list(junit.iter("testcase"))) == 6
-    assert len(suite.kept()) == 6
+    assert len(suite.run_files()) == 6
     suite.nothing_left(0.5)
 
 
@@ -64,6 +64,6 @@ def test_a_killed_worker_leaves_the_machine_to_the_others(suite):
     suite.nothing_left()
     assert "crashed while running" in suite.output()
     assert "1 failed, 3 passed" in suite.output()
-    assert all(entry["complete"] for entry in suite.kept().values())
+    assert all(entry["complete"] for entry in suite.run_files().values())
     cases = {case.get("name"): [child.tag for child in case] for case in suite.junit().iter("testcase")}
     assert [name for name, tags in cases.items() if "failure" in tags or "error" in tags] == ["test_x[0]"]

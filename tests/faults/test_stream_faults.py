@@ -47,12 +47,12 @@ def test_hang_after_some_tokens_is_a_timeout_of_that_request():
     assert after.ok
 
 
-@pytest.mark.parametrize("kept", [0, 2, 4, 5])
-def test_close_without_done_is_truncated_never_a_short_success(kept):
+@pytest.mark.parametrize("expected", [0, 2, 4, 5])
+def test_close_without_done_is_truncated_never_a_short_success(expected):
     """Fault 27."""
-    replayed = outcomes([*streamed(EVENTS[:kept], end="open"), Close()], GOOD)
+    replayed = outcomes([*streamed(EVENTS[:expected], end="open"), Close()], GOOD)
     assert replayed.record.outcome is Outcome.TRUNCATED
-    assert len(replayed.record.arrivals_ns) == min(kept, 4)
+    assert len(replayed.record.arrivals_ns) == min(expected, 4)
     assert replayed.records[1].ok
 
 
@@ -172,8 +172,8 @@ def test_first_byte_idle_and_total_limits_apply_separately(script, ending):
 
 def test_body_above_limit_is_a_failed_request():
     """Fault 37."""
-    endless = [Send(STREAM_HEAD)] + [Send(http_chunk(b": " + b"x" * 65_536 + b"\n"))] * 64 + [Hang()]
-    replayed = outcomes(endless, GOOD, limits=StreamLimits(response_bytes=1_000_000))
+    unending = [Send(STREAM_HEAD)] + [Send(http_chunk(b": " + b"x" * 65_536 + b"\n"))] * 64 + [Hang()]
+    replayed = outcomes(unending, GOOD, limits=StreamLimits(response_bytes=1_000_000))
     assert replayed.replay.exchanges[0].ending is Ending.TOO_LARGE
     assert replayed.record.outcome is Outcome.MALFORMED
     assert replayed.record.detail.startswith("response too large")

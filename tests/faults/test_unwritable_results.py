@@ -27,8 +27,8 @@ def test_full_disk_makes_test_an_error_and_leaves_no_partial_file(suite):
     result, junit = suite.run(FULL)
     assert result.ret == 10
     assert len(list(junit.iter("error"))) == 1  # whoever meets it first: the load process, or we
-    (kept,) = suite.kept().values()
-    assert len(kept["measurements"][0]["runs"]) == 3
+    (run_file,) = suite.run_files().values()
+    assert len(run_file["measurements"][0]["runs"]) == 3
     assert not list(suite.folder.glob(".llmperf/runs/*/tests/*.tmp"))
     suite.nothing_left()
 

@@ -84,7 +84,7 @@ def test_slower_engine_fails_against_stored_baseline(emulate):
         assert result.ret == 0
     result.stdout.fnmatch_lines(["baselines: 1 changed", "*tpot_mean * 3 sessions"])
     assert len(emulate.stored()["sessions"]) == 3
-    before = emulate.path.read_bytes()
+    earlier_content = emulate.path.read_bytes()
     result, _ = emulate("--emulate-seed", "4")
     assert result.ret == 0
     result, junit = emulate("--emulate-seed", "5", "--emulate-fault", "step_time=+10%")
@@ -93,7 +93,7 @@ def test_slower_engine_fails_against_stored_baseline(emulate):
     assert junit.find(".//failure") is not None
     result, _ = emulate("--emulate-seed", "6", "--emulate-fault", "step_time=-10%")
     assert result.ret == 0
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
 
 
 def test_seeds_are_not_sent_again_if_cache_is_kept(emulate):
@@ -124,12 +124,12 @@ def test_cause_of_invalid_runs_is_shown_once(emulate):
 def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
-    before = emulate.path.read_bytes()
+    earlier_content = emulate.path.read_bytes()
     slower = ("--update-baselines", "--emulate-fault", "step_time=+10%")
     result, _ = emulate(*slower)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["baselines: 1 refused"])
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
     result, _ = emulate(*slower, "--llmperf-accept", "larger vocabulary")
     result.stdout.fnmatch_lines(["baselines: 1 changed"])
     assert emulate.stored()["sessions"][-1]["accepted"] == "larger vocabulary"
@@ -197,10 +197,10 @@ def test_setting_with_field_of_other_class_is_refused_before_any_test(emulate, p
 
 def test_update_of_missing_baselines_keeps_existing_file(emulate):
     emulate("--update-baselines-new")
-    before = emulate.path.read_bytes()
+    earlier_content = emulate.path.read_bytes()
     result, _ = emulate("--update-baselines-new", "--emulate-seed", "7")
     result.stdout.fnmatch_lines(["baselines: 1 kept"])
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
 
 
 def test_created_baseline_is_followed_by_advice_to_commit(emulate):
@@ -304,7 +304,10 @@ def test_taking_run_folders_stores_same_baseline_as_direct_update(emulate, pytes
     assert result.ret == 0
     result.stdout.fnmatch_lines(["baselines: 1 created", "baselines: 1 changed", "*2 sessions*"])
     taken = emulate.stored()
-    assert [one["id"] in folder.name for one, folder in zip(taken["sessions"], folders, strict=True)] == [True, True]
+    assert [session["id"] in folder.name for session, folder in zip(taken["sessions"], folders, strict=True)] == [
+        True,
+        True,
+    ]
     emulate.path.unlink()
     for seed in "12":
         emulate("--update-baselines", "--emulate-seed", seed)
@@ -315,26 +318,26 @@ def test_taking_run_folders_stores_same_baseline_as_direct_update(emulate, pytes
 
 def test_taking_same_run_folder_twice_keeps_baseline(emulate, pytester):
     emulate("--update-baselines-new")
-    before = emulate.path.read_bytes()
+    earlier_content = emulate.path.read_bytes()
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
     result = take(pytester, folder)
     result.stdout.fnmatch_lines(["baselines: 1 kept", "*stored already*"])
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
 
 
 def test_refused_session_is_taken_with_accept_reason(emulate, pytester):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
-    before = emulate.path.read_bytes()
-    known = set(Path(pytester.path, ".llmperf/runs").iterdir())
+    earlier_content = emulate.path.read_bytes()
+    earlier_folders = set(Path(pytester.path, ".llmperf/runs").iterdir())
     emulate("--emulate-fault", "step_time=+10%")
-    (slower,) = set(Path(pytester.path, ".llmperf/runs").iterdir()) - known
+    (slower,) = set(Path(pytester.path, ".llmperf/runs").iterdir()) - earlier_folders
     result = take(pytester, slower)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["baselines: 1 refused", "*FAIL*"])
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
     assert take(pytester, slower, "--new").ret == 0
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
     assert take(pytester, slower, "--accept", "larger vocabulary").ret == 0
     assert emulate.stored()["sessions"][-1]["accepted"] == "larger vocabulary"
 
@@ -360,8 +363,8 @@ def test_pass_shows_smallest_detectable_change(emulate, pytester, stored_checks)
         emulate("--update-baselines", "--emulate-seed", seed)
     result, junit = emulate("--emulate-seed", "4")
     assert result.ret == 0
-    told = r"PASS +test_decode\[h200\] +[\d.]+ → [\d.]+ ms, [+-][\d.]+ %  baseline itl_p50 \(≤ \+5.0 %"
-    result.stdout.re_match_lines([told])
+    pattern = r"PASS +test_decode\[h200\] +[\d.]+ → [\d.]+ ms, [+-][\d.]+ %  baseline itl_p50 \(≤ \+5.0 %"
+    result.stdout.re_match_lines([pattern])
     run_file = sorted(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"))[-1]
     basis = {check["metric"]: check["n"] for check in json.loads(run_file.read_text())["checks"]}
     assert "smallest detectable change +" in basis["tpot_mean"]
@@ -372,13 +375,13 @@ def test_pass_shows_smallest_detectable_change(emulate, pytester, stored_checks)
 
 def test_update_of_missing_baselines_keeps_incomparable_baseline(emulate):
     emulate("--update-baselines-new")
-    before = emulate.path.read_bytes()
+    earlier_content = emulate.path.read_bytes()
     result, _ = emulate("--update-baselines-new", "-rs", length=4096)
     assert result.ret == 11
     result.stdout.fnmatch_lines(["*engine.max_model_len: 8192 stored, 4096 now*"])
     result, _ = emulate("--update-baselines-new", "--llmperf-missing-baseline", "fail", length=4096)
     assert result.ret == 1
-    assert emulate.path.read_bytes() == before
+    assert emulate.path.read_bytes() == earlier_content
 
 
 @pytest.mark.parametrize("hidden_by", ["folder", "ignore", "lf", "importorskip"])

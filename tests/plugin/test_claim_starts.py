@@ -33,22 +33,22 @@ def claim(run, pytester):
 
 @pytest.mark.parametrize("mechanism", ["kv_blocks(a) >= 1000000000", "eager(a) == 1"])
 def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
-    result, kept = claim(f'mechanism=["{mechanism}", "kv_blocks(b) >= 1"]')
+    result, run_file = claim(f'mechanism=["{mechanism}", "kv_blocks(b) >= 1"]')
     assert result.ret == 1
-    assert [side["side"] for side in kept["measurements"]] == ["a"]
-    assert kept["claims"][0]["b"] is None
-    check, against = kept["checks"]
+    assert [side["side"] for side in run_file["measurements"]] == ["a"]
+    assert run_file["claims"][0]["b"] is None
+    check, comparison = run_file["checks"]
     assert (check["subject"], check["verdict"]) == (mechanism, "FAIL")
     assert check["facts"]["unmeasured_side"] == "B"
     assert "side B was therefore not measured" in check["reason"]
-    assert against["verdict"] == "NO_BASELINE"  # what it cost is told all the same
+    assert comparison["verdict"] == "NO_BASELINE"  # what it cost is told all the same
 
 
 def test_mechanism_check_on_side_b_is_judged_after_both_sides(claim):
-    result, kept = claim('mechanism="eager(b) == 1"', compared=False)
+    result, run_file = claim('mechanism="eager(b) == 1"', compared=False)
     assert result.ret == 1
-    assert [side["side"] for side in kept["measurements"]] == ["a", "b"]
-    cause, claimed, *_ = kept["checks"]
+    assert [side["side"] for side in run_file["measurements"]] == ["a", "b"]
+    cause, claimed, *_ = run_file["checks"]
     assert (cause["verdict"], claimed["verdict"]) == ("FAIL", "PASS")  # what both sides showed is told
     assert "was not measured" not in cause["reason"]
 
@@ -58,32 +58,32 @@ SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that 
 
 def test_undecided_comparison_after_a_claim_starts_the_candidate_again(claim):
     claim("", "--update-baselines-new")
-    _, kept = claim("", SLOWER)
-    a, b = ([(run["start_id"], run["block"], run["seed"]) for run in side["runs"]] for side in kept["measurements"])
+    _, run_file = claim("", SLOWER)
+    a, b = ([(run["start_id"], run["block"], run["seed"]) for run in side["runs"]] for side in run_file["measurements"])
     assert a == [(1, 1, 0), (1, 1, 1), (1, 1, 2)] + [(3, None, seed) for seed in (0, 1, 2, 0, 1)]
     assert b == [(2, 2, 2), (2, 2, 1), (2, 2, 0)]
-    assert kept["checks"][0]["n"].startswith("3 pairs")
+    assert run_file["checks"][0]["n"].startswith("3 pairs")
 
 
 def test_undecided_claim_continues_seed_order_of_both_sides(claim):
     equal = {"slow": 512, "claimed": 1}
     claim("", "--update-baselines-new", "--llmperf-accept=open on purpose", **equal)
-    _, kept = claim("", SLOWER, **equal)
-    a, b = kept["measurements"]
+    _, run_file = claim("", SLOWER, **equal)
+    a, b = run_file["measurements"]
     pairs = [[run["seed"] for run in side["runs"] if run["block"]] for side in (a, b)]
     assert pairs == [[0, 1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 0, 5, 4, 3, 8, 7, 6]]
-    assert kept["checks"][0]["n"].startswith("9 pairs")
+    assert run_file["checks"][0]["n"].startswith("9 pairs")
 
 
 def test_extension_limit_of_zero_prevents_further_runs(claim):
     """Three runs a side on one start, whatever stays open, and no start of the candidate for the baseline."""
     equal = {"slow": 512, "claimed": 1}
-    result, kept = claim("", "--llmperf-extension-limit=0", compared=False, **equal)
+    result, run_file = claim("", "--llmperf-extension-limit=0", compared=False, **equal)
     assert result.ret == 11
-    assert [[run["seed"] for run in side["runs"]] for side in kept["measurements"]] == [[0, 1, 2], [2, 1, 0]]
+    assert [[run["seed"] for run in side["runs"]] for side in run_file["measurements"]] == [[0, 1, 2], [2, 1, 0]]
     claim("", "--update-baselines-new")
-    _, kept = claim("", SLOWER, "--llmperf-extension-limit=0")
-    assert [len(side["runs"]) for side in kept["measurements"]] == [3, 3]
+    _, run_file = claim("", SLOWER, "--llmperf-extension-limit=0")
+    assert [len(side["runs"]) for side in run_file["measurements"]] == [3, 3]
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "soon"])

@@ -53,8 +53,8 @@ def test_emulated_suite_passes_and_labels_all_results_as_emulated(emulate, pytes
     assert properties(suite.find("properties"))["llmperf.emulated"] == "emulated h200, virtual time"
     (case,) = [case for case in junit.iter("testcase") if case.get("name") == "test_slo[h200]"]
     assert properties(case)["llmperf.hardware"] == "emulated h200"
-    (kept,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*test_slo*.json")
-    assert json.loads(kept.read_text())["measurements"][0]["conditions"]["hardware"] == "emulated h200"
+    (run_file,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*test_slo*.json")
+    assert json.loads(run_file.read_text())["measurements"][0]["conditions"]["hardware"] == "emulated h200"
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others(emulate):

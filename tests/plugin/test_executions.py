@@ -63,19 +63,19 @@ def properties(junit, case=-1):
 
 @pytest.mark.parametrize("args", [["--reruns=1"], ["--reruns=1", "-n", "2"]], ids=["plain", "xdist"])
 def test_rerun_pools_runs_of_both_executions_and_is_reported(execute, args):
-    result, junit, (kept,) = execute(FAILS_AT_FIRST, *args)
+    result, junit, (run_file,) = execute(FAILS_AT_FIRST, *args)
     assert result.ret == 12
     result.stdout.fnmatch_lines(["*llmperf: not failed only after a failure*", "*::test_it: FAIL, then PASS"])
-    found = properties(junit)
-    assert found["llmperf.executions"] == "execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"
-    assert found["llmperf.verdict"] == "PASS"
+    property_by_name = properties(junit)
+    assert property_by_name["llmperf.executions"] == "execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"
+    assert property_by_name["llmperf.verdict"] == "PASS"
     names = [node.get("name") for node in list(junit.iter("testcase"))[-1].iter("property")]
     assert len(names) == len(set(names))  # nothing of the first execution is told twice
-    (measurement,) = kept["measurements"]
+    (measurement,) = run_file["measurements"]
     assert [(run["execution"], run["seed"]) for run in measurement["runs"]] == [
         (1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5),
     ]  # fmt: skip
-    (earlier,) = kept["earlier"]
+    (earlier,) = run_file["earlier"]
     assert (earlier["ended"], earlier["measurements"]) == ("FAIL", [])
     assert earlier["checks"][0]["verdict"] == "FAIL"
 
@@ -93,21 +93,21 @@ def test_an_execution_that_was_an_error_is_kept_and_not_pooled(execute):
         raise ServerDied("gone")
     perf.check(run, "error_rate == 0")
 """
-    result, junit, (kept,) = execute(body, "--reruns=1")
+    result, junit, (run_file,) = execute(body, "--reruns=1")
     assert result.ret == 12
     assert "execution 1: ERROR, 0 of its 3 runs count" in properties(junit)["llmperf.executions"]
-    assert [run["execution"] for run in kept["measurements"][0]["runs"]] == [2, 2, 2]
-    (earlier,) = kept["earlier"]
+    assert [run["execution"] for run in run_file["measurements"][0]["runs"]] == [2, 2, 2]
+    (earlier,) = run_file["earlier"]
     assert earlier["error"] == "gone"
     assert [run["seed"] for run in earlier["measurements"][0]["runs"]] == [0, 1, 2]
 
 
 def test_other_conditions_are_not_pooled(execute):
     suite = SUITE.replace("measure(ENGINE", 'measure(vllm("llama-3.1-8b", max_num_seqs=8 * number)')
-    result, junit, (kept,) = execute(FAILS_AT_FIRST, "--reruns=1", suite=suite)
+    result, junit, (run_file,) = execute(FAILS_AT_FIRST, "--reruns=1", suite=suite)
     assert result.ret == 12
     assert "0 of its 3 runs count" in properties(junit)["llmperf.executions"]
-    assert len(kept["measurements"][0]["runs"]) == len(kept["earlier"][0]["measurements"][0]["runs"]) == 3
+    assert len(run_file["measurements"][0]["runs"]) == len(run_file["earlier"][0]["measurements"][0]["runs"]) == 3
 
 
 def test_hidden_first_execution_still_counts_as_fail(execute, pytester):
@@ -120,19 +120,19 @@ def test_hidden_first_execution_still_counts_as_fail(execute, pytester):
 
 def test_a_fail_that_all_runs_still_show_stands(execute):
     """The second execution alone is given twice: pooled with the first it fails as before."""
-    result, junit, (kept,) = execute('perf.check(run, "ttft_p50 <= 1ms")', "--reruns=1")
+    result, junit, (run_file,) = execute('perf.check(run, "ttft_p50 <= 1ms")', "--reruns=1")
     assert result.ret == 1
-    assert len(kept["measurements"][0]["runs"]) == 6
+    assert len(run_file["measurements"][0]["runs"]) == 6
     assert "execution 2: FAIL" in properties(junit)["llmperf.executions"]
 
 
 def test_copies_of_one_test_are_one_test(execute, pytester):
     """pytest-repeat gives each copy a separate id. The copies pool their runs in a common run file and baseline."""
     body = 'perf.check(run, "error_rate == 0"); perf.compare_with_baseline(run)'
-    result, _, (kept,) = execute(body, "--count=2", "--update-baselines")
+    result, _, (run_file,) = execute(body, "--count=2", "--update-baselines")
     result.assert_outcomes(passed=2)
-    assert kept["test"].endswith("::test_it")
-    assert len(kept["measurements"][0]["runs"]) == 6
+    assert run_file["test"].endswith("::test_it")
+    assert len(run_file["measurements"][0]["runs"]) == 6
     path = Path(pytester.path, "baselines/emulated-h200/it/test_it.json")
     (session,) = json.loads(path.read_text())["measurements"][""]["sessions"]
     assert [seed for seed, _ in session["runs"]] == [0, 1, 2, 0, 1, 2]
@@ -162,11 +162,11 @@ def test_rerun_with_baseline_repeats_seeds_and_pools_runs(execute):
     body = 'perf.compare_with_baseline(run); assert number != 4'
     result, _, files = execute(body, "--reruns=1", "--emulate-seed=4")
     assert result.ret == 12
-    (kept,) = [file for file in files if file["earlier"]]
-    assert {run["seed"] for run in kept["measurements"][0]["runs"]} == {0, 1, 2}
-    assert len(kept["measurements"][0]["runs"]) == 6
-    assert "6 runs against 9 of 3 sessions" in kept["checks"][-1]["n"]
-    assert kept["checks"][-1]["interval"].startswith("96.5 % CI")  # half of the error, spread over looks
+    (run_file,) = [file for file in files if file["earlier"]]
+    assert {run["seed"] for run in run_file["measurements"][0]["runs"]} == {0, 1, 2}
+    assert len(run_file["measurements"][0]["runs"]) == 6
+    assert "6 runs against 9 of 3 sessions" in run_file["checks"][-1]["n"]
+    assert run_file["checks"][-1]["interval"].startswith("96.5 % CI")  # half of the error, spread over looks
 
 
 def test_a_claim_pools_pair_by_pair(execute):
@@ -176,19 +176,19 @@ def test_a_claim_pools_pair_by_pair(execute):
     perf.claim(ENGINE, slow, TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 1.5", allow={"tpot_mean": 10.0})
     assert number == 2
 """
-    result, _, (kept,) = execute(body, "--reruns=1", suite=suite)
+    result, _, (run_file,) = execute(body, "--reruns=1", suite=suite)
     assert result.ret == 12
-    a, b = kept["measurements"]
+    a, b = run_file["measurements"]
     assert (a["side"], b["side"]) == ("a", "b")
     # B runs when the second execution begins, and a start is dear: it goes first there.
     assert [(run["execution"], run["block"], run["seed"]) for run in a["runs"]] == [
         (1, 1, 0), (1, 1, 1), (1, 1, 2), (2, 2, 3), (2, 2, 4), (2, 2, 5),
     ]  # fmt: skip
     assert [(run["execution"], run["block"]) for run in b["runs"]] == [(1, 2)] * 3 + [(2, 1)] * 3
-    assert kept["claims"] == [
+    assert run_file["claims"] == [
         {"claim": "ttft_p50(b) / ttft_p50(a) >= 1.5", "a": 0, "b": 1, "order": {"1": "AB", "2": "BA"}}
     ]
-    assert kept["checks"][0]["n"].startswith("6 pairs")
+    assert run_file["checks"][0]["n"].startswith("6 pairs")
 
 
 SECOND_START_FAILS = """
@@ -218,26 +218,26 @@ def test_failed_server_restart_keeps_results_of_first_execution(execute, pyteste
     assert len(file["measurements"][0]["runs"]) == 6  # those of the execution that was a FAIL, too
 
 
-@pytest.mark.parametrize(("nodeid", "marked", "found"), [
+@pytest.mark.parametrize(("nodeid", "marked", "expected"), [
     ("t.py::test_x[h200-a]@gpu0", True, "t.py::test_x[h200-a]"), ("t.py::test_x@gpu0", True, "t.py::test_x"),
     ("t.py::test_x[a@b]", True, "t.py::test_x[a@b]"), ("a@b/t.py::test_x", True, "a@b/t.py::test_x"),
     ("t.py::test_x[a]@b", False, "t.py::test_x[a]@b"),
 ])
-def test_the_group_that_xdist_appends_is_no_part_of_a_test(nodeid, marked, found):
+def test_the_group_that_xdist_appends_is_no_part_of_a_test(nodeid, marked, expected):
     """pytest 8 under --dist loadgroup: another id would be another baseline."""
     item = SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: marked and name == "xdist_group")
-    assert identity.test_id(item) == found
+    assert identity.test_id(item) == expected
 
 
-@pytest.mark.parametrize(("parameters", "step", "found"), [
+@pytest.mark.parametrize(("parameters", "step", "expected"), [
     ("[1-2]", 0, ""), ("[2-2]", 1, ""), ("[1-1-2]", 0, "[1]"), ("[2-2-2]", 1, "[2]"), ("[1-2-1-2]", 0, "[1-2]"),
     ("[size-1-1-2]", 0, "[size-1]"), ("[10-1-2]", 0, "[10]"), ("[h200-11-12]", 10, "[h200]"), ("[1-2-a]", 0, "[a]"),
 ])
-def test_the_copy_that_repeat_appends_is_no_part_of_a_test(parameters, step, found):
+def test_the_copy_that_repeat_appends_is_no_part_of_a_test(parameters, step, expected):
     """A parameter may read as a copy does."""
     item = SimpleNamespace(nodeid=f"t.py::test_x{parameters}", get_closest_marker=lambda name: None,
                            callspec=SimpleNamespace(params={identity.STEP: step}))
-    assert identity.test_id(item) == f"t.py::test_x{found}"
+    assert identity.test_id(item) == f"t.py::test_x{expected}"
 
 
 def test_repeated_copies_have_test_id_of_original(run):

@@ -73,7 +73,7 @@ def test_crash(perf, request):
 def test_slo"""
     suite, junit = SUITE.replace("\ndef test_slo", crash), Path(pytester.path, "junit.xml")
     run(suite, "--emulate", "h200", "-k", "test_crash")
-    before = read_release(junit)
+    previous = read_release(junit)
     result, _ = run(suite, "--emulate", "h200", "-n", "1", "--llmperf-report", "site", "-k", "test_crash or test_slo")
     result.assert_outcomes(passed=1, failed=1)
     text = Path(pytester.path, "site/report.html").read_text()
@@ -81,7 +81,7 @@ def test_slo"""
     assert "The test did not reach its end" in text
     (gone,) = (
         compared_test
-        for compared_test in compare_runs(before, read_release(junit))
+        for compared_test in compare_runs(previous, read_release(junit))
         if compared_test.trend is Trend.GONE
     )
     assert (gone.test, gone.reason.partition("it ")[2]) == ("test_it.py::test_crash", "failed before it could report")
@@ -90,9 +90,9 @@ def test_slo"""
 def test_junit_and_the_run_folder_say_the_same(run, pytester):
     run(SUITE, "--emulate", "h200")
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
-    kept, read = read_run(folder), read_release(Path(pytester.path, "junit.xml"))
-    assert [(test.test, test.verdict) for test in kept] == [(test.test, test.verdict) for test in read]
-    assert {test.test.rpartition("::")[2]: test.trend for test in compare_runs(read, kept)} == {
+    tests, read = read_run(folder), read_release(Path(pytester.path, "junit.xml"))
+    assert [(test.test, test.verdict) for test in tests] == [(test.test, test.verdict) for test in read]
+    assert {test.test.rpartition("::")[2]: test.trend for test in compare_runs(read, tests)} == {
         "test_slo": Trend.STAYED, "test_broken": Trend.UNKNOWN}  # fmt: skip
 
 
@@ -162,16 +162,16 @@ def test_it(perf):
                             Interval(0.01, 0.08, 0.95), before=40.0, after=41.8))
 """
     )
-    found = {element.get("name"): element.get("value") for element in junit.iter("property")}
-    assert [found[f"llmperf.{name}"] for name in (
+    value_by_name = {element.get("name"): element.get("value") for element in junit.iter("property")}
+    assert [value_by_name[f"llmperf.{name}"] for name in (
         "baseline.ttft_p50_ms", "change.ttft_p50_pct", "change_low.ttft_p50_pct", "change_high.ttft_p50_pct",
     )] == ["40", "4.5", "1", "8"]
-    assert found["llmperf.test"] == "test_it.py::test_it"
+    assert value_by_name["llmperf.test"] == "test_it.py::test_it"
 
 
 def test_junit_file_is_read_by_junitparser(run):
     run('def test_it(perf): give(perf, "PASS")')
     (suite,) = JUnitXml.fromfile("junit.xml")
     (case,) = suite
-    found = {one.name: one.value for one in case.child(Properties)}
-    assert (found["llmperf.verdict"], found["llmperf.decided_by"]) == ("PASS", "2 ms  ttft_p99 <= PASS")
+    value_by_name = {entry.name: entry.value for entry in case.child(Properties)}
+    assert (value_by_name["llmperf.verdict"], value_by_name["llmperf.decided_by"]) == ("PASS", "2 ms  ttft_p99 <= PASS")

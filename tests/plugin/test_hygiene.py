@@ -23,11 +23,11 @@ def test_x(engine, perf):
 @pytest.mark.parametrize("args", [("--help",), ("--collect-only",), ("--version",)])
 def test_help_and_collection_start_no_server_and_write_no_file(pytester, args):
     pytester.makepyfile(SUITE)
-    before = {path.name for path in pytester.path.iterdir()}
+    earlier_files = {path.name for path in pytester.path.iterdir()}
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:benchmark", *args)
     # what pytester itself leaves
-    own = {"__pycache__", "stdout", "stderr"} | {path.name for path in pytester.path.glob("runpytest-*")}
-    assert {path.name for path in pytester.path.iterdir()} - own == before
+    pytest_files = {"__pycache__", "stdout", "stderr"} | {path.name for path in pytester.path.glob("runpytest-*")}
+    assert {path.name for path in pytester.path.iterdir()} - pytest_files == earlier_files
 
 
 def test_heavy_imports_stay_away_from_runs_that_do_not_measure(pytester):

@@ -28,7 +28,7 @@ def test_emulated_engine_caches_answers_for_next_turn(run, pytester, engine, clo
     result, _ = run(suite, "--emulate", "h200", "--emulate-clock", clock)
     assert result.ret == 0, result.outlines
     (path,) = Path(pytester.path).rglob("*.json.gz")
-    records = decode(path).kept
+    records = decode(path).records
     assert [record.turn for record in records] == [1, 2, 3] * 4
     for record in records:
         if record.turn > 1:
@@ -51,7 +51,7 @@ def test_failed_turn_ends_conversation_and_counts_later_turns(run, pytester, clo
         "conversations=4", "conversations=30")
     run(suite, "--emulate", "h200", "--emulate-clock", clock, "--emulate-fault", "truncated=10%")
     (path,) = Path(pytester.path).rglob("*.json.gz")
-    records = decode(path).kept
+    records = decode(path).records
     for record in records:
         if record.after is not None:
             assert (record.outcome.value == "conversation ended") == (not records[record.after].ok)

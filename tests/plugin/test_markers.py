@@ -78,7 +78,7 @@ H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 1),), driver="580")
 
 
 @pytest.mark.parametrize(
-    ("kinds", "hardware", "asked", "runs_as"),
+    ("kinds", "hardware", "requested", "runs_as"),
     [
         (["h200"], H200, set(), "h200"),
         (["h100"], H200, set(), None),
@@ -90,8 +90,8 @@ H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 1),), driver="580")
         (["h200"], Hardware(), set(), None),
     ],
 )
-def test_runs_as_hardware_kind_that_matches_machine_and_option(kinds, hardware, asked, runs_as):
-    assert running_kind(kinds, hardware, asked) == runs_as
+def test_runs_as_hardware_kind_that_matches_machine_and_option(kinds, hardware, requested, runs_as):
+    assert running_kind(kinds, hardware, requested) == runs_as
 
 
 @pytest.mark.parametrize("marker", ["@pytest.mark.h200", ""])

@@ -42,8 +42,8 @@ def test_end():
 def test_records_of_finished_tests_leave_memory_and_are_judged_again_alike(run, stored_checks):
     result, junit = run(SUITE, "--emulate", "h200", "-p", "no:randomly")
     result.assert_outcomes(passed=6)
-    own, *_, shared, _ = junit.iter("testcase")
-    assert stored_checks(own) == stored_checks(shared) != []
+    first_case, *_, shared, _ = junit.iter("testcase")
+    assert stored_checks(first_case) == stored_checks(shared) != []
 
 
 def test_pooled_execution_reads_released_records_from_run_folder(run):
@@ -58,6 +58,6 @@ def test_it(perf):
 """
     result, _ = run(suite, "--emulate", "h200", "-rP")
     result.stdout.fnmatch_lines(["*execution 1: FAIL, 2 of its 2 runs count; execution 2: PASS*"])
-    (kept,) = Path(".llmperf/runs").glob("*/tests/*.json")
-    (measurement,) = json.loads(kept.read_text())["measurements"]
+    (run_file,) = Path(".llmperf/runs").glob("*/tests/*.json")
+    (measurement,) = json.loads(run_file.read_text())["measurements"]
     assert len({run["requests"] for run in measurement["runs"]}) == 4

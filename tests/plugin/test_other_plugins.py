@@ -44,13 +44,13 @@ def test_selected_test_measures_same_values_as_whole_suite(run, pytester):
         result, _ = run(SUITE, "--emulate", "h200", "--emulate-noise=none", *args)
         assert result.ret == 0, result.stdout.str()
         latest = max(Path(pytester.path, ".llmperf/runs").iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
-        found = (json.loads(path.read_text()) for path in latest.glob("tests/*.json"))
-        return {one["test"]: one["measurements"][0]["runs"][0]["metrics"]["ttft_p50"] for one in found}
+        paths = (json.loads(path.read_text()) for path in latest.glob("tests/*.json"))
+        return {run_file["test"]: run_file["measurements"][0]["runs"][0]["metrics"]["ttft_p50"] for run_file in paths}
 
     everything = values()
-    one = values("-k", "2-8")
+    first = values("-k", "2-8")
     assert len(everything) == 6
-    assert one.items() <= everything.items()
+    assert first.items() <= everything.items()
 
 
 def test_disabled_plugin_has_no_fixture_and_no_run_folder(pytester):

@@ -28,8 +28,8 @@ def test_planted_flag_fails_mechanism_and_is_stored_in_conditions(emulate, pytes
     result, _ = emulate("--plant-flag", "vllm:enforce-eager")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*emulated h200*planted: vllm:enforce_eager=true*", "*eager *FAIL*"])
-    (kept,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json")
-    (measured,) = json.loads(kept.read_text())["measurements"]
+    (run_file,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json")
+    (measured,) = json.loads(run_file.read_text())["measurements"]
     assert measured["conditions"]["planted"] == "vllm:enforce_eager=true"
     assert json.loads(measured["conditions"]["flags"])["enforce_eager"] is True
 

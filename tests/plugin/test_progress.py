@@ -30,9 +30,9 @@ def seen(words, name):
 
 def test_it(perf):
     print("a word of the test")
-    perf._execution.session.tell(Starting("vllm('m')", "Loading weights"))
+    perf._execution.session.notify(Starting("vllm('m')", "Loading weights"))
     seen("starting vllm", "first-seen")
-    perf._execution.session.tell(Measuring(1, 1, asked=9, done=4, failed=0, elapsed_s=2.0, ttft_ms=45.0))
+    perf._execution.session.notify(Measuring(1, 1, requests=9, done=4, failed=0, elapsed_s=2.0, ttft_ms=45.0))
     seen("4 of 9 answered", "second-seen")
     give(perf, "FAIL")
 """

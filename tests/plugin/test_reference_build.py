@@ -45,8 +45,8 @@ def emulate(run, pytester):
 
     def emulate(text=SUITE, *args):
         result, _ = run(text, "--emulate", "h200", "--reference", "vllm=emulator", *args)
-        kept = sorted(Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json"))
-        return result, json.loads(kept[-1].read_text()) if kept else None
+        run_file = sorted(Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json"))
+        return result, json.loads(run_file[-1].read_text()) if run_file else None
 
     return emulate
 
@@ -140,7 +140,7 @@ def test_candidate_alone_becomes_a_baseline(emulate, pytester):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (("--reference=vllm",), "*write it as ENGINE=PLACE*"),
         (("--reference=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
@@ -149,10 +149,10 @@ def test_candidate_alone_becomes_a_baseline(emulate, pytester):
         (("--reference=vllm=emulator", "--reference=vllm=other"), "*names two builds of vllm*"),
     ],
 )
-def test_reference_that_cannot_be_meant_is_refused_before_tests(run, options, told):
+def test_reference_that_cannot_be_meant_is_refused_before_tests(run, options, expected):
     result, _ = run(SUITE, *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([expected])
     assert "Traceback" not in result.stderr.str()
 
 

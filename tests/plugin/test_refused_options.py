@@ -22,7 +22,7 @@ def test_relative_run_folder_is_accepted(run):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (("--llmperf-load-hosts=here:1",), "*'here:1': write the address of a Ray client server: ray://HOST:10001*"),
         (("--llmperf-load-hosts=ray://127.0.0.1:1",), "*load_hosts = 'ray://127.0.0.1:1': *Ray*: *"),
@@ -32,10 +32,10 @@ def test_relative_run_folder_is_accepted(run):
         (("--emulate=h200", "--emulate-noise=foo"), "*--emulate-noise foo: 'foo' is none of session=…*"),
     ],
 )
-def test_unreadable_option_is_refused_once_without_traceback(run, options, told):
+def test_unreadable_option_is_refused_once_without_traceback(run, options, expected):
     result, _ = run("def test_it(perf): give(perf, 'PASS')\n", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([expected])
     assert "Traceback" not in result.stderr.str()
 
 

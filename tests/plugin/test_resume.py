@@ -26,30 +26,32 @@ def stored_runs():
 def test_resumed_session_measures_only_undecided_tests_and_reports_all(run):
     result, _ = run(SUITE, "--emulate", "h200", "-k", "bad")
     assert result.ret == 1
-    before = stored_runs()
+    earlier_runs = stored_runs()
     result, junit = run(SUITE, "--emulate", "h200", "--resume", "newest")
     assert result.ret == 1
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["llmperf FAIL: test_answers[[]bad]", "1 verdicts are of the resumed run"])
     after = stored_runs()
     assert len(after) == 2
-    assert before.items() <= after.items()  # nothing of it was measured again
+    assert earlier_runs.items() <= after.items()  # nothing of it was measured again
     assert len(list(Path(".llmperf/runs").iterdir())) == 1 + Path(".llmperf/runs/.gitignore").exists()
-    found = [{node.get("name"): node.get("value") for node in case.iter("property")} for case in junit.iter("testcase")]
-    assert sorted(names["llmperf.verdict"] for names in found) == ["FAIL", "PASS"]
-    (resumed,) = [names for names in found if "llmperf.resumed" in names]
+    properties_by_test = [
+        {node.get("name"): node.get("value") for node in case.iter("property")} for case in junit.iter("testcase")
+    ]
+    assert sorted(names["llmperf.verdict"] for names in properties_by_test) == ["FAIL", "PASS"]
+    (resumed,) = [names for names in properties_by_test if "llmperf.resumed" in names]
     assert resumed["llmperf.verdict"] == "FAIL"
-    assert Path(resumed["llmperf.run_file"]).name in before
+    assert Path(resumed["llmperf.run_file"]).name in earlier_runs
 
 
 def test_resumed_verdict_keeps_stored_duration(run):
     run(SUITE, "--emulate", "h200", "-k", "bad")
     (path,) = Path(".llmperf/runs").glob("*/session.json")
-    before = json.loads(path.read_text())["durations_s"]
+    stored_durations_s = json.loads(path.read_text())["durations_s"]
     run(SUITE, "--emulate", "h200", "--resume", "newest")
     after = json.loads(path.read_text())["durations_s"]
     assert len(after) == 2
-    assert before.items() <= after.items()
+    assert stored_durations_s.items() <= after.items()
 
 
 def test_test_that_was_interrupted_is_measured_again(run):

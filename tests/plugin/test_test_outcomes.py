@@ -57,9 +57,9 @@ def ends(run, pytester):
     ("after(breaks); perf.check(run, FAIL)", "FAIL", "ttft_p50: the 90 % interval"),
 ])
 def test_run_folder_and_junit_contain_same_outcome(ends, body, verdict, reason):
-    for told in ends(body):
-        assert told[0] == verdict
-        assert told[1].startswith(reason)
+    for ended in ends(body):
+        assert ended[0] == verdict
+        assert ended[1].startswith(reason)
 
 
 def test_a_server_that_dies_in_a_teardown_is_an_error_in_both(ends):

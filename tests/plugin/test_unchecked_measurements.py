@@ -69,51 +69,53 @@ def verdicts(run, pytester):
     def verdicts(text, *args):
         result, _ = run(HEAD + text, "--emulate", "h200", *args)
         (folder,) = pytester.path.glob(".llmperf/runs/*")
-        told, junit = ({test.test.rpartition("::")[2]: (test.verdict.value, test.reason) for test in read_release(path)}
-                       for path in (folder, pytester.path / "junit.xml"))
-        assert {name: verdict for name, (verdict, _) in told.items()} == {
+        verdict_by_test, junit = (
+            {test.test.rpartition("::")[2]: (test.verdict.value, test.reason) for test in read_release(path)}
+            for path in (folder, pytester.path / "junit.xml")
+        )
+        assert {name: verdict for name, (verdict, _) in verdict_by_test.items()} == {
             name: verdict for name, (verdict, _) in junit.items()}  # fmt: skip
-        return result, told
+        return result, verdict_by_test
 
     return verdicts
 
 
 def test_measurement_without_check_has_a_line_and_a_count(verdicts):
-    result, told = verdicts(REPORTED)
+    result, verdict_by_test = verdicts(REPORTED)
     assert result.ret == 0
     result.assert_outcomes(passed=2)
-    assert told == {"test_figures": ("REPORTED", ""), "test_ratio": ("REPORTED", "")}
+    assert verdict_by_test == {"test_figures": ("REPORTED", ""), "test_ratio": ("REPORTED", "")}
     result.stdout.fnmatch_lines(["*= llmperf: 2 REPORTED =*", "REPORTED  test_figures  measured, nothing checked",
                                  "REPORTED  test_ratio * ttft_p50(a) / ttft_p50(b)"])
 
 
 @pytest.mark.parametrize("dist", [(), ("-n", "1")], ids=["plain", "xdist"])
 def test_measurement_without_check_is_red_where_that_is_asked_for(verdicts, dist):
-    result, told = verdicts(REPORTED, "--llmperf-unchecked=fail", *dist)
+    result, verdict_by_test = verdicts(REPORTED, "--llmperf-unchecked=fail", *dist)
     assert result.ret == 1
     result.assert_outcomes(failed=2)
-    assert {verdict for verdict, _ in told.values()} == {"REPORTED"}
+    assert {verdict for verdict, _ in verdict_by_test.values()} == {"REPORTED"}
     result.stdout.fnmatch_lines(["llmperf REPORTED: test_figures measured and checked nothing. Add perf.check(run, *"])
 
 
 def test_measurement_without_reached_check_is_an_error(verdicts):
-    result, told = verdicts(UNREACHED)
+    result, verdict_by_test = verdicts(UNREACHED)
     assert result.ret == 1  # the failed assertion; without it 10
     result.assert_outcomes(passed=1, failed=1, errors=6)
     after = "(after measuring, before any check). Let every path through the test reach a check*"
-    assert {name: verdict for name, (verdict, _) in told.items()} == dict.fromkeys(told, "ERROR")
-    assert told["test_skipped"][1].startswith(f"skipped: no time {after[:-1]}")
-    assert told["test_skipped_in_setup"][1].startswith("skipped: in a fixture (after measuring")
-    assert told["test_xfailed"][1].startswith("xfailed: slow (after measuring")
-    assert told["test_returned"][1].startswith("returned after measuring, before any check.")
-    assert told["test_marked"][1].startswith("failed: ")
+    assert {name: verdict for name, (verdict, _) in verdict_by_test.items()} == dict.fromkeys(verdict_by_test, "ERROR")
+    assert verdict_by_test["test_skipped"][1].startswith(f"skipped: no time {after[:-1]}")
+    assert verdict_by_test["test_skipped_in_setup"][1].startswith("skipped: in a fixture (after measuring")
+    assert verdict_by_test["test_xfailed"][1].startswith("xfailed: slow (after measuring")
+    assert verdict_by_test["test_returned"][1].startswith("returned after measuring, before any check.")
+    assert verdict_by_test["test_marked"][1].startswith("failed: ")
     result.stdout.fnmatch_lines(["ERROR  test_returned *", "ERROR  test_interrupt_is_swallowed *"])
 
 
 def test_check_in_a_teardown_is_the_verdict(verdicts):
-    result, told = verdicts(CHECKED)
+    result, verdict_by_test = verdicts(CHECKED)
     assert result.ret == 0
-    assert told == {"test_in_teardown": ("PASS", ""), "test_skipped_then_checked_in_teardown": ("PASS", "")}
+    assert verdict_by_test == {"test_in_teardown": ("PASS", ""), "test_skipped_then_checked_in_teardown": ("PASS", "")}
     result.stdout.fnmatch_lines(["*= llmperf: 2 PASS =*"])
 
 
@@ -136,11 +138,11 @@ def test_fixture(skips_after_fail): pass
 
 @pytest.mark.parametrize("dist", [(), ("-n", "2")], ids=["plain", "xdist"])
 def test_fail_stays_red_however_the_test_goes_on(verdicts, dist):
-    result, told = verdicts(FAILS, *dist)
+    result, verdict_by_test = verdicts(FAILS, *dist)
     assert result.ret == 1
     result.assert_outcomes(failed=5, errors=1)
-    assert {name: verdict for name, (verdict, _) in told.items()} == dict.fromkeys(told, "FAIL")
-    assert len(told) == 6
+    assert {name: verdict for name, (verdict, _) in verdict_by_test.items()} == dict.fromkeys(verdict_by_test, "FAIL")
+    assert len(verdict_by_test) == 6
     result.stdout.fnmatch_lines(["*= llmperf: 6 FAIL =*"])
 
 
@@ -159,9 +161,9 @@ def test_next(perf): pass
 
 @pytest.mark.parametrize("option", [(), ("-p", "no:terminal"), ("-n", "1")], ids=["plain", "no terminal", "xdist"])
 def test_exit_after_a_fail_stops_the_session_red(verdicts, option):
-    result, told = verdicts(EXIT.replace("LIMIT", "FAIL"), *option)
+    result, verdict_by_test = verdicts(EXIT.replace("LIMIT", "FAIL"), *option)
     assert result.ret == 1
-    assert told["test_exit"][0] == "FAIL"
+    assert verdict_by_test["test_exit"][0] == "FAIL"
     if "no:terminal" not in option:
         result.stdout.fnmatch_lines(["FAIL  test_exit *"])
         result.assert_outcomes(failed=1)
@@ -175,9 +177,9 @@ def test_exit_after_pass_keeps_exit_code(run):
 @pytest.mark.parametrize("fixture", ["", SILENT], ids=["", "with a fixture that ends later"])
 def test_exit_before_any_check_is_an_error(verdicts, fixture):
     text = EXIT.replace("perf.check(run, LIMIT)", "pass")
-    result, told = verdicts(fixture + text.replace("(perf, run)", "(ends_later)" if fixture else "(run)"))
+    result, verdict_by_test = verdicts(fixture + text.replace("(perf, run)", "(ends_later)" if fixture else "(run)"))
     assert result.ret == 10
-    assert told["test_exit"][1].startswith("pytest.exit: enough (after measuring, before any check)")
+    assert verdict_by_test["test_exit"][1].startswith("pytest.exit: enough (after measuring, before any check)")
 
 
 def test_exit_in_a_test_after_one_that_failed_is_no_green_session(run):

@@ -3,7 +3,7 @@
 import pytest
 
 
-def one(*verdicts):
+def suite_giving(*verdicts):
     return f"def test_it(perf): give(perf, {', '.join(map(repr, verdicts))})\n"
 
 
@@ -22,7 +22,7 @@ def one(*verdicts):
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
 def test_worst_verdict_determines_outcome_and_exit_code(run, verdicts, outcome, tag, code):
-    result, junit = run(one(*verdicts))
+    result, junit = run(suite_giving(*verdicts))
     result.assert_outcomes(**outcome)
     assert result.ret == code
     (case,) = junit.iter("testcase")
@@ -65,7 +65,7 @@ def test_under_xdist_every_verdict_arrives_at_the_controller(run):
 
 @pytest.mark.parametrize(("verdict", "code"), [("ERROR", 10), ("INCONCLUSIVE", 11)])
 def test_exit_codes_are_the_same_under_xdist(run, verdict, code):
-    result, _ = run(one(verdict), "-n", "2")
+    result, _ = run(suite_giving(verdict), "-n", "2")
     assert result.ret == code
 
 
@@ -92,7 +92,7 @@ def test_elsewhere(perf, n): pass
 
 
 def test_error_report_names_test_call(run):
-    result, junit = run(one("ERROR"))
+    result, junit = run(suite_giving("ERROR"))
     result.stdout.fnmatch_lines(["*ERROR at call of test_it*", "*because of ERROR*"])
     (error,) = junit.iter("error")
     assert "setup" not in error.get("message")
@@ -100,7 +100,7 @@ def test_error_report_names_test_call(run):
 
 
 def test_the_verdict_and_the_table_are_in_junit(run):
-    _, junit = run(one("FAIL"))
+    _, junit = run(suite_giving("FAIL"))
     properties = {node.get("name"): node.get("value") for node in junit.iter("property")}
     assert properties["llmperf.verdict"] == "FAIL"
     assert properties["llmperf.decided_by"] == "2 ms  ttft_p99 <= FAIL"
@@ -110,7 +110,7 @@ def test_the_verdict_and_the_table_are_in_junit(run):
 
 
 def test_inconclusive_is_a_failure_where_asked(run):
-    result, junit = run(one("INCONCLUSIVE"), "--llmperf-inconclusive=fail")
+    result, junit = run(suite_giving("INCONCLUSIVE"), "--llmperf-inconclusive=fail")
     result.assert_outcomes(failed=1)
     assert result.ret == 1
     assert len(list(junit.iter("failure"))) == 1
@@ -118,7 +118,7 @@ def test_inconclusive_is_a_failure_where_asked(run):
 
 @pytest.mark.parametrize("option", ["--llmperf-missing-baseline=skip", "--update-baselines-new"])
 def test_missing_baseline_does_not_hide_inconclusive_verdict(run, option):
-    text = one("INCONCLUSIVE", "NO_BASELINE")
+    text = suite_giving("INCONCLUSIVE", "NO_BASELINE")
     assert run(text, option, "--llmperf-inconclusive=fail")[0].parseoutcomes()["failed"] == 1
     assert run(text, option)[0].parseoutcomes()["skipped"] == 1
     assert run(text, "--llmperf-missing-baseline=fail")[0].parseoutcomes()["failed"] == 1
@@ -167,7 +167,7 @@ def test_it(perf):
 
 def test_verdicts_do_not_need_assertions(pytester, run, monkeypatch):
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    result, _ = run(one("FAIL"), "-W", "ignore::pytest.PytestConfigWarning")
+    result, _ = run(suite_giving("FAIL"), "-W", "ignore::pytest.PytestConfigWarning")
     assert result.ret == 1
 
 

@@ -153,8 +153,8 @@ def test_server_start_failure_is_stored_in_run_folder(pytester, fixtures):
     )
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmperf-engine=vllm=/nowhere")
     assert result.ret == 10
-    (kept,) = pytester.path.glob(".llmperf/runs/*/tests/*.json")
-    assert "/nowhere" in json.loads(kept.read_text())["error"]
+    (run_file,) = pytester.path.glob(".llmperf/runs/*/tests/*.json")
+    assert "/nowhere" in json.loads(run_file.read_text())["error"]
 
 
 @pytest.mark.parametrize("option", ["-p no:logging", "-p no:capture"])
@@ -164,7 +164,7 @@ def test_disabled_pytest_plugin_does_not_prevent_measurement(run, option):
 from pytest_llmperf.model.status import Note
 
 def test_it(perf):
-    perf._execution.session.tell(Note("a word to somebody"))
+    perf._execution.session.notify(Note("a word to somebody"))
     give(perf, "PASS")
 """
     result, _ = run(text, *option.split())

@@ -106,15 +106,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(401, {"error": "Unauthorized"})
         if MODE == "no-tokens":
             return self.send(500, {"error": "engine core is dead"})
-        asked = json.loads(body)
+        request = json.loads(body)
         chat = self.path == "/v1/chat/completions"
-        text = asked["messages"][0]["content"] if chat else asked["prompt"]
-        prompt, tokens = len(text), asked["max_tokens"]
+        text = request["messages"][0]["content"] if chat else request["prompt"]
+        prompt, tokens = len(text), request["max_tokens"]
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if MODE == "dies-of-long-prompts" and prompt > 10:
             print("stub: illegal memory access in a connector", flush=True)
             os.kill(os.getpid(), signal.SIGABRT)
-        if not asked.get("stream"):
+        if not request.get("stream"):
             COUNTS["alone"] += 1
             return self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
         with LOCK:

@@ -51,7 +51,7 @@ class FakeEngine:
 
     def __init__(self):
         self.answers = {}
-        self.asked, self.queries = [], []
+        self.paths, self.queries = [], []
         self.finished = self.prompt = self.generated = self.preemptions = 0
         self.tokens = None  # of each answer; None: as many as were asked for
         self.ttft_ms = 50.0
@@ -61,7 +61,7 @@ class FakeEngine:
 
     def answer(self, request):
         path = request.url.path
-        self.asked.append(path)
+        self.paths.append(path)
         self.queries.append((path, dict(request.url.params)))
         found = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
         if path not in self.answers and b'"stream":true' in request.content:
@@ -139,8 +139,8 @@ def make_run():
 
     def make(records=None, *, seed=0, counters=None, **fields):
         records = tuple(records or (make_record(index, intended_ms=100 * index) for index in range(20)))
-        known = {} if counters is False else SOUND | (counters or {})
-        return Run(seed=seed, start_id=fields.pop("start_id", 1), records=records, counters=known, **fields)
+        counts = {} if counters is False else SOUND | (counters or {})
+        return Run(seed=seed, start_id=fields.pop("start_id", 1), records=records, counters=counts, **fields)
 
     return make
 

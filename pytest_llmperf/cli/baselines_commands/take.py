@@ -50,16 +50,16 @@ def _show(sessions: Sequence[MeasuredSession], plans: Sequence[Plan]) -> None:
     from pytest_llmperf.baseline.summary import summary
 
     for session, planned in zip(sessions, plans, strict=True):
-        known = session.provenance
-        say(f"session {known.session}, measured on host {known.host} at commit {known.commit or 'unknown'}")
+        origin = session.provenance
+        say(f"session {origin.session}, measured on host {origin.host} at commit {origin.commit or 'unknown'}")
         say(summary(planned), flush=True)
 
 
 def _run_files(folder: Path) -> list[Path]:
-    found = sorted((folder / "tests").glob("*.json"))
-    if not found:
+    paths = sorted((folder / "tests").glob("*.json"))
+    if not paths:
         raise UsageError(
             f"{folder} holds no results: there is no {folder / 'tests'} with JSON files. Name the folder of one pytest "
             "run: ls .llmperf/runs"
         )
-    return found
+    return paths

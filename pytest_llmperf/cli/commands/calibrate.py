@@ -102,8 +102,8 @@ def _on_this_machine(arguments: argparse.Namespace) -> str:
     except ValueError as error:
         raise UsageError(f"--pytest {arguments.pytest!r}: {error}.") from error
     folders = run_sessions(given, arguments.sessions, runs_dir, Path.cwd(), _print_line)
-    found, unknown = calibrate_metrics(read_sessions(folders), Store(root / read_settings(root).baselines_dir))
-    return table(found, unknown, len(folders))
+    calibrated, unknown = calibrate_metrics(read_sessions(folders), Store(root / read_settings(root).baselines_dir))
+    return table(calibrated, unknown, len(folders))
 
 
 def _emulated(arguments: argparse.Namespace) -> str:
@@ -127,7 +127,7 @@ def _emulated(arguments: argparse.Namespace) -> str:
         out=root / OUT if arguments.out is None else arguments.out.absolute(),
         root=root,
         command=_command(arguments),
-        tell=_print_line,
+        notify=_print_line,
     )
 
 

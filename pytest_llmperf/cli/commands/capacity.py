@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
                                      precision=arguments.precision, cooldown_s=arguments.cooldown)
         finally:  # what a search tried before it was interrupted, or before its server died, was paid for
             searches = [series for series in execution.series if isinstance(series, Capacity)]
-            blocks = [search_text(result, arguments.slo) for series in searches for result in series.found]
+            blocks = [search_text(result, arguments.slo) for series in searches for result in series.results]
             blocks += [tried_rates_text(series.unfinished) for series in searches if series.unfinished]
             if blocks:
                 say(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
@@ -47,24 +47,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def search_text(found: SearchResult, slos: Sequence[str]) -> list[str]:
+def search_text(result: SearchResult, slos: Sequence[str]) -> list[str]:
     """Every rate that was tried, from the lowest, then the answer: the proven rate first, then what was measured."""
-    proven = "no rate is" if found.proven is None else f"{found.proven:.4g}/s is"
-    measured = "no rate as measured" if found.highest_within is None else f"{found.highest_within:.4g}/s as measured"
-    over = "no limit found" if found.lowest_over is None else f"over at {found.lowest_over:.4g}/s"
+    proven = "no rate is" if result.proven is None else f"{result.proven:.4g}/s is"
+    measured = "no rate as measured" if result.highest_within is None else f"{result.highest_within:.4g}/s as measured"
+    over = "no limit found" if result.lowest_over is None else f"over at {result.lowest_over:.4g}/s"
     answer = f"max_rate: {proven} proven within {' and '.join(slos)} ({measured}, {over})."
-    if found.highest_within is not None and found.highest_within != found.proven:
+    if result.highest_within is not None and result.highest_within != result.proven:
         answer += " To prove a higher rate, send more: --requests N."
-    return [*_rates(found.points), answer]
+    return [*_rates(result.points), answer]
 
 
 def tried_rates_text(points: Sequence[TriedRate]) -> list[str]:
     """The same of a search that has no answer yet."""
     within = max((point.rate for point in points if point.within), default=None)
     beyond = min((point.rate for point in points if not point.within), default=None)
-    known = [f"above {within:.4g}/s"] if within is not None else []
-    known += [f"below {beyond:.4g}/s"] if beyond is not None else []
-    return [*_rates(points), f"The search did not reach its end: max_rate lies {' and '.join(known)}."]
+    bounds = [f"above {within:.4g}/s"] if within is not None else []
+    bounds += [f"below {beyond:.4g}/s"] if beyond is not None else []
+    return [*_rates(points), f"The search did not reach its end: max_rate lies {' and '.join(bounds)}."]
 
 
 def _rates(points: Sequence[TriedRate]) -> list[str]:
@@ -75,6 +75,6 @@ def _rates(points: Sequence[TriedRate]) -> list[str]:
     rows = [["rate", "verdict", "as measured", *shown]]
     for point in sorted(points, key=lambda point: point.rate):
         values = ((find(name).unit, point.measured.get(name)) for name in shown)
-        told = ["–" if value is None else unit.show(value) for unit, value in values]
-        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *told])
+        cells = ["–" if value is None else unit.show(value) for unit, value in values]
+        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *cells])
     return list(aligned(rows))

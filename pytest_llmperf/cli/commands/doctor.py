@@ -40,15 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--root {arguments.root}: there is no such folder.")
     root = root.absolute()
     place = this_place(root, read_settings(root), detect())
-    found = [*examine(place), *suites(root, paths)]
-    print_findings(found)
-    return int(any(finding.problem for finding in found))
+    findings = [*examine(place), *suites(root, paths)]
+    print_findings(findings)
+    return int(any(finding.problem for finding in findings))
 
 
-def print_findings(found: Iterable[Finding]) -> None:
+def print_findings(findings: Iterable[Finding]) -> None:
     part = ""
     problems = 0
-    for finding in found:
+    for finding in findings:
         if finding.part != part:
             part = finding.part
             say(part)

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         search_terms(arguments.slo)  # a typo costs no server start
     place = target.place_of(arguments, spec)
     file = SweepFile(arguments.file, f"{spec}, {workload}, {metrics}, {arguments.slo}, {arguments.runs} runs, {place}")
-    asked = SweepPlan(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
+    plan = SweepPlan(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
     rows = file.read()
     done = [row.flags for row in rows]
     todo = [flags for flags in combinations(grid) if flags not in done]
@@ -55,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
         with target.measuring(arguments, "llmperf sweep") as execution:
             perf = Perf(execution)
             for flags in todo:
-                rows.append(measure_row(perf, execution.session.settings, asked, flags))
+                rows.append(measure_row(perf, execution.session.settings, plan, flags))
                 file.append(rows[-1])
                 execution.session.release_records()  # a row is judged and written
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
-    say("\n".join(sweep_table(chosen, list(grid), asked.columns)))
+    say("\n".join(sweep_table(chosen, list(grid), plan.columns)))
     return 0
 
 

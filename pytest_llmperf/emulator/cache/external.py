@@ -33,7 +33,7 @@ class ExternalKv(Protocol):
         """Starts to load the matched tokens and returns the time at which the load ends, in ns."""
         ...
 
-    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:
+    def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:
         """Stores the KV cache that a step computes (`computed` rises from `before` to `after`). Other sequences can
         load it after the end of the step. Returns the seconds by which the store extends the step."""
         ...

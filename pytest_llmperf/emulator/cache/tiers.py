@@ -138,7 +138,7 @@ class Tiers:
         self.stored_tokens = 0
         self.looked_up_tokens = 0  # of whole chunks: LMCache asks for nothing less
         self._keys: dict[Sequence, list[int]] = {}
-        self._kept: dict[Sequence, int] = {}
+        self._stored_chunks: dict[Sequence, int] = {}
 
     @property
     def hits(self) -> dict[str, int]:
@@ -148,9 +148,9 @@ class Tiers:
 
     def clear(self, name: str | None = None) -> None:
         """Empties a tier, or all of them."""
-        known = [store.tier.name for store in self.stores]
-        if name is not None and name not in known:
-            raise ValueError(f"there is no tier {name!r}, only {', '.join(known)}")
+        names = [store.tier.name for store in self.stores]
+        if name is not None and name not in names:
+            raise ValueError(f"there is no tier {name!r}, only {', '.join(names)}")
         for store in self.stores:
             if name in (None, store.tier.name):
                 store.clear()
@@ -165,15 +165,15 @@ class Tiers:
             if (level := self._holder(key, now_ns)) is None:
                 break
             levels.append(level)
-        found = len(levels)
+        matched = len(levels)
         if first:
             self.looked_up_tokens += len(keys) * self.chunk_tokens
             for level in accumulate(levels, max):
                 self.stores[level].hits += self.chunk_tokens
         for store in self.stores:
-            store.touch(reversed(keys[:found]))
+            store.touch(reversed(keys[:matched]))
         left = 0 if self._vllm_server else 1
-        return max(0, min(found * self.chunk_tokens, sequence.length - left) - local_tokens)
+        return max(0, min(matched * self.chunk_tokens, sequence.length - left) - local_tokens)
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         first = local_tokens // self.chunk_tokens
@@ -192,15 +192,15 @@ class Tiers:
                 store.put([keys[index] for index in indices], End(now_ns))
         return ready_ns
 
-    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:  # noqa: ARG002
+    def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:  # noqa: ARG002
         keys = self._chunk_keys(sequence)
-        kept = self._kept.get(sequence, 0)
+        stored = self._stored_chunks.get(sequence, 0)
         whole = min(after // self.chunk_tokens, len(keys))
-        if whole <= kept:
+        if whole <= stored:
             return 0.0
-        self._kept[sequence] = whole
+        self._stored_chunks[sequence] = whole
         stores = [store for store in self.stores if store.capacity]
-        new = [key for key in keys[kept:whole] if any(key not in store for store in stores)]
+        new = [key for key in keys[stored:whole] if any(key not in store for store in stores)]
         for store in self.stores:
             store.put(new, end)
         self.stored_tokens += len(new) * self.chunk_tokens
@@ -208,7 +208,7 @@ class Tiers:
 
     def forget(self, sequence: Sequence) -> None:
         self._keys.pop(sequence, None)
-        self._kept.pop(sequence, None)
+        self._stored_chunks.pop(sequence, None)
 
     def _holder(self, key: int, now_ns: int) -> int | None:
         for level, store in enumerate(self.stores):

@@ -68,8 +68,8 @@ class Deployment:
         if self.link is not None:
             self._split = Split(self._timeline, handed)
         elif config.data_parallel > 1:
-            own: RouterName = "least-loaded" if config.engine == "vllm" else "round-robin"
-            self._router = make_router(router or own, config.data_parallel)
+            default: RouterName = "least-loaded" if config.engine == "vllm" else "round-robin"
+            self._router = make_router(router or default, config.data_parallel)
 
     @property
     def counters(self) -> Counters:
@@ -164,7 +164,7 @@ class Deployment:
 
     def clear_own_tiers(self) -> None:
         """Empties the engine's own KV cache tiers below GPU memory, and leaves the tiers of an LMCache server."""
-        for name in {tier.name for tier in self.config.tiers if tier.own}:
+        for name in {tier.name for tier in self.config.tiers if tier.owned}:
             self.clear_tiers(name)
 
     def begin_run(self) -> None:

@@ -33,7 +33,7 @@ class Split:
         self._prompts: dict[Sequence, Sequence] = {}  # what the prefill engine computes, and for whom
         self._handovers: list[tuple[int, int, Sequence, Sequence]] = []
         self._number = 0
-        self._found: dict[Sequence, int] = {}
+        self._cached_tokens: dict[Sequence, int] = {}
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
         prompt = Sequence(sequence.id, sequence.prompt, 1, now_ns, sequence.salt)
@@ -48,7 +48,7 @@ class Split:
             self._timeline.drop(prompt)
             sequence.end = "abort"
         self._timeline.drop(sequence)
-        self._found.pop(sequence, None)
+        self._cached_tokens.pop(sequence, None)
 
     def next_ns(self) -> int | None:
         starts = [self._timeline.next_ns(), self._handovers[0][0] if self._handovers else None]
@@ -77,7 +77,7 @@ class Split:
         if self._prompts.pop(prompt, None) is None:
             return
         arrived_ns, sequence.first_scheduled_ns = sequence.arrived_ns, prompt.first_scheduled_ns
-        self._found[sequence] = prompt.cached_tokens or 0
+        self._cached_tokens[sequence] = prompt.cached_tokens or 0
         self._handed.offer(sequence)
         self._timeline.give(DECODE, sequence, now_ns)
         sequence.arrived_ns = arrived_ns
@@ -85,5 +85,5 @@ class Split:
     def _decoded(self, done: Step | FastForward) -> Step | FastForward:
         """Reports the cached tokens of the prefill engine to the client, not the transferred tokens."""
         for sequence in done.finished:
-            sequence.cached_tokens = self._found.pop(sequence, 0)
+            sequence.cached_tokens = self._cached_tokens.pop(sequence, 0)
         return done

@@ -61,7 +61,7 @@ class TransferredKv:
         self._ready.discard(sequence)
         return self.link.send(round((len(sequence.prompt) - local_tokens) * self.bytes_per_token), now_ns)
 
-    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:  # noqa: ARG002
+    def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:  # noqa: ARG002
         return 0.0
 
     def forget(self, sequence: Sequence) -> None:

@@ -42,7 +42,7 @@ class Admission:
     def admit(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
         """Tokens of its first chunk, with blocks for them; 0 where it cannot go."""
         pool = self._pool
-        hits = pool.found(sequence)
+        hits = pool.cached_blocks(sequence)
         chunk = self._place(sequence, hits, len(hits) * pool.block_size, budget, padded)
         if chunk:
             self._counters.observe_lookup(sequence, sequence.computed if pool.caching else None, self._none)
@@ -54,21 +54,21 @@ class Admission:
         """Like `admit`, with a lookup in the external KV cache. The second value is whether the sequence was set aside
         to load external KV cache."""
         pool, external = self._pool, self.external
-        hits = pool.found(sequence)
+        hits = pool.cached_blocks(sequence)
         local = len(hits) * pool.block_size
-        found = external.matched(sequence, local, now_ns) if external is not None else 0
-        if external is None or not found:
+        matched = external.matched(sequence, local, now_ns) if external is not None else 0
+        if external is None or not matched:
             return self.admit(sequence, budget, padded), False
         size, free = pool.block_size, pool.free - pool.idle_among(hits)
-        lacking = -(-(local + found) // size) - len(hits)
+        lacking = -(-(local + matched) // size) - len(hits)
         whole = -(-sequence.length // size) - len(hits)
         if whole > free or lacking > free - self._reserved(prefilling):
             return 0, False
         pool.share(sequence, hits)
         pool.take(sequence, lacking)
-        sequence.computed = local + found
-        self._counters.observe_lookup(sequence, local if pool.caching else None, found)
-        self.loading.append((external.load(sequence, local, found, now_ns), sequence))
+        sequence.computed = local + matched
+        self._counters.observe_lookup(sequence, local if pool.caching else None, matched)
+        self.loading.append((external.load(sequence, local, matched, now_ns), sequence))
         return 0, True
 
     def resume(self, sequence: Sequence, budget: int, padded: int = 0) -> int:

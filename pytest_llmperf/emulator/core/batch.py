@@ -44,14 +44,14 @@ class Batch:
     blank: list[Sequence] = field(default_factory=list)
     end: End = field(default_factory=End)
 
-    def add(self, sequence: Sequence, new: int, before: int, drafts: int, sampling: bool) -> None:
+    def add(self, sequence: Sequence, new: int, computed: int, drafts: int, sampling: bool) -> None:
         """A row that computes `new` tokens after `before` ones."""
         self.rows.append((sequence, new, drafts, sampling))
         self.tokens += new
         self.sampled += 1 + drafts
-        self.kv_tokens += before + new
-        self.pairs2 += new * (2 * before + new + 1)
-        if before < sequence.prompt_length or new > 1 + drafts:
+        self.kv_tokens += computed + new
+        self.pairs2 += new * (2 * computed + new + 1)
+        if computed < sequence.prompt_length or new > 1 + drafts:
             self.prefill_tokens += new
         if not sampling:
             self.unsampled += 1

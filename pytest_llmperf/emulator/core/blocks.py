@@ -69,7 +69,7 @@ class BlockPool:
         """Share of the blocks that is held, 0 to 1."""
         return 1.0 - self.free / self.usable if self.usable else 0.0
 
-    def found(self, sequence: Sequence) -> list[int]:
+    def cached_blocks(self, sequence: Sequence) -> list[int]:
         """The blocks of its longest cached prefix that leaves at least one token to compute."""
         most = (sequence.length - 1) // self.block_size if self.caching else 0
         if not most:
@@ -90,7 +90,7 @@ class BlockPool:
 
     def lookup(self, sequence: Sequence) -> int:
         """Tokens of its longest cached prefix."""
-        return len(self.found(sequence)) * self.block_size
+        return len(self.cached_blocks(sequence)) * self.block_size
 
     def idle_among(self, blocks: list[int]) -> int:
         """How many of these would no longer be free if they were held."""
@@ -105,7 +105,7 @@ class BlockPool:
             else:
                 self._further[block] = self._further.get(block, 0) + 1
         sequence.blocks.extend(blocks)
-        sequence.kept = len(blocks)
+        sequence.registered = len(blocks)
         sequence.room = len(blocks) * self.block_size
         if self._gone > len(self._idle) + _FEW:
             self._tidy()
@@ -125,10 +125,10 @@ class BlockPool:
 
     def keep(self, sequence: Sequence, full: int) -> None:
         """Lets the first `full` blocks of a sequence be found."""
-        start = sequence.kept
+        start = sequence.registered
         if not self.caching or full <= start:
             return
-        sequence.kept = full
+        sequence.registered = full
         first = self._first_hash(sequence)
         alone = self._alone.get(first)
         if alone is sequence:
@@ -143,13 +143,13 @@ class BlockPool:
 
     def release(self, sequence: Sequence) -> None:
         """Takes back the blocks of a sequence."""
-        blocks, kept = sequence.blocks, sequence.kept
-        sequence.blocks, sequence.kept, sequence.room = [], 0, 0
-        self._empty += blocks[kept:]
-        self.free += len(blocks) - kept
-        if not kept:
+        blocks, registered = sequence.blocks, sequence.registered
+        sequence.blocks, sequence.registered, sequence.room = [], 0, 0
+        self._empty += blocks[registered:]
+        self.free += len(blocks) - registered
+        if not registered:
             return
-        del blocks[kept:]
+        del blocks[registered:]
         first = sequence.hashes[0]
         if self._alone.get(first) is sequence:
             idle = self._alone[first] = _Idle(blocks, sequence)
@@ -177,11 +177,11 @@ class BlockPool:
         self._gone = 0
         return True
 
-    def alike(self, one: Sequence, other: Sequence, blocks: int) -> bool:
+    def alike(self, sequence: Sequence, other: Sequence, blocks: int) -> bool:
         """Whether two sequences have the same content in their first `blocks` blocks, which must be full."""
-        self._hash_upto(one, blocks)
+        self._hash_upto(sequence, blocks)
         self._hash_upto(other, blocks)
-        return blocks == 0 or one.hashes[blocks - 1] == other.hashes[blocks - 1]
+        return blocks == 0 or sequence.hashes[blocks - 1] == other.hashes[blocks - 1]
 
     def _has_others(self, block: int) -> bool:
         """Whether another sequence still holds a released block. Removes one of the additional holders."""
@@ -238,7 +238,7 @@ class BlockPool:
         """Treats the blocks of a sequence that was alone with its beginning as all others from now on."""
         alone = self._alone.pop(first)
         if isinstance(alone, Sequence):
-            sequence, blocks = alone, alone.blocks[: alone.kept]
+            sequence, blocks = alone, alone.blocks[: alone.registered]
         elif alone.sequence is not None:
             sequence, blocks = alone.sequence, alone.blocks
             alone.sequence = None
@@ -260,15 +260,15 @@ class BlockPool:
 
     def _hash_upto(self, sequence: Sequence, full: int) -> None:
         hashes, size = sequence.hashes, self.block_size
-        known = len(hashes)
-        if known >= full:
+        hashed = len(hashes)
+        if hashed >= full:
             return
         key = hashes[-1] if hashes else hash(sequence.salt)
-        own = min(full, sequence.prompt_length // size)
+        of_prompt = min(full, sequence.prompt_length // size)
         prompt = sequence.prompt
-        for start in range(known * size, own * size, size):
+        for start in range(hashed * size, of_prompt * size, size):
             key = hash((key, prompt[start : start + size]))
             hashes.append(key)
-        for start in range(max(known, own) * size, full * size, size):
+        for start in range(max(hashed, of_prompt) * size, full * size, size):
             key = hash((key, sequence.tokens(start, start + size)))
             hashes.append(key)

@@ -78,16 +78,16 @@ class VllmScheduler(FastForwardState):
         while index < len(running) and budget > slot:
             sequence = running[index]
             index += 1
-            before, expected = sequence.computed, sequence.expected
-            if expected and before + 2 - expected >= sequence.limit:
+            computed, expected = sequence.computed, sequence.expected
+            if expected and computed + 2 - expected >= sequence.limit:
                 continue
             length = sequence.prompt_length + sequence.generated
-            new = length + sequence.drafts + expected - before
+            new = length + sequence.drafts + expected - computed
             if new != 1:
-                new = min(new, budget - slot, longest - before - 1)
+                new = min(new, budget - slot, longest - computed - 1)
                 if new <= 0:
                     continue
-            upto = before + new
+            upto = computed + new
             if upto + lookahead > sequence.room:
                 lacking = -(-min(upto + lookahead, longest) // size) - len(sequence.blocks)
                 if lacking > 0:
@@ -96,11 +96,11 @@ class VllmScheduler(FastForwardState):
                     pool.take(sequence, lacking)
             if caching:
                 full = (upto if upto < length else length) // size
-                if full > sequence.kept:
+                if full > sequence.registered:
                     pool.keep(sequence, full)
             budget -= new + slot
             prefilling |= drafting and not sequence.drafts
-            if new == 1 and before >= sequence.prompt_length and upto >= length + expected:
+            if new == 1 and computed >= sequence.prompt_length and upto >= length + expected:
                 sequence.computed = upto
                 sequence.drafts = self._drafts
                 if expects:
@@ -130,12 +130,12 @@ class VllmScheduler(FastForwardState):
 
     def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int) -> None:
         """Adds a row to the batch and updates the state of its sequence."""
-        before = sequence.computed
-        sequence.computed = before + new
-        sampling = before + new >= sequence.prompt_length + sequence.generated + sequence.expected
-        batch.add(sequence, new, before, drafts, sampling)
-        if self._external is not None and before < sequence.prompt_length:
-            batch.store_s += self._external.store_s(sequence, before, before + new, batch.end)
+        computed = sequence.computed
+        sequence.computed = computed + new
+        sampling = computed + new >= sequence.prompt_length + sequence.generated + sequence.expected
+        batch.add(sequence, new, computed, drafts, sampling)
+        if self._external is not None and computed < sequence.prompt_length:
+            batch.store_s += self._external.store_s(sequence, computed, computed + new, batch.end)
         if not sampling:
             return
         sequence.drafts = self._drafts

@@ -134,7 +134,7 @@ class SchedulerState:
             lag = sequence.expected = lag - count
             if self.pool.caching:
                 full = (sequence.computed - lag) // self.pool.block_size
-                if full > sequence.kept:
+                if full > sequence.registered:
                     self.pool.keep(sequence, full)
         return count
 

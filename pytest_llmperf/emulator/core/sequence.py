@@ -30,7 +30,7 @@ class Sequence:
             and the last token.
         end: why the sequence ended; None while it runs or waits.
         blocks: ids of its KV blocks, in token order.
-        kept: number of its blocks that the prefix cache knows.
+        registered: number of its blocks that the prefix cache knows.
         hashes: hash of each full block, which covers all tokens up to the end of the block.
         expected: tokens that the steps in flight will generate.
         drafts: draft tokens proposed for the next step.
@@ -54,7 +54,7 @@ class Sequence:
     ended_ns: int | None = None
     end: EndReason | None = None
     blocks: list[int] = field(default_factory=list, repr=False)
-    kept: int = 0
+    registered: int = 0
     hashes: list[int] = field(default_factory=list, repr=False)
     expected: int = 0
     drafts: int = 0

@@ -66,9 +66,9 @@ class NewTokenRatio:
         """The engine is idle."""
         self.current = self.initial
 
-    def after_retraction(self, kept: List[Sequence]) -> None:
-        used = sum(sequence.generated + 20 for sequence in kept)
-        self.current = min(1.0, used / (sum(sequence.max_tokens for sequence in kept) + 1))
+    def after_retraction(self, remaining: List[Sequence]) -> None:
+        used = sum(sequence.generated + 20 for sequence in remaining)
+        self.current = min(1.0, used / (sum(sequence.max_tokens for sequence in remaining) + 1))
 
 
 @dataclass(slots=True)

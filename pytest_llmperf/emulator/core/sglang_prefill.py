@@ -156,10 +156,10 @@ class PrefillQueue:
         cache, external = self._cache, self._external
         loaded = cache.holds(sequence)
         local = sequence.computed if loaded else cache.hold(sequence)
-        rest, found, aside = sequence.length - local, 0, False
+        rest, matched, aside = sequence.length - local, 0, False
         if external is not None and not loaded:
-            found = external.matched(sequence, local, now_ns)
-            aside = found > 0 or (external.prefilled and sequence.prompt_length == local + 1)
+            matched = external.matched(sequence, local, now_ns)
+            aside = matched > 0 or (external.prefilled and sequence.prompt_length == local + 1)
         new_tokens = min(max(sequence.max_tokens - sequence.generated, 0), MOST_NEW_TOKENS)
         enough = rest + new_tokens + cache.page_size < budget.pool
         fits = enough if cache.enabled else budget.lasts(sequence, rest, going)
@@ -170,16 +170,16 @@ class PrefillQueue:
             return (0 if fits else None), False
         if not loaded:
             sequence.computed = local
-            asked = None if external is None else found
-            self._counters.observe_lookup(sequence, local if cache.enabled else None, asked)
+            looked_up = None if external is None else matched
+            self._counters.observe_lookup(sequence, local if cache.enabled else None, looked_up)
         if external is not None and aside:
-            self._load(external, sequence, local, found, now_ns)
+            self._load(external, sequence, local, matched, now_ns)
             return 0, True
         budget.charge(tokens, min(sequence.max_tokens, MOST_NEW_TOKENS) if tokens == rest else 0)
         return tokens, False
 
-    def _load(self, external: ExternalKv, sequence: Sequence, local: int, found: int, now_ns: int) -> None:
-        if not self._cache.allocate(sequence, local + found):
-            raise RuntimeError(f"no KV cache to load {found} tokens of sequence {sequence.id} into")
-        sequence.computed = local + found
-        self.loading.append((external.load(sequence, local, found, now_ns), sequence))
+    def _load(self, external: ExternalKv, sequence: Sequence, local: int, matched: int, now_ns: int) -> None:
+        if not self._cache.allocate(sequence, local + matched):
+            raise RuntimeError(f"no KV cache to load {matched} tokens of sequence {sequence.id} into")
+        sequence.computed = local + matched
+        self.loading.append((external.load(sequence, local, matched, now_ns), sequence))

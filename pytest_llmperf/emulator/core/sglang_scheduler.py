@@ -239,14 +239,14 @@ class SglangScheduler:
 
     def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int = 0) -> None:
         """Adds a row to the batch, allocates its memory and updates the state of its sequence."""
-        before = sequence.computed
-        if not self.cache.allocate(sequence, before + new):
+        computed = sequence.computed
+        if not self.cache.allocate(sequence, computed + new):
             raise RuntimeError(f"sequence {sequence.id} was scheduled without KV cache for {new} tokens")
-        sequence.computed = before + new
-        sampling = before + new >= sequence.length + sequence.expected
-        batch.add(sequence, new, before, drafts, sampling)
-        if self._external is not None and before < sequence.prompt_length:
-            batch.store_s += self._external.store_s(sequence, before, before + new, batch.end)
+        sequence.computed = computed + new
+        sampling = computed + new >= sequence.length + sequence.expected
+        batch.add(sequence, new, computed, drafts, sampling)
+        if self._external is not None and computed < sequence.prompt_length:
+            batch.store_s += self._external.store_s(sequence, computed, computed + new, batch.end)
         if sampling and self._asynchronous:
             sequence.expected += 1
 
@@ -283,17 +283,17 @@ class SglangScheduler:
         return self.cache.make_room(sum([self.cache.needed(s, s.computed + new) for s in rows]))
 
     def _retract(self) -> None:
-        kept = list(self._running)
+        rest = list(self._running)
         if not self._drafts:  # with drafts the latest goes first: 0.5.15 can take requests from the back alone
-            kept.sort(key=lambda s: (s.generated, -s.prompt_length), reverse=True)
+            rest.sort(key=lambda s: (s.generated, -s.prompt_length), reverse=True)
         first = True
-        while len(kept) > 1 and (first or not self._make_room_to_decode(kept)):
+        while len(rest) > 1 and (first or not self._make_room_to_decode(rest)):
             first = False
-            self._evict_sequence(kept.pop())
-            self.cache.make_room(min(len(kept) * RETRACT_STEPS, self.cache.free))
-        if kept and not self._make_room_to_decode(kept):  # those that are still prefilling or loading hold the rest
-            self._evict_sequence(kept.pop())
-        staying = set(kept)
+            self._evict_sequence(rest.pop())
+            self.cache.make_room(min(len(rest) * RETRACT_STEPS, self.cache.free))
+        if rest and not self._make_room_to_decode(rest):  # those that are still prefilling or loading hold the rest
+            self._evict_sequence(rest.pop())
+        staying = set(rest)
         self._running = [sequence for sequence in self._running if sequence in staying]
         self.ratio.after_retraction(self._running)
         self._queue.full = False

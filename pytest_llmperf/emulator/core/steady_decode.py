@@ -35,7 +35,7 @@ def queue_head_stays_blocked(pool: BlockPool, head: Sequence, running: Iterable[
     shares, and so increase the hit of the waiting sequence.
     """
     size = pool.block_size
-    hits = pool.found(head)
+    hits = pool.cached_blocks(head)
     if -(-head.length // size) - len(hits) <= pool.free - pool.idle_among(hits):
         return False
     return not (pool.caching and any(_completes_shared_block(pool, s, head, len(hits), steps) for s in running))
@@ -43,7 +43,9 @@ def queue_head_stays_blocked(pool: BlockPool, head: Sequence, running: Iterable[
 
 def _completes_shared_block(pool: BlockPool, sequence: Sequence, head: Sequence, hits: int, steps: int) -> bool:
     """Whether a running sequence will fill the block after those that the head of the queue finds, with its content."""
-    return sequence.kept <= hits < (sequence.length + steps) // pool.block_size and pool.alike(sequence, head, hits)
+    return sequence.registered <= hits < (sequence.length + steps) // pool.block_size and pool.alike(
+        sequence, head, hits
+    )
 
 
 def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool) -> list[Sequence]:
@@ -67,7 +69,7 @@ def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool)
         if computed > sequence.room:
             pool.take(sequence, -(-(computed - sequence.room) // size))
         if caching:
-            for full in range(sequence.kept + 1, (old_length + steps - 1) // size + 1):
+            for full in range(sequence.registered + 1, (old_length + steps - 1) // size + 1):
                 at = full * size - old_length + 1
                 filled.append((at, lagging and ends and at == steps, order, sequence, full))
     if filled:

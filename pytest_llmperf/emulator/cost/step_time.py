@@ -97,8 +97,8 @@ class StepTime:
 
     def _draft_s(self, load: StepLoad) -> float:
         rounds = load.drafted / load.sequences
-        one = StepLoad(load.sequences, load.sequences, 0, load.sequences, load.sequences, float(load.sequences))
-        return rounds * float(self._draft.seconds(one)) if self._draft else 0.0
+        draft_load = StepLoad(load.sequences, load.sequences, 0, load.sequences, load.sequences, float(load.sequences))
+        return rounds * float(self._draft.seconds(draft_load)) if self._draft else 0.0
 
 
 def _at_least(seconds: float | npt.NDArray[np.float64], least_s: float) -> float | npt.NDArray[np.float64]:
@@ -129,5 +129,5 @@ def _draft(config: EngineConfig, coefficients: Coefficients) -> StepTime | None:
     """The draft model on the same GPUs, one token per sequence and pass; its passes share the step's own overheads."""
     if config.speculation is None or config.speculation.draft is None:
         return None
-    own = replace(config, shape=config.speculation.draft, speculation=None, async_scheduling=True)
-    return StepTime(own, replace(coefficients, step_s=0.0, sequence_s=0.0, stream_s=0.0))
+    draft_config = replace(config, shape=config.speculation.draft, speculation=None, async_scheduling=True)
+    return StepTime(draft_config, replace(coefficients, step_s=0.0, sequence_s=0.0, stream_s=0.0))

@@ -71,13 +71,15 @@ class EngineParser(argparse.ArgumentParser):
             if _is_flag(word) and name not in self._option_string_actions:
                 near = get_close_matches(name, self._option_string_actions, n=1)
                 meant = f" Did you mean {near[0]}?" if near else ""
-                raise UsageError(f"{self._engine}: {name} cannot be emulated.{meant} These flags can: {self.known()}.")
-        found, rest = self.parse_known_args(words)
+                raise UsageError(
+                    f"{self._engine}: {name} cannot be emulated.{meant} These flags can: {self.flag_list()}."
+                )
+        options, rest = self.parse_known_args(words)
         if rest:
-            raise UsageError(f"{self._engine}: what is {rest[0]!r}? These flags can be emulated: {self.known()}.")
-        return found
+            raise UsageError(f"{self._engine}: what is {rest[0]!r}? These flags can be emulated: {self.flag_list()}.")
+        return options
 
-    def known(self) -> str:
+    def flag_list(self) -> str:
         """The flags with an effect, as a list for messages."""
         actions = [action for action in self._actions if not action.dest.startswith("harmless")]
         return ", ".join(action.option_strings[0] for action in actions if action.option_strings)

@@ -138,8 +138,8 @@ def _config(
 
 def _max_running(options: argparse.Namespace, tokens: int, length: int, drafts: Speculation | None) -> int:
     """Largest number of running requests on a replica with `tokens` KV tokens (0.5.15: model_runner_kv_cache_mixin)."""
-    asked = options.max_running_requests or (_MOST_DRAFTING if drafts else None)
-    most = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked // options.dp_size
+    limit = options.max_running_requests or (_MOST_DRAFTING if drafts else None)
+    most = min(max(int(tokens / length * 512), 2048), 4096) if limit is None else limit // options.dp_size
     return max(1, min(int(most), tokens // 2))
 
 
@@ -152,7 +152,7 @@ def _tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_byt
         return ()
     workers = options.tp_size * options.dp_size
     per_gpu = options.hicache_size * 1e9 or options.hicache_ratio * kv_bytes
-    host = replace(host_tier(gpu, per_gpu * workers, options.page_size), own=True)
+    host = replace(host_tier(gpu, per_gpu * workers, options.page_size), owned=True)
     return (host, disk_tier(1e12, options.page_size)) if options.hicache_storage_backend else (host,)
 
 
@@ -166,10 +166,10 @@ def _speculation(
         if options.speculative_num_draft_tokens is None:
             raise UsageError("sglang: say --speculative-num-steps; how SGLang chooses it by itself is not emulated.")
         steps = options.speculative_num_draft_tokens - (0 if options.speculative_algorithm == "NGRAM" else 1)
-    asked: dict[str, object] = {"method": METHODS[options.speculative_algorithm], "num_speculative_tokens": steps}
+    fields: dict[str, object] = {"method": METHODS[options.speculative_algorithm], "num_speculative_tokens": steps}
     if options.speculative_draft_model_path:
-        asked["model"] = options.speculative_draft_model_path
-    drafts = speculation(asked, shape, options.model_path)
+        fields["model"] = options.speculative_draft_model_path
+    drafts = speculation(fields, shape, options.model_path)
     if acceptance is None:
         return drafts
     return replace(drafts, acceptance=(acceptance + (acceptance[-1],) * steps)[:steps])

@@ -82,7 +82,7 @@ def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None
         raise StartError(f"synthetic_acceptance_rates must be {tokens} values in [0, 1], got {rates}.")
     if any(later > earlier for earlier, later in pairwise(rates)):
         raise StartError(f"synthetic_acceptance_rates must not increase, got {rates}.")
-    return tuple(rate / before if before else 0.0 for before, rate in pairwise([1.0, *rates]))
+    return tuple(rate / earlier if earlier else 0.0 for earlier, rate in pairwise([1.0, *rates]))
 
 
 def _method(settings: dict[str, Any]) -> str:
@@ -90,20 +90,20 @@ def _method(settings: dict[str, Any]) -> str:
     if isinstance(method, str) and method.endswith("_mtp"):
         method = "mtp"  # deepseek_mtp and its like are older names of it
     if method not in _ACCEPTANCE:
-        known = ", ".join(_ACCEPTANCE)
-        raise UsageError(f"vllm: speculative method {method!r} cannot be emulated. These can: {known}.")
+        methods = ", ".join(_ACCEPTANCE)
+        raise UsageError(f"vllm: speculative method {method!r} cannot be emulated. These can: {methods}.")
     return str(method)
 
 
 def _accepted(
     method: str, settings: dict[str, Any], target: ModelShape, target_name: str, tokens: int
 ) -> tuple[float, ...]:
-    known = _ACCEPTANCE[method]
+    acceptance = _ACCEPTANCE[method]
     if method == "eagle3":
-        known = _EAGLE3_OF.get(target.name, known)
+        acceptance = _EAGLE3_OF.get(target.name, acceptance)
     if method == "draft_model" and _same(str(settings.get("model")), target_name):
-        known = (1.0,)
-    return (known + (known[-1],) * tokens)[:tokens]
+        acceptance = (1.0,)
+    return (acceptance + (acceptance[-1],) * tokens)[:tokens]
 
 
 def _draft_shape(method: str, settings: dict[str, Any], target: ModelShape) -> ModelShape | None:

@@ -56,7 +56,7 @@ def connector_tiers(
     connector = transfer.get("kv_connector")
     extra = transfer.get("kv_connector_extra_config") or {}
     if connector == "OffloadingConnector" and "cpu_bytes_to_use" in extra:
-        tiers = [replace(host_tier(gpu, extra["cpu_bytes_to_use"], block_size), own=True)]
+        tiers = [replace(host_tier(gpu, extra["cpu_bytes_to_use"], block_size), owned=True)]
         if extra.get("secondary_tiers"):
             tiers.append(disk_tier(1e12, block_size))
         return tuple(tiers)

@@ -138,18 +138,18 @@ def _blocks(
 
 def _graphs(options: argparse.Namespace, budget: int, sequences: int, drafts: Speculation | None) -> tuple[bool, int]:
     """Whether decode steps replay graphs, and the largest one."""
-    asked = options.compilation_config
-    if unknown := sorted(set(asked) - _COMPILATION):
+    config = options.compilation_config
+    if unknown := sorted(set(config) - _COMPILATION):
         raise UsageError(
             f"vllm: compilation_config {unknown[0]!r} cannot be emulated. These keys can: "
             f"{', '.join(sorted(_COMPILATION))}."
         )
-    if options.enforce_eager or options.optimization_level == 0 or asked.get("cudagraph_mode") == "NONE":
+    if options.enforce_eager or options.optimization_level == 0 or config.get("cudagraph_mode") == "NONE":
         return False, 0
-    if asked.get("mode") == 0 and "cudagraph_mode" not in asked:
+    if config.get("mode") == 0 and "cudagraph_mode" not in config:
         return False, 0
-    if sizes := options.cudagraph_capture_sizes or asked.get("cudagraph_capture_sizes"):
+    if sizes := options.cudagraph_capture_sizes or config.get("cudagraph_capture_sizes"):
         return True, min(max(sizes), budget)
     per_sequence = drafts.draft_tokens + 1 if drafts else 1
-    largest = options.max_cudagraph_capture_size or asked.get("max_cudagraph_capture_size")
+    largest = options.max_cudagraph_capture_size or config.get("max_cudagraph_capture_size")
     return True, min(largest or min(sequences * per_sequence * 2, _LARGEST_GRAPH), budget)

@@ -17,11 +17,11 @@ from pytest_llmperf.emulator.flags.tiers import connector_tiers, host_tier
 _GIB = 2**30
 
 
-def _asked_speculation(options: argparse.Namespace) -> dict[str, Any] | None:
-    asked = dict(options.speculative_config or {})
+def _speculative_config(options: argparse.Namespace) -> dict[str, Any] | None:
+    config = dict(options.speculative_config or {})
     short = {"method": options.spec_method, "model": options.spec_model, "num_speculative_tokens": options.spec_tokens}
-    asked |= {name: value for name, value in short.items() if value is not None}
-    return asked or None
+    config |= {name: value for name, value in short.items() if value is not None}
+    return config or None
 
 
 def vllm_speculation(
@@ -29,11 +29,11 @@ def vllm_speculation(
 ) -> Speculation | None:
     """Speculation from the flags, with the given acceptance rates unless the flags set rates; None without
     speculation."""
-    asked = _asked_speculation(options)
-    if asked is None:
+    config = _speculative_config(options)
+    if config is None:
         return None
-    drafts = speculation(asked, shape, model)
-    if acceptance is None or "rejection_sample_method" in asked:
+    drafts = speculation(config, shape, model)
+    if acceptance is None or "rejection_sample_method" in config:
         return drafts
     rates = (acceptance + (acceptance[-1],) * drafts.draft_tokens)[: drafts.draft_tokens]
     return replace(drafts, acceptance=rates)
@@ -41,10 +41,10 @@ def vllm_speculation(
 
 def asynchronous(options: argparse.Namespace) -> bool:
     """Whether the next step is scheduled while the current step computes. Drafts from the host prevent this."""
-    asked = _asked_speculation(options) or {}
-    unable = asked.get("method", "draft_model" if "model" in asked else None) in WITHOUT_ASYNC
+    config = _speculative_config(options) or {}
+    unable = config.get("method", "draft_model" if "model" in config else None) in WITHOUT_ASYNC
     if options.async_scheduling and unable:
-        raise StartError(f"async scheduling is not supported with {asked.get('method')} speculative decoding.")
+        raise StartError(f"async scheduling is not supported with {config.get('method')} speculative decoding.")
     return not unable if options.async_scheduling is None else bool(options.async_scheduling)
 
 
@@ -54,5 +54,5 @@ def vllm_tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str]) ->
     if options.kv_offloading_size:
         if options.kv_offloading_backend == "lmcache":  # vLLM passes the size on to nobody
             return connector_tiers({"kv_connector": "LMCacheMPConnector"}, gpu, options.block_size, workers, env)
-        return (replace(host_tier(gpu, options.kv_offloading_size * _GIB, options.block_size), own=True),)
+        return (replace(host_tier(gpu, options.kv_offloading_size * _GIB, options.block_size), owned=True),)
     return connector_tiers(options.kv_transfer_config, gpu, options.block_size, workers, env)

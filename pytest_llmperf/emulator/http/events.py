@@ -98,9 +98,9 @@ class _OpenAiEvents:
 
     def tokens(self, index: int, ids: Sequence[int], cached: int, finished: bool) -> bytes:
         ask = self._ask
-        before = self._generated[index]
-        self._generated[index] = generated = before + len(ids)
-        if not before:
+        earlier = self._generated[index]
+        self._generated[index] = generated = earlier + len(ids)
+        if not earlier:
             self._cached += cached
         text = "".join(map(text_of, ids)).encode() if self._texts else b""
         event = self._open % (index, text, b'"length"' if finished else b"null")
@@ -108,7 +108,7 @@ class _OpenAiEvents:
             event += b',"stop_reason":null' if finished else b""
             event += b',"token_ids":%s' % (dumps(list(ids)) if ask.token_ids else b"null")
         else:
-            prompt = dumps(list(ask.prompts[index])) if ask.token_ids and not before else b"null"
+            prompt = dumps(list(ask.prompts[index])) if ask.token_ids and not earlier else b"null"
             event += b',"prompt_token_ids":%s,"token_ids":%s' % (prompt, dumps(list(ids)) if ask.token_ids else b"null")
         event += self._close
         if ask.continuous_usage:

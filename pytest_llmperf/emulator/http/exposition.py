@@ -74,8 +74,8 @@ class Page:
         self._lines.append(f"{name}{_shown(labels)} {float(value)!r}")
 
     def histogram(self, name: str, labels: Labels, histogram: Histogram) -> None:
-        own = _shown(labels)[1:-1]
-        begin = f"{name}_bucket{{{own}{',' if own else ''}le=\""
+        label_text = _shown(labels)[1:-1]
+        begin = f"{name}_bucket{{{label_text}{',' if label_text else ''}le=\""
         self._lines += [f'{begin}{bound}"}} {float(count)!r}' for bound, count in histogram.cumulative()]
         self.sample(f"{name}_count", labels, histogram.count)
         self.sample(f"{name}_sum", labels, histogram.total)

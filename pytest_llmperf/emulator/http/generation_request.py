@@ -53,32 +53,32 @@ def read_generation_request(path: str, body: bytes, launch: Launch) -> Generatio
         Refusal: 400 for a body that cannot be served, 404 for another model.
     """
     kind = KINDS[path]
-    asked = _json_object(body)
+    fields = _json_object(body)
     if kind == "generate":
-        return checked(_generate(asked, launch), launch)
-    model = asked.get("model") or launch.served_names[0]
+        return checked(_generate(fields, launch), launch)
+    model = fields.get("model") or launch.served_names[0]
     if model not in launch.served_names:
         names = ", ".join(launch.served_names)
         raise Refusal(404, f"The model `{model}` does not exist. Valid aliases: {names}.", "NotFoundError", "model")
     for name in ("n", "best_of"):
-        if asked.get(name) not in (None, 1):
-            raise Refusal(400, f"{name}={asked[name]} is not emulated: one answer per prompt.", param=name)
-    if asked.get("logprobs") or asked.get("prompt_logprobs") or asked.get("echo"):
+        if fields.get(name) not in (None, 1):
+            raise Refusal(400, f"{name}={fields[name]} is not emulated: one answer per prompt.", param=name)
+    if fields.get("logprobs") or fields.get("prompt_logprobs") or fields.get("echo"):
         raise Refusal(400, "logprobs, prompt_logprobs and echo are not emulated.", param="logprobs")
-    prompts = _chat_prompt(asked, launch) if kind == "chat" else _prompts(asked.get("prompt"), launch)
-    options = asked.get("stream_options") or {}
-    if options and not asked.get("stream"):
+    prompts = _chat_prompt(fields, launch) if kind == "chat" else _prompts(fields.get("prompt"), launch)
+    options = fields.get("stream_options") or {}
+    if options and not fields.get("stream"):
         raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     return checked(
         GenerationRequest(
             kind=kind,
             prompts=prompts,
-            max_tokens=_max_tokens(asked, kind, prompts, launch),
-            stream=bool(asked.get("stream")),
+            max_tokens=_max_tokens(fields, kind, prompts, launch),
+            stream=bool(fields.get("stream")),
             include_usage=bool(options.get("include_usage")) or launch.usage_always,
             continuous_usage=bool(options.get("continuous_usage_stats")) and bool(options.get("include_usage")),
-            token_ids=bool(asked.get("return_token_ids")),
-            salt=str(asked.get("cache_salt") or asked.get("extra_key") or ""),
+            token_ids=bool(fields.get("return_token_ids")),
+            salt=str(fields.get("cache_salt") or fields.get("extra_key") or ""),
         ),
         launch,
     )
@@ -86,12 +86,12 @@ def read_generation_request(path: str, body: bytes, launch: Launch) -> Generatio
 
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except ValueError as error:
         raise Refusal(400, f"The body is no JSON: {error}") from None
-    if not isinstance(asked, dict):
+    if not isinstance(fields, dict):
         raise Refusal(400, "The body is no JSON object.")
-    return asked
+    return fields
 
 
 def _max_tokens(body: Mapping[str, Any], kind: Kind, prompts: tuple[tuple[int, ...], ...], launch: Launch) -> int:

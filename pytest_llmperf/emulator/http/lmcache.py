@@ -18,8 +18,8 @@ _TIERS = {"l1": "cpu", "l2": "disk"}
 def lmcache_page(deployment: Deployment) -> Reply:
     """LMCache's metrics page: queried tokens, hits by tier, chunks read from disk, and evictions."""
     hits = deployment.tier_hits
-    asked = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
-    counted = {"requested": asked, "hit": sum(hits.values())}
+    looked_up = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
+    counted = {"requested": looked_up, "hit": sum(hits.values())}
     counted |= {f"hit_{tier}": hits.get(name, 0) for tier, name in _TIERS.items()}
     page = Page()
     for name, value in counted.items():

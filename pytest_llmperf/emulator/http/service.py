@@ -113,16 +113,16 @@ class Service:
     def reply(self, method: str, target: str) -> Reply:
         """Answer any other request."""
         _, _, path, query, _ = urlsplit(target)
-        known = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
+        paths = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
         if self.launch.config.tiers:
-            known |= lmcache.ROUTES
+            paths |= lmcache.ROUTES
         if self.launch.sleeps:
-            known |= _SLEEP_OF_SGLANG if self._sglang else _SLEEP_OF_VLLM
-        if path in KINDS or path in known:
+            paths |= _SLEEP_OF_SGLANG if self._sglang else _SLEEP_OF_VLLM
+        if path in KINDS or path in paths:
             posted = path in KINDS or path in _POSTED
             if method not in (("POST",) if posted else ("GET", "HEAD", "POST")):
                 return Refusal(405, "Method Not Allowed", "Method Not Allowed").reply()
-        if path not in known or (path == "/metrics" and not self.launch.metrics):
+        if path not in paths or (path == "/metrics" and not self.launch.metrics):
             return Refusal(404, f"Not Found: {path}", "Not Found").reply()
         return self._page(path, query)
 

@@ -37,11 +37,11 @@ def sglang_page(
     page.sample("process_start_time_seconds", {}, started_s)
     page.family("sglang:http_requests_total", "counter", "Requests that were answered with a generation.")
     page.sample("sglang:http_requests_total", {"model_name": launch.served_names[0]}, served)
-    counters = [found for found, _, _ in engines]
+    counters = [engine for engine, _, _ in engines]
     whole = sum(counters[1:], counters[0])
     _finished(page, launch, whole)
-    for index, (found, gauges, _) in enumerate(engines):
-        _scheduler(page, launch, index, found, gauges)
+    for index, (engine, gauges, _) in enumerate(engines):
+        _scheduler(page, launch, index, engine, gauges)
     name = {"engine_type": "unified", "model_name": launch.served_names[0]}
     for metric, attribute in _HISTOGRAMS.items():
         page.family(f"sglang:{metric}", "histogram", "Of finished requests, or of their tokens.")

@@ -22,7 +22,7 @@ class Stream:
     """Sends the tokens of a request's sequences, or collects them for an answer without streaming.
 
     Args:
-        ask, number, fate: see service.py.
+        ask, number, fault: see service.py.
         received_ns, arrived_ns: time at which the request was read, and time of its arrival in the engine's queue.
         events, outlet: writers of the stream; None for an answer without streaming.
 
@@ -47,7 +47,7 @@ class Stream:
         self.counts: list[int] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.refusal: Refusal | None = None
-        self._fate = fault
+        self._fault = fault
         self._events = events
         self._outlet = outlet
         self._total = 0
@@ -100,11 +100,11 @@ class Stream:
         """Whether a planted fault ends it before these tokens."""
         if self.ended.done():
             return True
-        if self._fate is None or self._total + count <= self._fate.after_tokens:
+        if self._fault is None or self._total + count <= self._fault.after_tokens:
             return False
-        if self._fate.kind == "error":
+        if self._fault.kind == "error":
             self._fail(CRASHED)
-        self.ended.set_result(self._fate.kind)
+        self.ended.set_result(self._fault.kind)
         return True
 
     def _fail(self, error: Refusal) -> None:

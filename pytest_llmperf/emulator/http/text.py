@@ -34,9 +34,9 @@ def tokens_of(text: str, vocab: int) -> tuple[int, ...]:
 @cache
 def _token(piece: str, vocab: int) -> int:
     if _OWN.fullmatch(piece):
-        own = 0
+        letters = 0
         for letter in piece[1:]:
-            own = own * 26 + ord(letter) - 97
-        if own < vocab:
-            return own
+            letters = letters * 26 + ord(letter) - 97
+        if letters < vocab:
+            return letters
     return crc32(piece.encode()) % min(vocab, _LARGEST)

@@ -103,16 +103,16 @@ def iterations(counters: Counters) -> Histogram:
 
 def _labelled(page: Page, launch: Launch, labels: list[dict[str, str]], counters: list[Counters]) -> None:
     page.family("vllm:request_success_total", "counter", "Finished requests by reason.")
-    for label, found in zip(labels, counters, strict=True):
-        reasons = {"length": found.finished_length, "abort": found.finished_abort} | dict.fromkeys(_UNUSED_REASONS, 0)
+    for label, engine in zip(labels, counters, strict=True):
+        reasons = {"length": engine.finished_length, "abort": engine.finished_abort} | dict.fromkeys(_UNUSED_REASONS, 0)
         for reason, count in reasons.items():
             page.sample("vllm:request_success_total", {**label, "finished_reason": reason}, count)
     page.family("vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.")
-    for label, found in zip(labels, counters, strict=True):
+    for label, engine in zip(labels, counters, strict=True):
         sources = {
-            "local_compute": found.prompt_tokens - found.prompt_tokens_cached,
-            "local_cache_hit": found.prompt_tokens_cached - found.prompt_tokens_external,
-            "external_kv_transfer": found.prompt_tokens_external,
+            "local_compute": engine.prompt_tokens - engine.prompt_tokens_cached,
+            "local_cache_hit": engine.prompt_tokens_cached - engine.prompt_tokens_external,
+            "external_kv_transfer": engine.prompt_tokens_external,
         }
         for source, count in sources.items():
             page.sample("vllm:prompt_tokens_by_source_total", {**label, "source": source}, count)
@@ -120,7 +120,7 @@ def _labelled(page: Page, launch: Launch, labels: list[dict[str, str]], counters
         return
     name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     page.family(name, "counter", "Accepted draft tokens by position.")
-    for label, found in zip(labels, counters, strict=True):
+    for label, engine in zip(labels, counters, strict=True):
         for position in range(launch.config.speculation.draft_tokens):
-            at = found.spec_accepted_per_position
+            at = engine.spec_accepted_per_position
             page.sample(name, {**label, "position": str(position)}, at[position] if position < len(at) else 0)

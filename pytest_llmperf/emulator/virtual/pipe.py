@@ -152,17 +152,17 @@ def _plan(arguments: dict[str, Any]) -> Plan:
     return Plan(posts, arguments.get("concurrency"), Patience(**(arguments.get("limits") or {})))
 
 
-def _read(service: Service, post: Posted, known: dict[int, int]) -> Posted:
+def _read(service: Service, post: Posted, tokens: dict[int, int]) -> Posted:
     """With its body read; one that is refused is refused again each time.
 
     Args:
-        known: one object per token id, so that equal prompts are compared without looking at numbers.
+        tokens: one object per token id, so that equal prompts are compared without looking at numbers.
     """
     try:
         generation = service.ask(post.path, post.body)
     except Refusal:
         return post
-    prompts = tuple(tuple([known.setdefault(token, token) for token in prompt]) for prompt in generation.prompts)
+    prompts = tuple(tuple([tokens.setdefault(token, token) for token in prompt]) for prompt in generation.prompts)
     return replace(post, ask=replace(generation, prompts=prompts))
 
 

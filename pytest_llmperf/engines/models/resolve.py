@@ -92,11 +92,11 @@ def _is_model(path: Path, name: str) -> bool:
     try:
         if not path.exists():
             return False
-        known = (path / "config.json").is_file()
+        has_config = (path / "config.json").is_file()
     except OSError as error:  # a folder that one may not enter, a name that no file can have
         raise SpecError(f"the model {name!r} cannot be looked at: {error}. Give a folder that this user can read, a "
                         "shape or a hub id.") from error
-    if not known:
+    if not has_config:
         raise SpecError(f"{name!r} exists but holds no config.json, so it is no model folder. Give the "
                         f"folder that has config.json and a tokenizer in it.")
     return True

@@ -47,14 +47,14 @@ class _Drawn:
 
     samples: Mapping[str, array[float]]
     timeline: Mapping[str, object]
-    kept: int
+    stored: int
     left_out: int
 
 
 def _drawn(run: Run) -> _Drawn:
     requests = Requests() if run.requests is None else decode(run.requests)
-    samples = {family: array("d", _samples(family, requests.kept)) for family in DISTRIBUTIONS}
-    return _Drawn(samples, _timeline(run, requests), len(requests.kept), requests.left_out)
+    samples = {family: array("d", _samples(family, requests.records)) for family in DISTRIBUTIONS}
+    return _Drawn(samples, _timeline(run, requests), len(requests.records), requests.left_out)
 
 
 def labels(measurements: Sequence[Measurement]) -> list[str]:
@@ -75,7 +75,7 @@ def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, 
     """Quantiles of each run, and of all runs together, in ms."""
     samples = [run.samples[family] for run in runs]
     pooled = array("d", chain.from_iterable(samples))
-    request_count, left_out = sum(run.kept for run in runs), sum(run.left_out for run in runs)
+    request_count, left_out = sum(run.stored for run in runs), sum(run.left_out for run in runs)
     return {
         "side": label,
         "n": len(pooled),
@@ -101,7 +101,7 @@ def _timeline(run: Run, requests: Requests) -> dict[str, object]:
     return {
         "seed": run.seed,
         "start": run.start_id,
-        "gaps": _gaps(requests.kept),
+        "gaps": _gaps(requests.records),
         "in_flight": _in_flight(requests),
         "telemetry": series_of(run.telemetry),
     }

@@ -90,7 +90,7 @@ def metric_table(sides: Sequence[ComparedSide]) -> MetricTable:
         for name, value in run.metrics.values.items():
             if value is not None:
                 values.setdefault(name, []).append(value)
-    zeros = tuple(name for name, known in values.items() if not any(known))
+    zeros = tuple(name for name, readings in values.items() if not any(readings))
     names_by_title: dict[str, list[str]] = {}
     per_token = [name for name in values if name.startswith(SHARED_GAPS)]
     one_token = bool(per_token) and all(values[name] == values.get(_per_chunk(name)) for name in per_token)
@@ -147,8 +147,8 @@ def _mean(name: str, measurement: Measurement) -> float | None:
     if is_metric(name):
         return measurement.value_with_failures(name)
     values = [run.metrics.values.get(name) for run in measurement.runs]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present and len(present) == len(values) else None
 
 
 def _ratio(name: str, sides: Sequence[ComparedSide]) -> str:

@@ -105,8 +105,8 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> T
         differing=differing,
         shared=shared,
         metrics=metric_table([
-            ComparedSide(measurement, None if one is None else one.stored, tuple(comparisons_of(test, measurement)))
-            for measurement, one in zip(test.measurements, histories, strict=True)
+            ComparedSide(measurement, None if past is None else past.stored, tuple(comparisons_of(test, measurement)))
+            for measurement, past in zip(test.measurements, histories, strict=True)
         ]),
         servers=servers_of(test),
         searches=searches(test),

@@ -86,8 +86,8 @@ def time_axis(values: Iterable[float], title: str) -> Axis:
 
 def linear_axis(values: Iterable[float | None], title: str = "", *, from_zero: bool = False) -> Axis:
     """A linear axis with round labels that holds the values."""
-    known = [value for value in values if value is not None] or [0.0, 1.0]
-    low, high = min([*known, *([0.0] if from_zero else [])]), max(known)
+    present = [value for value in values if value is not None] or [0.0, 1.0]
+    low, high = min([*present, *([0.0] if from_zero else [])]), max(present)
     if high <= low:
         low, high = (0.0, 2 * high) if high > 0 else (low - 1, low + 1)
     step = _round_step((high - low) / 4)
@@ -98,10 +98,10 @@ def linear_axis(values: Iterable[float | None], title: str = "", *, from_zero: b
 
 def log_axis(values: Iterable[float | None], title: str = "") -> Axis:
     """A logarithmic axis; a linear axis where the values span less than a factor of 2."""
-    known = [value for value in values if value is not None and value > 0]
-    if not known or max(known) < 2 * min(known):
-        return linear_axis(known, title)
-    low, high = 0.9 * min(known), 1.1 * max(known)
+    positive = [value for value in values if value is not None and value > 0]
+    if not positive or max(positive) < 2 * min(positive):
+        return linear_axis(positive, title)
+    low, high = 0.9 * min(positive), 1.1 * max(positive)
     digits = (1,) if high / low > 300 else (1, 2, 5) if high / low > 6 else (1, 1.5, 2, 3, 4, 5, 7)
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     marks = [digit * 10.0**power for power in powers for digit in digits]

@@ -61,35 +61,36 @@ def searches(test: TestResult) -> tuple[SearchTable, ...]:
     made = []
     searched = [measurement for measurement in test.measurements if measurement.searched and measurement.runs]
     for measurement in searched:
-        alike = [one for one in test.measurements if one.tried and one.engine == measurement.engine]
-        if tried := sorted(_tried(measurement, alike), key=lambda one: one.rate):
+        alike = [other for other in test.measurements if other.tried and other.engine == measurement.engine]
+        if tried := sorted(_tried(measurement, alike), key=lambda point: point.rate):
             made.append(_table(measurement, tried))
     return tuple(made)
 
 
 def _tried(search: Measurement, measurements: Sequence[Measurement]) -> Iterator[TriedRate]:
-    found, proven, refuted = (search.value(name) for name in ("max_rate", "max_rate_proven", "max_rate_refuted"))
+    highest, proven, refuted = (search.value(name) for name in ("max_rate", "max_rate_proven", "max_rate_refuted"))
     for measurement in measurements:
         rate = float(measurement.conditions["tried_rate"].removesuffix("/s"))
-        yield TriedRate(rate, _state(rate, found, proven, refuted), measurement)
+        yield TriedRate(rate, _state(rate, highest, proven, refuted), measurement)
 
 
-def _state(rate: float, found: float | None, proven: float | None, refuted: float | None) -> str:
+def _state(rate: float, highest: float | None, proven: float | None, refuted: float | None) -> str:
     within_proven, within, over, over_proven = STATES
     exact = 1 + 1e-4  # the conditions have six digits of a rate
     if proven is not None and rate <= proven * exact:
         return within_proven
     if refuted is not None and rate * exact >= refuted:
         return over_proven
-    return within if found is not None and rate <= found * exact else over
+    return within if highest is not None and rate <= highest * exact else over
 
 
 def _table(search: Measurement, tried: Sequence[TriedRate]) -> SearchTable:
     slos = _slos(search.conditions["search"])
     metrics = tuple(dict.fromkeys([*(slo.metric for slo in slos if find(slo.metric).limited is False), *SHOWN]))
     rows = tuple(
-        (value_text("max_rate", one.rate), one.state, tuple(value_text(name, one.value(name)) for name in metrics))
-        for one in tried
+        (value_text("max_rate", point.rate), point.state,
+         tuple(value_text(name, point.value(name)) for name in metrics))
+        for point in tried
     )
     limited = [slo for slo in slos if find(slo.metric).unit is Unit.MS]
     curves = "".join(_curve(slo, tried, search.value("max_rate_proven")) for slo in limited)
@@ -109,11 +110,11 @@ def _slos(terms: str) -> list[Slo]:
 
 def _result(search: Measurement) -> str:
     names = ("max_rate", "max_rate_beyond", "max_rate_proven", "max_rate_refuted")
-    found, beyond, proven, refuted = (_counter(search, name) for name in names)
+    highest, beyond, proven, refuted = (_counter(search, name) for name in names)
     show = Unit.REQUESTS_PER_S.show
     parts = ["No rate is proven to be within the SLO." if proven is None else f"{show(proven)} is proven."]
-    if found is not None and found != proven:
-        parts.append(f"{show(found)} was within the SLO as measured.")
+    if highest is not None and highest != proven:
+        parts.append(f"{show(highest)} was within the SLO as measured.")
     if refuted is not None:
         parts.append(f"{show(refuted)} is proven to be over it.")
     elif beyond is not None:
@@ -128,16 +129,17 @@ def _counter(search: Measurement, name: str) -> float | None:
 
 
 def _curve(slo: Slo, tried: Sequence[TriedRate], proven: float | None) -> str:
-    points = [(one, value) for one in tried if (value := one.value(slo.metric)) is not None and value < float("inf")]
-    lines = [Line("", [one.rate for one, _ in points], [value for _, value in points], 7, thin=True)]
+    points = [(point, value) for point in tried
+              if (value := point.value(slo.metric)) is not None and value < float("inf")]
+    lines = [Line("", [point.rate for point, _ in points], [value for _, value in points], 7, thin=True)]
     for state, (tone, mark) in STATES.items():
-        if alike := [(one.rate, value) for one, value in points if one.state == state]:
+        if alike := [(point.rate, value) for point, value in points if point.state == state]:
             rates, values = zip(*alike, strict=True)
             lines.append(Line(state, rates, values, tone, marks=mark, joined=False))
     marks = [Mark(slo.limit, f"limit {find(slo.metric).unit.show(slo.limit)}")]
     if proven is not None:
         marks.append(Mark(proven, f"proven {proven:.4g}/s", vertical=True))
-    x = linear_axis([one.rate for one in tried], "requests/s", from_zero=True)
+    x = linear_axis([point.rate for point in tried], "requests/s", from_zero=True)
     y = log_axis([*(value for _, value in points), slo.limit], "ms")
     words = metric_in_words(slo.metric)
     caption = words[:1].upper() + words[1:]

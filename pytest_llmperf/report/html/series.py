@@ -63,7 +63,7 @@ def _by_device(columns: Mapping[str, Column]) -> Iterator[tuple[str, Mapping[str
         yield "", columns
         return
     for device in device_numbers:
-        chosen = [position for position, one in enumerate(devices) if one == device]
+        chosen = [position for position, sample_device in enumerate(devices) if sample_device == device]
         table = {name: [values[at] for at in chosen] for name, values in columns.items() if len(values) == len(devices)}
         yield f", GPU {device}", table
 

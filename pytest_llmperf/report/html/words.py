@@ -67,11 +67,11 @@ def in_words(check: CheckResult) -> str:
     if check.compares_with_baseline:
         return f"{_capital(metric_in_words(check.metric))}: {_tolerated(check)} worse than the baseline"
     try:
-        return _demand(parse_claim(check.subject))
+        return _requirement_text(parse_claim(check.subject))
     except SloError:
         pass
     try:
-        return _demand(parse_slo(check.subject))
+        return _requirement_text(parse_slo(check.subject))
     except SloError:
         return ""
 
@@ -83,15 +83,15 @@ def _tolerated(check: CheckResult) -> str:
     return f"at most {check.unit.show(abs(check.limit)).removeprefix('+')}"
 
 
-def _demand(demand: Claim | Mechanism | Slo) -> str:
-    subject, sign = _capital(metric_in_words(demand.metric)), _SIGNS[demand.comparison]
-    if isinstance(demand, Claim):
-        top, bottom = demand.numerator.upper(), demand.denominator.upper()
-        return f"{subject} of {top}: {sign} {demand.ratio:g} times that of {bottom}"
-    limit = str(demand).rpartition(" ")[2]
-    if isinstance(demand, Mechanism):
-        return f"{subject} of {demand.side.upper()}: {sign} {limit}"
-    within = f" within {' and '.join(str(limit) for limit in demand.within)}" if demand.within else ""
+def _requirement_text(requirement: Claim | Mechanism | Slo) -> str:
+    subject, sign = _capital(metric_in_words(requirement.metric)), _SIGNS[requirement.comparison]
+    if isinstance(requirement, Claim):
+        top, bottom = requirement.numerator.upper(), requirement.denominator.upper()
+        return f"{subject} of {top}: {sign} {requirement.ratio:g} times that of {bottom}"
+    limit = str(requirement).rpartition(" ")[2]
+    if isinstance(requirement, Mechanism):
+        return f"{subject} of {requirement.side.upper()}: {sign} {limit}"
+    within = f" within {' and '.join(str(limit) for limit in requirement.within)}" if requirement.within else ""
     return f"{subject}{within}: {sign} {limit}"
 
 

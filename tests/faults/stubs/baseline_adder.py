@@ -14,8 +14,8 @@ def stored(value):
     return Baseline("x", {"": StoredMeasurement({}, (session,), ("m",), {"m": "1"})})
 
 
-def value_of(found):
-    (value,) = {one.measurements[""].sessions[0].values("m")[0] for one in found.values()} or {0.0}
+def value_of(baselines):
+    (value,) = {baseline.measurements[""].sessions[0].values("m")[0] for baseline in baselines.values()} or {0.0}
     return value
 
 

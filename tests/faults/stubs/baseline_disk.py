@@ -26,8 +26,8 @@ def files(value):
 
 def values(root):
     """Test → its value."""
-    found = Store(root).read_all("h200").values()
-    return {one.test: one.measurements[""].sessions[0].values("metric0")[0] for one in found}
+    baselines = Store(root).read_all("h200").values()
+    return {baseline.test: baseline.measurements[""].sessions[0].values("metric0")[0] for baseline in baselines}
 
 
 def attempt(root, value):
@@ -47,24 +47,24 @@ def fill(path, free_pages):
             while True:
                 file.write(b"0" * PAGE_BYTES)
         except OSError:
-            file.truncate(max(0, file.tell() - free_pages * PAGE_BYTES))
+            file.truncate(max(0, file.notify() - free_pages * PAGE_BYTES))
 
 
 def main(mount):
     root, filler = mount / "baselines", mount / "filler"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], check=True)
-    told = {"first": attempt(root, 0), "full": []}
+    outcomes = {"first": attempt(root, 0), "full": []}
     for free_pages in range(12):
         fill(filler, free_pages)
-        told["full"].append(attempt(root, free_pages + 1))
+        outcomes["full"].append(attempt(root, free_pages + 1))
         filler.unlink()
         subprocess.run(["rm", "-rf", *root.glob("h200/z*")], check=True)
         attempt(root, 0)
     subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
-    told["read-only"] = attempt(root, 99)
+    outcomes["read-only"] = attempt(root, 99)
     subprocess.run(["mount", "-o", "remount,rw", mount], check=True)
-    told["last"] = attempt(root, 99)
-    return told
+    outcomes["last"] = attempt(root, 99)
+    return outcomes
 
 
 if __name__ == "__main__":

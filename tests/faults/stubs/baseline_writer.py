@@ -38,19 +38,19 @@ def generation_of(baseline):
     return int(generation)
 
 
-def consistent(found):
+def consistent(baselines):
     """The common generation of all files. An odd generation also has the file `SOMETIMES`.
 
     Raises:
         ValueError: the files have different generations, or a file is missing or superfluous.
     """
-    generations = {generation_of(baseline) for baseline in found.values()} or {0}
+    generations = {generation_of(baseline) for baseline in baselines.values()} or {0}
     if len(generations) != 1:
         raise ValueError(f"files of generations {sorted(generations)}")
     generation = generations.pop()
     expected = set() if not generation else {*PATHS, *([SOMETIMES] if generation % 2 else [])}
-    if set(found) != expected:
-        raise ValueError(f"generation {generation} with {sorted(found)}")
+    if set(baselines) != expected:
+        raise ValueError(f"generation {generation} with {sorted(baselines)}")
     return generation
 
 
@@ -86,17 +86,17 @@ def start(root):
 
 def kill(writers, delays):
     """End each after its delay; gives what they told."""
-    told = dict.fromkeys(writers, b"")
+    acknowledged = dict.fromkeys(writers, b"")
     for (writer, delay_s) in zip(writers, delays, strict=True):
-        told[writer] += os.read(writer[1], 100)  # it has begun
+        acknowledged[writer] += os.read(writer[1], 100)  # it has begun
         time.sleep(delay_s)
         os.kill(writer[0], signal.SIGKILL)
     for writer in writers:
         os.waitpid(writer[0], 0)
         while text := os.read(writer[1], 10_000):
-            told[writer] += text
+            acknowledged[writer] += text
         os.close(writer[1])
-    return [line.split(maxsplit=1) for text in told.values() for line in text.decode().splitlines()]
+    return [line.split(maxsplit=1) for text in acknowledged.values() for line in text.decode().splitlines()]
 
 
 def left_behind(root):
@@ -106,17 +106,17 @@ def left_behind(root):
     return "undecided, temporaries" if any(root.rglob(".*.new")) else "between two updates"
 
 
-def look(root, known):
+def look(root, counts):
     """Each file is whole, and of an old or of the new generation: nobody has helped yet."""
     for path in (*PATHS, SOMETIMES):
         if (root / path).exists():
             generation = generation_of(decode((root / path).read_bytes(), path))
-            if not known["done"] <= generation <= known["begun"]:
-                raise ValueError(f"{path} is of generation {generation}, known are {known}")
+            if not counts["done"] <= generation <= counts["begun"]:
+                raise ValueError(f"{path} is of generation {generation}, known are {counts}")
 
 
 def main(root, kills, rng):
-    known, states = {"begun": 0, "done": 0}, Counter()
+    counts, states = {"begun": 0, "done": 0}, Counter()
     started_s, took_s, times_s = time.monotonic(), 0.02, deque(maxlen=20)
     for number in range(kills):
         writers = [start(root) for _ in range(1 if number % 4 else 2)]
@@ -127,19 +127,19 @@ def main(root, kills, rng):
                 times_s.append(int(rest) / 1e9)
                 took_s = sorted(times_s)[len(times_s) // 4]  # a busy machine stalls some for long
             else:
-                known[word] = max(known[word], int(rest))
+                counts[word] = max(counts[word], int(rest))
         states[left_behind(root)] += 1
-        look(root, known)
+        look(root, counts)
         if number % 2:  # otherwise the next writer has to
             generation = consistent(Store(root).read_all(KIND))
-            if not known["done"] <= generation <= known["begun"]:
-                raise ValueError(f"generation {generation}, and {known}: lost")
+            if not counts["done"] <= generation <= counts["begun"]:
+                raise ValueError(f"generation {generation}, and {counts}: lost")
     with Store(root).update() as update:
         update.write({SOMETIMES: content(SOMETIMES, 1)})
     if any(root.rglob(".*.new")):
         raise ValueError("a killed writer's temporaries are still there")
     seconds = time.monotonic() - started_s
-    return {"kills": kills, "generations": known["begun"], "seconds": seconds, "update_s": took_s, **states}
+    return {"kills": kills, "generations": counts["begun"], "seconds": seconds, "update_s": took_s, **states}
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def today(make, fake_measurement):
 
 def test_metric_missing_in_older_sessions_is_compared_with_newer_sessions(make, today):
     values = today.values("ttft_p50")
-    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None))
-    stored = make.stored(before, make.session(1, tpot_mean=(20.0, 15.5), ttft_p50=values))
+    earlier_session = make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None))
+    stored = make.stored(earlier_session, make.session(1, tpot_mean=(20.0, 15.5), ttft_p50=values))
     assert incomparable_result(today, stored, terms("ttft_p50")) is None
     (result,) = judge_against_baseline(today, stored, terms("ttft_p50"), 0)
     assert result.verdict.value != "ERROR"
@@ -76,8 +76,8 @@ def test_incomparable_reason_names_same_build_where_the_setting_is_the_cause(mak
 
 @pytest.mark.parametrize(("named", "said"), [("gpu.ec", True), ("model", False), ("engine.fast", False)])
 def test_a_typo_in_compare_across_is_named(make, today, named, said):
-    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
-    stored = make.stored(before, conditions=make.CONDITIONS | {"gpu.ecc": "on"})
+    earlier_session = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(earlier_session, conditions=make.CONDITIONS | {"gpu.ecc": "on"})
     wanted = replace(terms("tpot_mean"), rules=FieldRules(compare_across=(named,)))
     reason = reason_text(incomparable_result(today, stored, wanted))
     assert ("compare_across names gpu.ec; did you mean gpu.ecc?" in reason) is said
@@ -86,8 +86,8 @@ def test_a_typo_in_compare_across_is_named(make, today, named, said):
 
 
 def test_compare_across_without_prefix_suggests_full_condition_name(make, today):
-    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
-    stored = make.stored(before, conditions=make.CONDITIONS | {"gpu.persistence": "on"})
+    earlier_session = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(earlier_session, conditions=make.CONDITIONS | {"gpu.persistence": "on"})
     wanted = replace(terms("tpot_mean"), rules=FieldRules(compare_across=("persistence", "tence")))
     reason = reason_text(incomparable_result(today, stored, wanted))
     assert "compare_across names persistence; did you mean gpu.persistence?" in reason
@@ -98,14 +98,14 @@ def test_compare_across_without_prefix_suggests_full_condition_name(make, today)
     ("engine.dtyp", True), ("engine.dtype", True), ("engine.page_size", False), ("driver", False)])
 def test_typo_in_same_build_makes_changed_build_incomparable(make, today, named, refused):
     """Whoever asks for an equal build is not compared with another one because of a typo."""
-    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
-    stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
+    earlier_session = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(earlier_session, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
     wanted = replace(terms("tpot_mean"), rules=FieldRules(same_build=(named,)))
     result = incomparable_result(today, stored, wanted)
     assert (result is not None) is refused
     if named == "engine.dtyp":
         assert "same_build names engine.dtyp; did you mean engine.dtype?" in reason_text(result)
-    same = make.stored(before, conditions=make.CONDITIONS)
+    same = make.stored(earlier_session, conditions=make.CONDITIONS)
     assert incomparable_result(today, same, wanted) is None
 
 
@@ -207,8 +207,8 @@ def test_baseline_comparison_with_unverified_token_counts_is_inconclusive(make, 
 
 def of_sessions(make, today, count, change):
     """So many stored sessions, in which mean TPOT was today's without that change."""
-    before = tuple(value / change for value in today.values("tpot_mean"))
-    sessions = [make.session(day, anchor=not day, tpot_mean=before) for day in range(count)]
+    stored_values = tuple(value / change for value in today.values("tpot_mean"))
+    sessions = [make.session(day, anchor=not day, tpot_mean=stored_values) for day in range(count)]
     return make.stored(*sessions, primaries=("tpot_mean",))
 
 
@@ -338,15 +338,19 @@ def test_comparison_uses_only_sessions_with_equal_conditions(make, three_runs, c
 
 
 def test_sessions_with_different_conditions_count_if_condition_may_differ(make):
-    here, before = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
+    here, earlier_session = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
     other = make.session(2, tpot_mean=20.0, differs={"gpu.ecc": "on"})
     unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None, "host_env.NCCL_NVLS_ENABLE": None})
     absent = make.session(4, tpot_mean=20.0, differs={"treatment": None})  # not unknown: caches were treated as usual
     build = make.session(5, tpot_mean=20.0, differs={"driver": "5", "engine.max_num_seqs": None})
-    stored = make.stored(here, before, other, unrecorded, absent, build)
-    assert comparable_sessions(stored, DEFAULT_RULES).sessions == (here, before, unrecorded, build)
+    stored = make.stored(here, earlier_session, other, unrecorded, absent, build)
+    assert comparable_sessions(stored, DEFAULT_RULES).sessions == (here, earlier_session, unrecorded, build)
     assert comparable_sessions(stored, FieldRules(("gpu.ecc", "treatment"))) == stored
-    assert comparable_sessions(stored, FieldRules(same_build=("driver",))).sessions == (here, before, unrecorded)
+    assert comparable_sessions(stored, FieldRules(same_build=("driver",))).sessions == (
+        here,
+        earlier_session,
+        unrecorded,
+    )
 
 
 def test_session_with_another_value_of_an_asked_flag_does_not_count(make):
@@ -376,8 +380,8 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     of_one = make.stored(make.session(0, anchor=True, tpot_mean=20.0))
     both = make.session(0, anchor=True, tpot_mean=20.0, ttft_p50=40.0)
     of_two = make.stored(both, primaries=("tpot_mean", "ttft_p50"))
-    kept = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
-    store = SimpleNamespace(read_each={"h200": kept, "l4": {}}.get)
+    stored_baselines = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
+    store = SimpleNamespace(read_each={"h200": stored_baselines, "l4": {}}.get)
     baselines = Baselines(store, "host", DEFAULT_RULES)
     assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
     assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
@@ -415,12 +419,12 @@ def test_unreadable_baseline_fails_only_comparisons_with_that_file(make, tmp_pat
 def sessions_of(make, sd, count, primaries=("ttft_p50",)):
     """So many stored sessions of two seeds, whose median TTFT differs by that sd."""
     centred = [exp(sd * (day - (count - 1) / 2) / stdev(range(count))) for day in range(count)]
-    return make.stored(*(make.session(day, anchor=not day, ttft_p50=(40 * one, 50 * one), tpot_mean=(20.0, 15.5))
-                         for day, one in enumerate(centred)), primaries=primaries)
+    return make.stored(*(make.session(day, anchor=not day, ttft_p50=(40 * value, 50 * value), tpot_mean=(20.0, 15.5))
+                         for day, value in enumerate(centred)), primaries=primaries)
 
 
-def start_sd(own, *others):
-    stored = {} if own is None else {baseline_path("t.py::x", "h200"): own}
+def start_sd(sd_of_test, *others):
+    stored = {} if sd_of_test is None else {baseline_path("t.py::x", "h200"): sd_of_test}
     stored |= {f"h200/t/other{number}.json": other for number, other in enumerate(others)}
     store = SimpleNamespace(read_each=lambda _: stored, owned=lambda baseline, *_: baseline)
     return Baselines(store, "host", DEFAULT_RULES).start_sd("t.py::x", "h200", "ttft_p50", "h200")
@@ -431,9 +435,9 @@ def start_sd(own, *others):
 ])
 def test_between_start_sd_is_limited_by_prior_and_default(make, sd, count, shown):
     """Times 1.31 for ten sessions and 1.99 for five; at least the prior's 2.7 % and at most the default's 10 %."""
-    found = start_sd(make.baseline(sessions_of(make, sd, count)))
-    assert found.value == pytest.approx(shown, rel=0.01)
-    assert ("stored sessions of this test" in found.source) is (shown < 0.1)
+    estimated = start_sd(make.baseline(sessions_of(make, sd, count)))
+    assert estimated.value == pytest.approx(shown, rel=0.01)
+    assert ("stored sessions of this test" in estimated.source) is (shown < 0.1)
 
 
 def test_claim_without_sessions_takes_the_largest_stored_sd(make):
@@ -451,8 +455,8 @@ def test_claim_without_sessions_takes_the_largest_stored_sd(make):
 def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, url, verdict):
     """Median TTFT +20 % at 0.5 % of noise, sent from a machine without a GPU."""
     conditions = make.CONDITIONS | {"hardware": "cpu", "url": url}
-    before = [value / 1.2 for value in three_runs.values("ttft_p50")]
-    stored = make.stored(*(make.session(day, anchor=not day, ttft_p50=tuple(value * by for value in before))
+    stored_values = [value / 1.2 for value in three_runs.values("ttft_p50")]
+    stored = make.stored(*(make.session(day, anchor=not day, ttft_p50=tuple(value * by for value in stored_values))
                            for day, by in enumerate((0.995, 1.0, 1.005, 1.0, 0.998))),
                          primaries=("ttft_p50",), conditions=conditions)
     wanted = replace(terms("ttft_p50"), kind=server_kind(conditions))
@@ -465,24 +469,24 @@ def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, ur
 ])
 def test_drift_limit_is_wider_on_unknown_hardware(make, three_runs, kind, per_run, verdict):
     """Runs that differ by 6 % are noise on a server of which nobody knows how noisy it is."""
-    before = tuple(value / per_run**seed for seed, value in enumerate(three_runs.values("tpot_mean")))
-    stored = make.stored(make.session(0, anchor=True, tpot_mean=before), primaries=("tpot_mean",))
+    stored_values = tuple(value / per_run**seed for seed, value in enumerate(three_runs.values("tpot_mean")))
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=stored_values), primaries=("tpot_mean",))
     (result,) = judge_against_baseline(three_runs, stored, replace(terms("tpot_mean"), kind=kind), 0)
     assert result.verdict.value == verdict
 
 
 def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
     """Fault 60: five sessions at one level, then five 4.2 % above. Neither outlier nor creeping: what fails is this."""
-    before = make.history(100.1, 99.8, 100.0, 100.2, 99.9)
+    earlier_history = make.history(100.1, 99.8, 100.0, 100.2, 99.9)
     margins = {"tpot_mean": 0.05}
     for shifted in (104.4, 104.0, 104.2, 104.3, 104.1):
         session = make.session(6, tpot_mean=shifted)
-        assert not outlier_shifts(session, before.sessions, ["tpot_mean"], margins)
-        assert not gradual_drift([*before.sessions, session], ["tpot_mean"], margins)
+        assert not outlier_shifts(session, earlier_history.sessions, ["tpot_mean"], margins)
+        assert not gradual_drift([*earlier_history.sessions, session], ["tpot_mean"], margins)
         values = [{"tpot_mean": shifted * noise} for noise in (0.998, 1.0, 1.002)]
         metrics = tuple(RunMetrics(RunRecords(), of_run, CountedBy.CHUNKS) for of_run in values)
         moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=metrics)
-        (result,) = judge_against_baseline(moved, before, terms("tpot_mean"), 0)
+        (result,) = judge_against_baseline(moved, earlier_history, terms("tpot_mean"), 0)
         assert result.verdict.value == "FAIL"
 
 
@@ -505,14 +509,16 @@ def test_dropped_slowest_requests_make_no_improvement():
         runs = tuple(Run(seed=seed, start_id=1, records=records) for seed in range(3))
         return Measurement("e", "w", {"hardware": "h200"}, runs, tuple(run.metrics for run in runs))
 
-    before, names = measured(Outcome.OK), ("ttft_p50", "ttft_p99", "ttft_mean")
+    earlier_measurement, names = measured(Outcome.OK), ("ttft_p50", "ttft_p99", "ttft_mean")
     sessions = tuple(
-        StoredSession(str(i), "d", None, "host", None, i == 0, tuple((run.seed, 1) for run in before.runs),
-                      {name: before.values(name) for name in names})
+        StoredSession(str(i), "d", None, "host", None, i == 0, tuple((run.seed, 1) for run in earlier_measurement.runs),
+                      {name: earlier_measurement.values(name) for name in names})
         for i in range(3)
     )
     stored = StoredMeasurement({"hardware": "h200"}, sessions, names, {})
-    assert {one.verdict for one in judge_against_baseline(before, stored, terms(*names), 0)} == {Verdict.PASS}
+    assert {check.verdict for check in judge_against_baseline(earlier_measurement, stored, terms(*names), 0)} == {
+        Verdict.PASS
+    }
     median, tail, mean = judge_against_baseline(measured(Outcome.TIMEOUT), stored, terms(*names), 0)
     assert median.verdict is Verdict.PASS
     for result in (tail, mean):

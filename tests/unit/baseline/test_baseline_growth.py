@@ -34,6 +34,6 @@ def test_unchanged_sessions_are_stored_by_simulated_updates(growth, metric):
 @pytest.mark.parametrize("step", [0.01, 0.02, 0.05])
 def test_gradual_drift_stays_below_half_of_tolerated_margin(growth, step):
     """Steps that a comparison with few sessions cannot see."""
-    found = histories(growth, "tpot_mean", step)
-    assert max(session.level for session in found) < log(1.05) * 0.6
-    assert fmean(sum(session.taken) for session in found) < 6
+    simulated = histories(growth, "tpot_mean", step)
+    assert max(session.level for session in simulated) < log(1.05) * 0.6
+    assert fmean(sum(session.taken) for session in simulated) < 6

@@ -49,10 +49,10 @@ def test_hardware_kind_is_read_from_conditions():
 
 def test_gpus_without_a_marker_lie_apart():
     models = ("NVIDIA L40S", "NVIDIA B200", "NVIDIA GeForce RTX 4090", "../../x")
-    found = [kind_of({"hardware": "other-gpu", "gpu": model}) for model in models]
-    assert found[:3] == ["other-gpu-nvidia-l40s", "other-gpu-nvidia-b200", "other-gpu-nvidia-geforce-rtx-4090"]
-    assert all(baseline_path("t.py::x", kind).startswith(f"{kind}/") for kind in found)
-    assert "/" not in found[-1]
+    kinds = [kind_of({"hardware": "other-gpu", "gpu": model}) for model in models]
+    assert kinds[:3] == ["other-gpu-nvidia-l40s", "other-gpu-nvidia-b200", "other-gpu-nvidia-geforce-rtx-4090"]
+    assert all(baseline_path("t.py::x", kind).startswith(f"{kind}/") for kind in kinds)
+    assert "/" not in kinds[-1]
     assert kind_of({"hardware": "other-gpu"}) == "other-gpu"  # of an endpoint's machine nothing is known
     assert kind_of({"hardware": "h200", "gpu": "NVIDIA H200"}) == "h200"
 
@@ -77,9 +77,9 @@ def test_baseline_path_stays_inside_kind_and_suite_folder(kind, suite, name):
 @example("x[a/b]", "x[a-b]")
 @example("x[]", "x-")
 @example("a::b", "a.b")
-def test_different_test_ids_have_different_baseline_paths(one, other):
-    if one != other:
-        assert baseline_path(f"t.py::{one}", "h200") != baseline_path(f"t.py::{other}", "h200")
+def test_different_test_ids_have_different_baseline_paths(first, other):
+    if first != other:
+        assert baseline_path(f"t.py::{first}", "h200") != baseline_path(f"t.py::{other}", "h200")
 
 
 @pytest.mark.parametrize("wrong", ["../../etc", "h200/../../x", "..", ".update", "a b", "é"])
@@ -90,6 +90,6 @@ def test_unsafe_kind_or_suite_name_is_replaced(wrong):
 
 
 def test_long_names_are_cut_and_stay_apart():
-    one, other = (baseline_path(f"t.py::test_x[{'a' * 300}{end}]", "h200") for end in "bc")
-    assert one != other
-    assert len(one) < 200
+    first, other = (baseline_path(f"t.py::test_x[{'a' * 300}{end}]", "h200") for end in "bc")
+    assert first != other
+    assert len(first) < 200

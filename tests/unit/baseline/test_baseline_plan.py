@@ -24,14 +24,14 @@ def decide(make):
 
     def decide(result, stored=None, mode="all", **options):
         existing = {} if stored is None else {PATH: make.baseline(stored)}
-        found = plan([result], existing, make.terms(**options), mode)
-        (entry,) = found.entries
+        update_plan = plan([result], existing, make.terms(**options), mode)
+        (entry,) = update_plan.entries
         assert entry.path == PATH
-        assert set(found.files) <= {PATH}
-        written = found.files[PATH].measurements[""] if found.files else None
+        assert set(update_plan.files) <= {PATH}
+        written = update_plan.files[PATH].measurements[""] if update_plan.files else None
         assert (written is not None) == (entry.action in (Action.CREATED, Action.CHANGED))
         if written is not None:
-            assert decode(encode(found.files[PATH]), "f") == found.files[PATH]
+            assert decode(encode(update_plan.files[PATH]), "f") == update_plan.files[PATH]
             assert sum(session.anchor for session in written.sessions) == 1
         return entry, written
 
@@ -60,8 +60,8 @@ def test_metrics_that_no_run_has_are_not_stored(make, decide):
 
 
 def test_missing_baseline_measurement_needs_no_update(make):
-    found = plan([make.result()], {}, make.terms(), "all")
-    assert (found.entries, dict(found.files)) == ((), {})
+    update_plan = plan([make.result()], {}, make.terms(), "all")
+    assert (update_plan.entries, dict(update_plan.files)) == ((), {})
 
 
 def test_update_adds_session_to_baseline(make, decide):
@@ -371,9 +371,9 @@ class TestOlderSessions:
             for day in days:
                 session_id = f"202611{day:02d}T090000Z-{(day * 7919) % 4096:06x}"
                 result = make.result(make.fresh(tpot_mean=100 + day / 10))
-                found = plan([result], existing, make.terms(session_id), "all")
-                actions += [(entry.action, entry.reasons) for entry in found.entries]
-                existing |= found.files
+                update_plan = plan([result], existing, make.terms(session_id), "all")
+                actions += [(entry.action, entry.reasons) for entry in update_plan.entries]
+                existing |= update_plan.files
             return actions, existing
 
         return take
@@ -476,9 +476,9 @@ class TestOlderSessions:
 
 def test_two_results_of_one_test_pool_within_a_plan(make):
     results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
-    found = plan(results, {}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CREATED]
-    (session,) = found.files[PATH].measurements[""].sessions
+    update_plan = plan(results, {}, make.terms(), "all")
+    assert [entry.action for entry in update_plan.entries] == [Action.CREATED]
+    (session,) = update_plan.files[PATH].measurements[""].sessions
     assert session.runs == ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2))
 
 
@@ -514,10 +514,10 @@ class TestMetricsOfAnotherVersion:
 
     def test_runs_that_a_newer_version_stored_do_not_count_twice(self, make, decide):
         stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0), ttft_p42="ttft.1/p42")
-        known = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
-        stored = replace(stored, sessions=(known,))
-        _, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=known.id)
-        assert written.sessions[0].metrics == known.metrics
+        stored_session = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
+        stored = replace(stored, sessions=(stored_session,))
+        _, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=stored_session.id)
+        assert written.sessions[0].metrics == stored_session.metrics
 
 
 class TestCopies:
@@ -527,42 +527,42 @@ class TestCopies:
         """Two, 100.0 and 100.2."""
         fresh = [make.fresh(tpot_mean=100.0), make.fresh(**{"tpot_mean": 100.2} | second)]
         each = zip(fresh, verdicts, strict=True)
-        return [make.result(one, verdicts=[(verdict, "tpot_mean")]) for one, verdict in each]
+        return [make.result(name, verdicts=[(verdict, "tpot_mean")]) for name, verdict in each]
 
     @pytest.mark.parametrize("verdicts", [("PASS", "FAIL"), ("FAIL", "PASS")])
     @pytest.mark.parametrize("mode", ["all", "new"])
     def test_failure_of_one_copy_refuses_all_copies(self, make, verdicts, mode):
         copies = self.copies(make, *verdicts)
-        found = plan(copies, {}, make.terms(), mode)
-        assert not found.files
-        assert [(entry.action, entry.reasons) for entry in found.entries] == [
+        update_plan = plan(copies, {}, make.terms(), mode)
+        assert not update_plan.files
+        assert [(entry.action, entry.reasons) for entry in update_plan.entries] == [
             (Action.REFUSED, ("FAIL: check tpot_mean",))]  # fmt: skip
         accepted = plan(copies, {}, make.terms(accept="why"), mode)
         (session,) = accepted.files[PATH].measurements[""].sessions
         assert (session.accepted, len(session.runs)) == ("why", 6)
 
     def test_missing_baseline_is_created_from_runs_of_all_copies(self, make):
-        found = plan(self.copies(make, "PASS", "PASS"), {}, make.terms(), "new")
-        assert [(entry.action, entry.sessions) for entry in found.entries] == [(Action.CREATED, 1)]
-        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 6
+        update_plan = plan(self.copies(make, "PASS", "PASS"), {}, make.terms(), "new")
+        assert [(entry.action, entry.sessions) for entry in update_plan.entries] == [(Action.CREATED, 1)]
+        assert len(update_plan.files[PATH].measurements[""].sessions[0].runs) == 6
 
     def test_a_run_file_that_is_named_twice_counts_once(self, make):
         copy, _ = self.copies(make, "PASS", "PASS")
-        found = plan([copy, copy], {}, make.terms(), "all")
-        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
+        update_plan = plan([copy, copy], {}, make.terms(), "all")
+        assert len(update_plan.files[PATH].measurements[""].sessions[0].runs) == 3
 
     def test_copy_with_error_is_refused_and_other_copy_is_stored(self, make):
         good, bad = self.copies(make, "PASS", "PASS")
-        found = plan([good, replace(bad, error="The server died.")], {}, make.terms(), "all")
-        assert [(entry.action, entry.reasons) for entry in found.entries] == [
+        update_plan = plan([good, replace(bad, error="The server died.")], {}, make.terms(), "all")
+        assert [(entry.action, entry.reasons) for entry in update_plan.entries] == [
             (Action.REFUSED, ("the test ended with an error: The server died.",)), (Action.CREATED, ())]  # fmt: skip
-        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
+        assert len(update_plan.files[PATH].measurements[""].sessions[0].runs) == 3
 
     def test_improvement_must_be_proven_by_all_copies(self, make):
         stored = {PATH: make.baseline(make.history(111.0))}
         for verdict, action in (("IMPROVED", Action.CHANGED), ("PASS", Action.REFUSED)):
-            found = plan(self.copies(make, "IMPROVED", verdict), stored, make.terms(), "all")
-            assert [entry.action for entry in found.entries] == [action]
+            update_plan = plan(self.copies(make, "IMPROVED", verdict), stored, make.terms(), "all")
+            assert [entry.action for entry in update_plan.entries] == [action]
 
     @pytest.mark.parametrize(("across", "action"), [((), Action.REFUSED), (("model",), Action.CREATED)])
     def test_copies_with_different_conditions_are_refused(self, make, across, action):
@@ -584,56 +584,56 @@ def test_one_session_under_two_conditions_is_refused(make, decide):
 
 def test_named_measurements_of_test_share_one_baseline_file(make):
     fresh = [make.fresh(name=name, tpot_mean=1.0) for name in ("cold", "cached")]
-    found = plan([make.result(*fresh)], {}, make.terms(), "all")
-    assert [(entry.measurement, entry.action) for entry in found.entries] == [
+    update_plan = plan([make.result(*fresh)], {}, make.terms(), "all")
+    assert [(entry.measurement, entry.action) for entry in update_plan.entries] == [
         ("cached", Action.CREATED), ("cold", Action.CREATED)
     ]  # fmt: skip
-    assert set(found.files[PATH].measurements) == {"cold", "cached"}
+    assert set(update_plan.files[PATH].measurements) == {"cold", "cached"}
 
 
 def test_unmeasured_name_keeps_stored_measurement(make):
     stored = Baseline(make.TEST, {"cold": make.history(1.0), "gone": make.history(2.0)})
-    found = plan([make.result(make.fresh(name="cold", tpot_mean=1.0))], {PATH: stored}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CHANGED, Action.KEPT]
-    assert found.files[PATH].measurements["gone"] == stored.measurements["gone"]
+    update_plan = plan([make.result(make.fresh(name="cold", tpot_mean=1.0))], {PATH: stored}, make.terms(), "all")
+    assert [entry.action for entry in update_plan.entries] == [Action.CHANGED, Action.KEPT]
+    assert update_plan.files[PATH].measurements["gone"] == stored.measurements["gone"]
 
 
 def test_two_measurements_of_one_name_are_refused(make):
     twice = [make.fresh(tpot_mean=1.0), make.fresh(tpot_mean=2.0)]
-    found = plan([make.result(*twice)], {}, make.terms(accept="why"), "all")
-    assert {entry.action for entry in found.entries} == {Action.REFUSED}
-    assert "2 measurements of this test share the baseline name ''" in found.entries[0].reasons[0]
-    assert not found.files
+    update_plan = plan([make.result(*twice)], {}, make.terms(accept="why"), "all")
+    assert {entry.action for entry in update_plan.entries} == {Action.REFUSED}
+    assert "2 measurements of this test share the baseline name ''" in update_plan.entries[0].reasons[0]
+    assert not update_plan.files
 
 
 def test_one_refused_measurement_does_not_hold_up_another(make):
     good, bad = make.fresh(name="a", tpot_mean=1.0), make.fresh(name="b", tpot_mean=1.0, complete=False)
-    found = plan([make.result(good, bad)], {}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CREATED, Action.REFUSED]
-    assert set(found.files[PATH].measurements) == {"a"}
+    update_plan = plan([make.result(good, bad)], {}, make.terms(), "all")
+    assert [entry.action for entry in update_plan.entries] == [Action.CREATED, Action.REFUSED]
+    assert set(update_plan.files[PATH].measurements) == {"a"}
 
 
 @pytest.mark.parametrize("accept", [None, "why"])
 def test_a_file_of_another_test_is_not_touched(make, accept):
     elsewhere = make.result(make.fresh(tpot_mean=1.0), test="old/test_serving.py::test_it")
-    found = plan([elsewhere], {PATH: make.baseline(make.history(1.0))}, make.terms(accept=accept), "all")
-    (entry,) = found.entries
+    update_plan = plan([elsewhere], {PATH: make.baseline(make.history(1.0))}, make.terms(accept=accept), "all")
+    (entry,) = update_plan.entries
     assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
     assert "old/test_serving.py::test_it and suites/test_serving.py::test_it share this file" in entry.reasons[0]
-    assert not found.files
+    assert not update_plan.files
 
 
 def test_new_tests_that_differ_only_in_case_are_refused(make):
     tests = [make.result(make.fresh(tpot_mean=6.5), test=f"suites/test_serving.py::test_it[h200-{name}]")
              for name in ("FP8", "fp8", "int8")]  # fmt: skip
-    found = plan(tests, {}, make.terms(), "all")
-    assert [(entry.action, entry.path) for entry in found.entries] == [
+    update_plan = plan(tests, {}, make.terms(), "all")
+    assert [(entry.action, entry.path) for entry in update_plan.entries] == [
         (Action.REFUSED, "h200/serving/test_it-FP8.json"),
         (Action.REFUSED, "h200/serving/test_it-fp8.json"),
         (Action.CREATED, "h200/serving/test_it-int8.json"),
     ]
-    assert "differs only in case from h200/serving/test_it-FP8.json" in found.entries[1].reasons[0]
-    assert list(found.files) == ["h200/serving/test_it-int8.json"]
+    assert "differs only in case from h200/serving/test_it-FP8.json" in update_plan.entries[1].reasons[0]
+    assert list(update_plan.files) == ["h200/serving/test_it-int8.json"]
 
 
 def test_new_test_that_differs_only_in_case_from_stored_test_is_refused(make):
@@ -641,9 +641,9 @@ def test_new_test_that_differs_only_in_case_from_stored_test_is_refused(make):
              for name in ("FP8", "fp8")]  # fmt: skip
     stored = make.baseline(make.history(6.5), test="suites/test_serving.py::test_it[FP8]")
     existing = {"h200/serving/test_it-FP8.json": stored}
-    found = plan(tests, existing, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CHANGED, Action.REFUSED]
-    assert list(found.files) == ["h200/serving/test_it-FP8.json"]
+    update_plan = plan(tests, existing, make.terms(), "all")
+    assert [entry.action for entry in update_plan.entries] == [Action.CHANGED, Action.REFUSED]
+    assert list(update_plan.files) == ["h200/serving/test_it-FP8.json"]
     renamed = plan(tests[1:], existing, make.terms(), "all", collected=[tests[1].test])
     assert [entry.action for entry in renamed.entries] == [Action.ORPHANED, Action.REFUSED]
     assert "delete the older file first" in renamed.entries[1].reasons[0]
@@ -664,19 +664,19 @@ def test_stored_tests_that_differ_only_in_case_are_still_updated(make):
 )
 def test_two_tests_with_one_file_are_both_refused(make, tests):
     results = [make.result(make.fresh(tpot_mean=1.0), test=test) for test in tests]
-    found = plan(results, {}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.REFUSED]
-    assert not found.files
+    update_plan = plan(results, {}, make.terms(), "all")
+    assert [entry.action for entry in update_plan.entries] == [Action.REFUSED]
+    assert not update_plan.files
 
 
 def test_each_hardware_kind_has_a_separate_baseline_file(make):
     conditions = [make.CONDITIONS | {"hardware": hardware} for hardware in ("h200", "emulated h200", "cpu")]
     results = [make.result(make.fresh(tpot_mean=1.0, conditions=condition)) for condition in conditions]
     results[2] = replace(results[2], test=f"{make.TEST}[cpu]")
-    found = plan(results, {}, make.terms(), "all")
-    kinds = {path.partition("/")[0] for path in found.files}
+    update_plan = plan(results, {}, make.terms(), "all")
+    kinds = {path.partition("/")[0] for path in update_plan.files}
     assert kinds == {"h200", "emulated-h200", "cpu"}
-    assert {baseline.test for baseline in found.files.values()} == {make.TEST}
+    assert {baseline.test for baseline in update_plan.files.values()} == {make.TEST}
 
 
 class TestOrphans:
@@ -697,26 +697,26 @@ class TestOrphans:
         return plan([make.result(make.fresh(tpot_mean=1.0))], existing, make.terms(), mode, collected)
 
     def test_orphaned_baseline_is_removed_after_complete_collection(self, make, existing):
-        found = self.plan(make, existing, "all", [f"{make.TEST}[h200]", f"{self.OTHER}[h200]"])
-        assert [entry.path for entry in found.entries if entry.action is Action.ORPHANED] == [self.OLD]
-        assert found.files[self.OLD] is None
-        assert set(found.files) == {PATH, self.OLD}
-        assert found.untouched == 1
+        update_plan = self.plan(make, existing, "all", [f"{make.TEST}[h200]", f"{self.OTHER}[h200]"])
+        assert [entry.path for entry in update_plan.entries if entry.action is Action.ORPHANED] == [self.OLD]
+        assert update_plan.files[self.OLD] is None
+        assert set(update_plan.files) == {PATH, self.OLD}
+        assert update_plan.untouched == 1
 
     def test_a_filtered_run_never_deletes(self, make, existing):
-        found = self.plan(make, existing, "all", None)
-        assert found.count(Action.ORPHANED) == 0
-        assert set(found.files) == {PATH}
-        assert found.untouched == 2
+        update_plan = self.plan(make, existing, "all", None)
+        assert update_plan.count(Action.ORPHANED) == 0
+        assert set(update_plan.files) == {PATH}
+        assert update_plan.untouched == 2
 
     def test_orphaned_baseline_is_kept_in_new_mode(self, make, existing):
-        found = self.plan(make, existing, "new", [make.TEST, self.OTHER])
-        assert found.count(Action.ORPHANED) == 1
-        assert not found.files
+        update_plan = self.plan(make, existing, "new", [make.TEST, self.OTHER])
+        assert update_plan.count(Action.ORPHANED) == 1
+        assert not update_plan.files
 
     def test_the_row_of_another_kind_keeps_no_file(self, make, existing):
-        found = self.plan(make, existing, "all", [make.TEST, f"{self.OTHER}[l4]", f"{self.OTHER}[cpu]"])
-        assert found.count(Action.ORPHANED) == 2
+        update_plan = self.plan(make, existing, "all", [make.TEST, f"{self.OTHER}[l4]", f"{self.OTHER}[cpu]"])
+        assert update_plan.count(Action.ORPHANED) == 2
 
 
 def run_file(**changes):
@@ -746,13 +746,13 @@ def read_run_file(tmp_path):
 
 
 def test_a_run_file_is_read(read_run_file):
-    found = read_run_file(run_file(earlier=[{"ended": "FAIL"}, {"ended": "ERROR"}, {"ended": None}]))
-    assert found.failed_executions == 1
-    (measurement,) = found.compared
+    test = read_run_file(run_file(earlier=[{"ended": "FAIL"}, {"ended": "ERROR"}, {"ended": None}]))
+    assert test.failed_executions == 1
+    (measurement,) = test.compared
     assert (measurement.baseline, measurement.primaries, measurement.complete) == ("", ("tpot_mean",), True)
     assert [run.contended for run in measurement.runs] == [None, "pid 7"]
     assert measurement.metrics[0].all() == {"tpot_mean": 6.5, "kv_usage_peak": None}
-    assert [check.verdict.value for check in found.checks] == ["FAIL"]
+    assert [check.verdict.value for check in test.checks] == ["FAIL"]
 
 
 @pytest.mark.parametrize("changes", [{"test": 1}, {"measurements": [{}]}, {"checks": [{"subject": "", "metric": "",
@@ -766,9 +766,9 @@ def test_written_run_file_is_accepted_by_plan(tmp_path, make, fake_measurement):
     from pytest_llmperf.results.writer import write_test
 
     path = write_test(tmp_path, make.TEST, [fake_measurement], [CheckResult("x", Verdict.NO_BASELINE, "tpot_mean")])
-    found = plan([read_test(path)], {}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CREATED]
-    assert len(found.files[PATH].measurements[""].metrics) > 30
+    update_plan = plan([read_test(path)], {}, make.terms(), "all")
+    assert [entry.action for entry in update_plan.entries] == [Action.CREATED]
+    assert len(update_plan.files[PATH].measurements[""].metrics) > 30
 
 
 @pytest.mark.parametrize("across", [(), ("gpu.ecc",)])

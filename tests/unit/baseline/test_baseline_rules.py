@@ -35,24 +35,24 @@ def sessions_of(make, values, metric="tpot_mean"):
 def test_offsets_are_paired_by_seed(make):
     """Seeds differ by 20 % and the sessions by 1 %. The offset is 1 %, even if a session has two runs of the same
     seed."""
-    one = make.session(0, tpot_mean=(10.0, 12.0, 8.0))
+    first = make.session(0, tpot_mean=(10.0, 12.0, 8.0))
     other = make.session(1, tpot_mean=(10.1, 12.0, 12.24), runs=((0, 1), (1, 1), (1, 2)))
-    assert offset(other, one, "tpot_mean") == pytest.approx(log(1.01))
+    assert offset(other, first, "tpot_mean") == pytest.approx(log(1.01))
 
 
 def test_offsets_without_a_common_seed_compare_means(make):
-    one = make.session(0, tpot_mean=(10.0, 10.0))
+    first = make.session(0, tpot_mean=(10.0, 10.0))
     other = make.session(1, tpot_mean=(11.0, 11.0), runs=((5, 1), (6, 1)))
-    assert offset(other, one, "tpot_mean") == pytest.approx(log(1.1))
+    assert offset(other, first, "tpot_mean") == pytest.approx(log(1.1))
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("first", "other", "expected"),
     [(0.0, 0.0, 0.0), (0.0, 1.0, inf), (1.0, 0.0, inf), ((None, 2.0), (4.0, 4.0), log(0.5)), (None, 1.0, None)],
 )
-def test_offset_of_zero_values_is_infinite_and_of_missing_values_unknown(make, one, other, expected):
-    found = offset(make.session(0, tpot_mean=one), make.session(1, tpot_mean=other), "tpot_mean")
-    assert found == expected or found == pytest.approx(expected)
+def test_offset_of_zero_values_is_infinite_and_of_missing_values_unknown(make, first, other, expected):
+    distance = offset(make.session(0, tpot_mean=first), make.session(1, tpot_mean=other), "tpot_mean")
+    assert distance == expected or distance == pytest.approx(expected)
 
 
 def test_levels_are_means_over_sessions(make):
@@ -62,8 +62,8 @@ def test_levels_are_means_over_sessions(make):
 
 
 def test_change_of_share_is_measured_in_percentage_points(make):
-    one, other = (make.session(i, prefix_cache_hit_rate=share) for i, share in enumerate((0.0, 0.04)))
-    assert offset(other, one, "prefix_cache_hit_rate") == pytest.approx(0.04)
+    first, other = (make.session(i, prefix_cache_hit_rate=share) for i, share in enumerate((0.0, 0.04)))
+    assert offset(other, first, "prefix_cache_hit_rate") == pytest.approx(0.04)
 
 
 def test_change_is_shown_in_percent_or_percentage_points():
@@ -75,8 +75,8 @@ def test_change_is_shown_in_percent_or_percentage_points():
 def test_update_tolerances_equal_margins_of_comparison():
     """One table: what a comparison tolerates is no outlier, whatever the hardware and the test's own margins."""
     for kind in ("h200", "cpu"):
-        found = tolerances(all_metrics(), {}, kind)
-        assert found == {name: margins_for(metric, kind).tolerated for name, metric in all_metrics().items()}
+        limits = tolerances(all_metrics(), {}, kind)
+        assert limits == {name: margins_for(metric, kind).tolerated for name, metric in all_metrics().items()}
     assert (MARGINS["ttft_p50"], MARGINS["tpot_mean"], MARGINS["itl_p99"]) == (0.15, 0.05, 0.15)
     assert tolerances(["itl_p99"], {"itl_p99": 0.3}, "h200") == {"itl_p99": 0.3}
     assert tolerated_distance("tpot_mean", MARGINS) == pytest.approx(log(1.05))
@@ -150,10 +150,10 @@ def test_a_new_primary_without_values_in_the_anchor_cannot_creep(make):
     ],
 )
 def test_outlier_exceeds_margin_and_four_sd_of_sessions(make, others, value, outlier):
-    found = outlier_shifts(make.session(99, tpot_mean=value), sessions_of(make, others), ["tpot_mean"], MARGINS)
-    assert bool(found) is outlier
-    if found:
-        assert found[0].distance == pytest.approx(log(value / 100), abs=0.01)
+    outliers = outlier_shifts(make.session(99, tpot_mean=value), sessions_of(make, others), ["tpot_mean"], MARGINS)
+    assert bool(outliers) is outlier
+    if outliers:
+        assert outliers[0].distance == pytest.approx(log(value / 100), abs=0.01)
 
 
 def test_session_far_from_anchor_is_reported(make):
@@ -179,9 +179,9 @@ def test_tails_have_a_wider_margin(make):
 
 def test_accepted_level_keeps_nearby_sessions(make):
     sessions = sessions_of(make, [100.0, 102.0, 104.0])
-    kept = sessions_at_level(make.session(99, tpot_mean=106.0), sessions, ["tpot_mean"], MARGINS)
-    assert ids(kept) == [1, 2]
-    assert not any(one.anchor for one in kept)
+    remaining = sessions_at_level(make.session(99, tpot_mean=106.0), sessions, ["tpot_mean"], MARGINS)
+    assert ids(remaining) == [1, 2]
+    assert not any(session.anchor for session in remaining)
     assert sessions_at_level(make.session(99, tpot_mean=200.0), sessions, ["tpot_mean"], MARGINS) == ()
 
 

@@ -33,8 +33,8 @@ def write(store, files):
         update.write(files)
 
 
-def values(found):
-    return {path: one.measurements[""].sessions[0].values("tpot_mean")[0] for path, one in found.items()}
+def values(baselines):
+    return {path: baseline.measurements[""].sessions[0].values("tpot_mean")[0] for path, baseline in baselines.items()}
 
 
 def texts(root):
@@ -199,7 +199,9 @@ def test_update_without_content_removes_file(tmp_path, make):
     store = Store(tmp_path)
     write(store, files_of(make, 1.0))
     write(store, changes(make))
-    assert values(store.read_all(KIND)) == {path: 2.0 for path, one in changes(make).items() if one is not None}
+    assert values(store.read_all(KIND)) == {
+        path: 2.0 for path, baseline in changes(make).items() if baseline is not None
+    }
 
 
 def test_invalid_baseline_is_not_written(tmp_path, make):
@@ -340,15 +342,15 @@ def test_an_update_between_two_files_of_a_reader_is_seen_whole(tmp_path, make):
     for path in (first, second):
         path.unlink()
         os.mkfifo(path)
-    found = []
-    reader = threading.Thread(target=lambda: found.append(values(Store(tmp_path).read_all(KIND))))
+    readings = []
+    reader = threading.Thread(target=lambda: readings.append(values(Store(tmp_path).read_all(KIND))))
     reader.start()
     first.write_bytes(contents[0])  # returns when the reader has it
     with second.open("wb") as pipe:  # returns when the reader is there
         write(Store(tmp_path), new)
         pipe.write(contents[1])
     reader.join()
-    assert found == [dict.fromkeys(new, 2.0)]
+    assert readings == [dict.fromkeys(new, 2.0)]
 
 
 def test_a_rename_is_one_step_of_the_file_system(tmp_path):
@@ -390,7 +392,7 @@ def test_a_symbolic_link_out_of_the_folder_is_not_followed(tmp_path, make):
     write(Store(outside), files_of(make, 1.0))
     root.mkdir()
     (root / KIND).symlink_to(outside / KIND)
-    before = texts(outside)
+    outside_texts = texts(outside)
     for act in (
         lambda: Store(root).read(TESTS[0], KIND),
         lambda: Store(root).read_all(KIND),
@@ -398,7 +400,7 @@ def test_a_symbolic_link_out_of_the_folder_is_not_followed(tmp_path, make):
     ):
         with pytest.raises(BaselineError, match="leads out of the folder"):
             act()
-    assert texts(outside) == before
+    assert texts(outside) == outside_texts
 
 
 def test_baseline_folder_may_be_a_symlink(tmp_path, make):

@@ -22,7 +22,7 @@ def measurements(draw):
     metrics = draw(st.lists(texts, min_size=1, max_size=4, unique=True))
     ids = draw(st.lists(texts, min_size=1, max_size=4, unique=True))
     anchor = draw(st.sampled_from(ids))
-    sessions = tuple(draw(sessions_of(one, metrics, anchor=one == anchor)) for one in ids)
+    sessions = tuple(draw(sessions_of(session_id, metrics, anchor=session_id == anchor)) for session_id in ids)
     primaries = tuple(draw(st.lists(st.sampled_from(metrics), unique=True)))
     fingerprint = draw(st.dictionaries(texts, texts, max_size=3))
     return StoredMeasurement(fingerprint, sessions, primaries, {metric: draw(texts) for metric in metrics})
@@ -109,9 +109,9 @@ def test_baseline_text_matches_documented_example(make):
 
 
 def test_a_changed_metric_is_a_changed_line(make):
-    one = encode(make.baseline(make.stored(make.session(0, anchor=True, tpot_mean=6.5, ttft_p50=43.0))))
+    text = encode(make.baseline(make.stored(make.session(0, anchor=True, tpot_mean=6.5, ttft_p50=43.0))))
     two = encode(make.baseline(make.stored(make.session(0, anchor=True, tpot_mean=6.6, ttft_p50=43.0))))
-    changed = [(a, b) for a, b in zip(one.splitlines(), two.splitlines(), strict=True) if a != b]
+    changed = [(a, b) for a, b in zip(text.splitlines(), two.splitlines(), strict=True) if a != b]
     assert len(changed) == 1
     assert b"tpot_mean" in changed[0][0]
 

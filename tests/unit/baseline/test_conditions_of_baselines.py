@@ -12,12 +12,12 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.results.conditions import (
     DEFAULT_RULES,
     FieldRules,
-    asked_flags,
     build_changes,
     differences,
     field_rules,
     fingerprint_of,
     is_of_build,
+    requested_flags,
 )
 
 SHIPPED = Path(__file__).parents[3] / "baselines/h200"
@@ -90,7 +90,7 @@ def test_each_field_belongs_to_build_or_conditions(field, flags, of_build):
 def test_shipped_baselines_are_comparable_with_another_build(path):
     """The first run of somebody with another driver, version and installation is not INCOMPARABLE."""
     for stored in decode(path.read_bytes(), str(path)).measurements.values():
-        flags = asked_flags(stored.fingerprint)
+        flags = requested_flags(stored.fingerprint)
         assert flags == set(json.loads(stored.fingerprint["flags"]))
         fields = {"engine.version", "driver", "cuda", "host_env.VLLM_USE_FLASHINFER_SAMPLER", "engine.max_num_seqs"}
         now = {**stored.fingerprint, **dict.fromkeys(fields, "another"), "engine.new": "1"}
@@ -100,14 +100,14 @@ def test_shipped_baselines_are_comparable_with_another_build(path):
 
 def test_value_of_asked_flag_is_a_condition(make):
     """Two versions that resolve one flag to two values do not run the same test."""
-    asked = make.CONDITIONS | {"flags": '{"max_num_seqs": 0}', "engine.max_num_seqs": "256"}
-    stored = replace(make.history(1.0), fingerprint=fingerprint_of(asked))
-    found = differences(stored, asked | {"engine.max_num_seqs": "512"}, ("tpot_mean",))
-    assert [str(one) for one in found] == ["engine.max_num_seqs: 256 stored, 512 now"]
+    requested = make.CONDITIONS | {"flags": '{"max_num_seqs": 0}', "engine.max_num_seqs": "256"}
+    stored = replace(make.history(1.0), fingerprint=fingerprint_of(requested))
+    differing = differences(stored, requested | {"engine.max_num_seqs": "512"}, ("tpot_mean",))
+    assert [str(difference) for difference in differing] == ["engine.max_num_seqs: 256 stored, 512 now"]
 
 
 def test_flags_that_are_no_json_object_name_no_flag():
-    assert asked_flags({"flags": "{"}, {"flags": "[1]"}, {}, {"flags": '{"a": 1}'}) == {"a"}
+    assert requested_flags({"flags": "{"}, {"flags": "[1]"}, {}, {"flags": '{"a": 1}'}) == {"a"}
 
 
 def test_build_changes_list_values_of_all_sessions_and_of_today(make):
@@ -154,8 +154,8 @@ def test_condition_missing_in_older_baseline_differs_once_stored(make, field, wa
     assert shown(make, make.CONDITIONS | {field: now}, rules=rules) == []
     stored = replace(make.history(1.0), fingerprint=make.CONDITIONS | {field: was})
     for conditions, text in ((make.CONDITIONS | {field: now}, now), (make.CONDITIONS, "absent")):
-        found = differences(stored, conditions, ("tpot_mean",), rules)
-        assert [str(one) for one in found] == [f"{field}: {was} stored, {text} now"]
+        differing = differences(stored, conditions, ("tpot_mean",), rules)
+        assert [str(difference) for difference in differing] == [f"{field}: {was} stored, {text} now"]
 
 
 def test_missing_condition_is_a_difference(make):

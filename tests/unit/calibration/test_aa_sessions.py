@@ -29,7 +29,7 @@ def sessions(primaries=("tpot_mean",), margins=None, hardware="h200", **metrics)
 
     def measured():
         values = [{"tpot_mean": 10 * noise.gauss(1, 0.005)} | metrics for _ in range(3)]
-        runs = tuple(Run.of_values(seed, 1, found) for seed, found in enumerate(values))
+        runs = tuple(Run.of_values(seed, 1, run_values) for seed, run_values in enumerate(values))
         return Measurement(
             "e", "w", {"hardware": hardware}, runs, baseline="", primaries=primaries, margins=margins or {}
         )
@@ -50,8 +50,8 @@ def test_the_error_is_shared_with_all_that_is_stored():
 def test_each_hardware_kind_has_a_separate_detectable_change():
     (h200,), (a100,) = (sessions(hardware=kind).values() for kind in ("h200", "a100"))
     for both in ({("t", "h200"): h200, ("t", "a100"): a100}, {("t", "a100"): a100, ("t", "h200"): h200}):
-        found, _ = calibrate_metrics(both, Stored(h200=13))
-        limits = {line.test: line.detectable[8] for line in found}
+        calibrated, _ = calibrate_metrics(both, Stored(h200=13))
+        limits = {line.test: line.detectable[8] for line in calibrated}
         assert limits == {"t h200": seen(sessions(), Stored(13)), "t a100": seen(sessions(), Stored())}
 
 
@@ -66,24 +66,26 @@ def test_detectable_change_depends_on_negligible_margin():
 
 
 def test_uncalibrated_metrics_are_named_with_reason():
-    found, unknown = calibrate_metrics(sessions(("tpot_mean", "preemptions", "itl_p99"), preemptions=0.0), Stored())
-    assert [line.metric for line in found] == ["tpot_mean"]
-    assert [one.partition(": a run")[0] for one in unknown] == ["t: preemptions", "t: itl_p99"]
-    assert "Not calibrated: t: preemptions: a run's value is 0" in table(found, unknown, 5)
+    calibrated, unknown = calibrate_metrics(
+        sessions(("tpot_mean", "preemptions", "itl_p99"), preemptions=0.0), Stored()
+    )
+    assert [line.metric for line in calibrated] == ["tpot_mean"]
+    assert [line.partition(": a run")[0] for line in unknown] == ["t: preemptions", "t: itl_p99"]
+    assert "Not calibrated: t: preemptions: a run's value is 0" in table(calibrated, unknown, 5)
     with pytest.raises(UsageError, match=r"t: itl_p99: a run's value is missing.* --sessions 5"):
         calibrate_metrics(sessions(("itl_p99",)), Stored())
 
 
 @pytest.mark.parametrize("emulate", [["--emulate", "h200"], ["--emulate=h200"]])
 def test_emulated_sessions_use_different_seeds(tmp_path, monkeypatch, emulate):
-    asked = []
+    requested_seeds = []
 
     def run(command, **_options):
-        asked.append(command)
+        requested_seeds.append(command)
         (tmp_path / "session-01" / "x" / "tests").mkdir(parents=True)
         (tmp_path / "session-01" / "x" / "tests" / "t.json").touch()
         return SimpleNamespace(stdout="1 passed", stderr="", returncode=0)
 
     monkeypatch.setattr("pytest_llmperf.calibration.aa_sessions.subprocess.run", run)
     run_sessions(emulate, 1, tmp_path, tmp_path, print)
-    assert asked[0][-2:] == ["--emulate-seed", "1"]
+    assert requested_seeds[0][-2:] == ["--emulate-seed", "1"]

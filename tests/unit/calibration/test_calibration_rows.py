@@ -15,8 +15,8 @@ FAIL = ("t", "baseline tpot_mean", "FAIL", "tpot_mean +5 %: tpot_mean changed 10
 
 
 def row(number=1, experiment=A_A, bad=(), **more):
-    known = {"verdicts": {"PASS": 3}, "tpot": {"PASS": 1}, "open": (), "runs": 3, "rivals": {}, "seen": 1}
-    return Row(experiment, number, bad=bad, **(known | more))
+    fields = {"verdicts": {"PASS": 3}, "tpot": {"PASS": 1}, "open": (), "runs": 3, "rivals": {}, "seen": 1}
+    return Row(experiment, number, bad=bad, **(fields | more))
 
 
 def test_an_interrupted_journal_goes_on(tmp_path):
@@ -67,8 +67,8 @@ def test_calibration_page_counts_alarms_detections_and_limits():
 
     def cells(start, title):
         inside = lines[lines.index(f"## {title}"):]
-        found = next(line for line in inside if line.startswith(f"| {start}"))
-        return [cell.split(":")[0] for cell in found.strip("| ").split(" | ")[1:]]
+        table_line = next(line for line in inside if line.startswith(f"| {start}"))
+        return [cell.split(":")[0] for cell in table_line.strip("| ").split(" | ")[1:]]
 
     assert cells(A_A + " |", "Nothing changed") == ["1 of 4", "1", "1 of 4", "0 of 4", "0"]
     assert cells(slow, "Slowdowns") == ["1 of 4", "2 of 4", "1 of 4", "1 of 4"]

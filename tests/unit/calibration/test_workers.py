@@ -30,7 +30,7 @@ def test_each_suite_run_is_executed_once(jobs):
 
 
 def test_more_worker_processes_than_suite_runs_are_accepted():
-    assert [one.number for one in rows_of(work, [3], 4)] == [3]
+    assert [row.number for row in rows_of(work, [3], 4)] == [3]
     assert list(rows_of(work, [], 4)) == []
 
 
@@ -54,11 +54,11 @@ def test_killed_worker_process_raises_infrastructure_error():
 
 
 def test_closed_row_iterator_ends_all_worker_processes():
-    def endless(numbers):
+    def unending(numbers):
         while True:
             yield row(numbers[0])
 
-    rows = rows_of(endless, range(2), 2)
+    rows = rows_of(unending, range(2), 2)
     next(rows)
     assert len(multiprocessing.active_children()) == 2
     rows.close()

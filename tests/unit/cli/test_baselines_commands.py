@@ -15,9 +15,9 @@ FORMULAS = {"ttft_p50": "ttft.1/p50", "itl_p99": "itl.1/p99"}
 
 
 def session(name, ttft_ms, **fields):
-    known = {"date": "2026-01-02", "commit": "c0ffee", "host": "h", "accepted": None, "anchor": False} | fields
+    session_fields = {"date": "2026-01-02", "commit": "c0ffee", "host": "h", "accepted": None, "anchor": False} | fields
     metrics = {"ttft_p50": (ttft_ms, ttft_ms), "itl_p99": (9.0, None)}
-    return StoredSession(id=name, runs=((0, 1), (1, 1)), metrics=metrics, **known)
+    return StoredSession(id=name, runs=((0, 1), (1, 1)), metrics=metrics, **session_fields)
 
 
 def stored(*sessions, **fingerprint):
@@ -48,25 +48,25 @@ def files(folder):
 
 
 @pytest.fixture
-def told(capsys):
-    def told(*arguments, code=0):
+def baselines_output(capsys):
+    def baselines_output(*arguments, code=0):
         assert main(["baselines", *arguments]) == code
         said = capsys.readouterr()
         return said.err if code else said.out
 
-    return told
+    return baselines_output
 
 
-def test_baselines_list_shows_sessions_and_latest_value(project, told):
-    head, alpha, beta = told("list").splitlines()
+def test_baselines_list_shows_sessions_and_latest_value(project, baselines_output):
+    head, alpha, beta = baselines_output("list").splitlines()
     assert head.split() == ["kind", "test", "sessions", "latest", "primary", "metrics"]
     assert alpha.split() == ["h200", A, "2", "2026-01-03", "ttft_p50", "41", "ms"]
     assert beta.split()[:3] == ["h200", B, "1"]
 
 
 @pytest.mark.parametrize("name", [A, "test_alpha", "alpha", "h200/s/test_alpha.json"])
-def test_baselines_show_accepts_id_name_part_or_path(project, told, name):
-    lines = told("show", name).splitlines()
+def test_baselines_show_accepts_id_name_part_or_path(project, baselines_output, name):
+    lines = baselines_output("show", name).splitlines()
     assert lines[0] == f"{A} on h200 (h200/s/test_alpha.json)"
     assert "  model  m" in lines
     (row,) = [line for line in lines if line.startswith("  ttft_p50")]
@@ -75,15 +75,15 @@ def test_baselines_show_accepts_id_name_part_or_path(project, told, name):
     assert row.split()[-1] == "2"  # runs that have it
 
 
-def test_history_counts_from_the_anchor(project, told):
-    _, head, first, second = told("history", "alpha").splitlines()
+def test_history_counts_from_the_anchor(project, baselines_output):
+    _, head, first, second = baselines_output("history", "alpha").splitlines()
     assert "ttft_p50" in head
     assert first.split() == ["2026-01-02", "s1", "c0ffee", "h", "40", "ms", "(+0.0", "%)", "anchor"]
     assert second.endswith("42 ms (+5.0 %)  accepted: new driver")
-    assert "9 ms" in told("history", "alpha", "--metric", "itl_p99")
+    assert "9 ms" in baselines_output("history", "alpha", "--metric", "itl_p99")
 
 
-def test_unknown_metric_of_newer_version_is_shown_without_unit(project, told):
+def test_unknown_metric_of_newer_version_is_shown_without_unit(project, baselines_output):
     newer = session("s1", 40.0, anchor=True)
     newer = replace(newer, metrics=newer.metrics | {"ttft_p42": (39.0, 39.5)})
     measured = replace(stored(newer), primaries=("ttft_p42",), formulas=FORMULAS | {"ttft_p42": "ttft.1/p42"})
@@ -91,66 +91,72 @@ def test_unknown_metric_of_newer_version_is_shown_without_unit(project, told):
     write(A, replace(measured, sessions=(replace(newer, metrics=newer.metrics | {"ttft_p42": (42.0, 42.0)}),)),
           root="other")
     write(B, stored(ANCHOR), root="other")
-    assert told("list").splitlines()[1].endswith("ttft_p42 39.25")
-    assert "  ttft_p42*  39.25  39.25           39.25            2" in told("show", "alpha").splitlines()
+    assert baselines_output("list").splitlines()[1].endswith("ttft_p42 39.25")
+    assert "  ttft_p42*  39.25  39.25           39.25            2" in baselines_output("show", "alpha").splitlines()
     for arguments in ((), ("--metric", "ttft_p42")):
-        assert "39.25 (+0.0 %)" in told("history", "alpha", *arguments)
-    assert told("diff", "baselines", "other").endswith("ttft_p42 39.25 → 42 (+7.0 %)\n")
+        assert "39.25 (+0.0 %)" in baselines_output("history", "alpha", *arguments)
+    assert baselines_output("diff", "baselines", "other").endswith("ttft_p42 39.25 → 42 (+7.0 %)\n")
 
 
-def test_baselines_diff_of_folders_shows_changes(project, told):
+def test_baselines_diff_of_folders_shows_changes(project, baselines_output):
     write(A, stored(ANCHOR, session("s2", 42.0), session("s3", 56.0, accepted="slower on purpose"), model="n"),
           root="other")
     write(B + "_new", stored(ANCHOR), root="other")
-    assert told("diff", "baselines", "other").splitlines() == [
+    assert baselines_output("diff", "baselines", "other").splitlines() == [
         "changed  h200/s/test_alpha.json  ttft_p50 41 → 46 ms (+12.2 %); 2 → 3 sessions; model: m → n; "
         "accepted: slower on purpose",
         "removed  h200/s/test_beta.json",
         "created  h200/s/test_beta_new.json  1 session",
     ]
-    assert told("diff", "other", "other") == "no difference\n"
+    assert baselines_output("diff", "other", "other") == "no difference\n"
 
 
-def test_baselines_diff_names_primaries_sessions_and_test_of_file(project, told):
+def test_baselines_diff_names_primaries_sessions_and_test_of_file(project, baselines_output):
     after = replace(stored(ANCHOR, session("s3", 42.0)), primaries=("itl_p99",))
     write(A, after, root="other")
-    found = "changed  h200/s/test_alpha.json  no longer judged: ttft_p50; judged from now on: itl_p99; came in: s3; "
+    expected_line = (
+        "changed  h200/s/test_alpha.json  no longer judged: ttft_p50; judged from now on: itl_p99; came in: s3; "
+    )
     path = project / "other/h200/s/test_alpha.json"
     write(B, stored(ANCHOR), root="other")
-    assert told("diff", "baselines", "other") == f"{found}dropped out: s2\n"
+    assert baselines_output("diff", "baselines", "other") == f"{expected_line}dropped out: s2\n"
     path.write_text((project / "baselines/h200/s/test_alpha.json").read_text().replace(A, f"old/{A}"))
-    assert told("diff", "other", "baselines") == f"changed  h200/s/test_alpha.json  test: old/{A} → {A}\n"
+    assert baselines_output("diff", "other", "baselines") == f"changed  h200/s/test_alpha.json  test: old/{A} → {A}\n"
 
 
-def test_numbers_of_another_formula_are_not_compared(project, told):
+def test_numbers_of_another_formula_are_not_compared(project, baselines_output):
     newer = replace(stored(ANCHOR, session("s2", 56.0)), formulas=FORMULAS | {"ttft_p50": "ttft.2/p50"})
     write(A, newer, root="other")
     write(B, stored(ANCHOR), root="other")
-    found = "changed  h200/s/test_alpha.json  formula of ttft_p50: ttft.1/p50 → ttft.2/p50\n"
-    assert told("diff", "baselines", "other") == found
+    expected_line = "changed  h200/s/test_alpha.json  formula of ttft_p50: ttft.1/p50 → ttft.2/p50\n"
+    assert baselines_output("diff", "baselines", "other") == expected_line
 
 
-def test_baselines_diff_compares_with_git_revision(project, told):
+def test_baselines_diff_compares_with_git_revision(project, baselines_output):
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
     for arguments in (["init", "-q"], ["add", "baselines"], ["commit", "-qm", "m"]):
         subprocess.run([*git, *arguments], check=True, cwd=project)
-    assert told("diff") == "no difference\n"
+    assert baselines_output("diff") == "no difference\n"
     write(A, stored(ANCHOR, session("s2", 44.0)))
-    assert told("diff").startswith("changed  h200/s/test_alpha.json  ttft_p50 41 → 42 ms (+2.4 %)")
-    assert told("diff", "HEAD", "HEAD") == "no difference\n"
+    assert baselines_output("diff").startswith("changed  h200/s/test_alpha.json  ttft_p50 41 → 42 ms (+2.4 %)")
+    assert baselines_output("diff", "HEAD", "HEAD") == "no difference\n"
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "alpha"), ("history", "alpha")])
-def test_baselines_commands_give_same_output_in_subfolder(project, told, monkeypatch, command):
-    there = told(*command)
+def test_baselines_commands_give_same_output_in_subfolder(project, baselines_output, monkeypatch, command):
+    there = baselines_output(*command)
     monkeypatch.chdir(folder_of(project))
-    assert told(*command) == there
+    assert baselines_output(*command) == there
 
 
-def test_baselines_diff_in_subfolder_accepts_relative_folders(project, told, monkeypatch):
+def test_baselines_diff_in_subfolder_accepts_relative_folders(project, baselines_output, monkeypatch):
     write(A, stored(ANCHOR), root="suites/other")
     monkeypatch.chdir(folder_of(project))
-    assert told("diff", "baselines", "other") == told("diff", "../baselines", "../suites/other") != "no difference\n"
+    assert (
+        baselines_output("diff", "baselines", "other")
+        == baselines_output("diff", "../baselines", "../suites/other")
+        != "no difference\n"
+    )
 
 
 def folder_of(project):
@@ -159,9 +165,9 @@ def folder_of(project):
     return folder
 
 
-def test_two_measurements_of_a_test_have_names(project, told):
+def test_two_measurements_of_a_test_have_names(project, baselines_output):
     write(A, stored(ANCHOR), replace(stored(ANCHOR), primaries=("itl_p99",)))
-    assert f"{A} [y]" in told("list")
+    assert f"{A} [y]" in baselines_output("list")
 
 
 @pytest.mark.parametrize(
@@ -177,26 +183,26 @@ def test_two_measurements_of_a_test_have_names(project, told):
     ],
     ids=lambda value: "-".join(value[:3]) if isinstance(value, tuple) else "",
 )
-def test_invalid_baselines_arguments_are_refused_without_changes(project, told, arguments, words):
-    before = files(project)
-    said = told(*arguments, code=2)
+def test_invalid_baselines_arguments_are_refused_without_changes(project, baselines_output, arguments, words):
+    earlier_files = files(project)
+    said = baselines_output(*arguments, code=2)
     assert said.startswith("llmperf baselines: ")
     for word in words:
         assert word in said
-    assert files(project) == before
+    assert files(project) == earlier_files
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "alpha"), ("history", "alpha"), ("diff", "baselines")])
 @pytest.mark.parametrize("content", ["{", '{"schema": 99}', "[]", ""], ids=["cut", "newer", "list", "empty"])
-def test_corrupt_baseline_is_refused_without_changes(project, told, command, content):
+def test_corrupt_baseline_is_refused_without_changes(project, baselines_output, command, content):
     path = project / "baselines" / "h200" / "s" / "test_alpha.json"
     path.write_text(content)
-    before = files(project)
-    assert "test_alpha.json" in told(*command, code=2)
-    assert files(project) == before
+    earlier_files = files(project)
+    assert "test_alpha.json" in baselines_output(*command, code=2)
+    assert files(project) == earlier_files
 
 
-def test_missing_baselines_folder_is_refused(tmp_path, monkeypatch, told):
+def test_missing_baselines_folder_is_refused(tmp_path, monkeypatch, baselines_output):
     monkeypatch.chdir(tmp_path)
-    assert "no such folder" in told("list", code=2)
+    assert "no such folder" in baselines_output("list", code=2)
     assert list(tmp_path.iterdir()) == []

@@ -31,9 +31,9 @@ def _project(tmp_path, monkeypatch):
      ('speculative_config={"method": "ngram"}', {"method": "ngram"})],
 )
 def test_flag_is_parsed_as_typed(text, value):
-    name, found = flag(text)
+    name, parsed = flag(text)
     assert "-" not in name
-    assert found == value
+    assert parsed == value
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_sweep_continues_after_interruption(tmp_path, capsys):
     stars = [line.split()[1] for line in table.splitlines() if line.startswith("*  ")]
     assert "64" in stars
     assert table.count("ended before it was ready") == 2  # -1 is no budget: a row that says so
-    kept = (tmp_path / "sweep.jsonl").read_bytes()
+    content = (tmp_path / "sweep.jsonl").read_bytes()
     runs = list((tmp_path / ".llmperf" / "runs").iterdir())
-    (tmp_path / "sweep.jsonl").write_bytes(kept[:-9])  # killed while the last row was written
+    (tmp_path / "sweep.jsonl").write_bytes(content[:-9])  # killed while the last row was written
     assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0
     assert "Pareto front" in capsys.readouterr().out
     again = (tmp_path / "sweep.jsonl").read_bytes().splitlines()
-    assert again[:-1] == kept.splitlines()[:-1]  # only the last one was measured anew
+    assert again[:-1] == content.splitlines()[:-1]  # only the last one was measured anew
     assert len(again) == 1 + 4
     assert len(list((tmp_path / ".llmperf" / "runs").iterdir())) == len(runs) + 1
 

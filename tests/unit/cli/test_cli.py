@@ -30,9 +30,9 @@ def test_every_command_has_help_text():
 
 def test_module_prints_version():
     command = [sys.executable, "-m", "pytest_llmperf", "--version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0
-    assert told.stdout.startswith("pytest-llmperf ")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0
+    assert completed.stdout.startswith("pytest-llmperf ")
 
 
 @pytest.fixture
@@ -51,24 +51,24 @@ def show(tmp_path):
 
 
 def test_unencodable_characters_are_replaced_in_terminal_output(show):
-    told = show(PYTHONIOENCODING="ascii")
-    assert (told.returncode, told.stderr) == (0, b"")
-    assert b"? 1000 ms" in told.stdout
+    completed = show(PYTHONIOENCODING="ascii")
+    assert (completed.returncode, completed.stderr) == (0, b"")
+    assert b"? 1000 ms" in completed.stdout
 
 
 def test_unwritable_output_exits_with_2_and_message(show):
     with Path("/dev/full").open("wb") as full:
-        told = show(full)
-    assert told.returncode == 2
-    assert told.stderr == b"llmperf show: the output cannot be written: No space left on device\n"
+        completed = show(full)
+    assert completed.returncode == 2
+    assert completed.stderr == b"llmperf show: the output cannot be written: No space left on device\n"
 
 
 def test_closed_output_pipe_exits_with_141_without_message(show):
     read, write = os.pipe()
     os.close(read)
-    told = show(write)
+    completed = show(write)
     os.close(write)
-    assert (told.returncode, told.stderr) == (141, b"")
+    assert (completed.returncode, completed.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(("options", "words"), [

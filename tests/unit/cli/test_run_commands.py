@@ -62,13 +62,13 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_broken_run_is_refused_with_exit_code_2_and_no_output_file(here, capsys, command, how):
     BROKEN[how](here / "bad")
-    before = sorted(here.rglob("*"))
+    earlier_files = sorted(here.rglob("*"))
     assert main([word.replace("RUN", "bad") for word in COMMANDS[command]]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", told.err, re.S)
-    assert "Traceback" not in told.err
-    assert sorted(here.rglob("*")) == before
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", output.err, re.S)
+    assert "Traceback" not in output.err
+    assert sorted(here.rglob("*")) == earlier_files
 
 
 EVIL = "a\x1b]0;title\x07b\x1b[2J\x9b31mc\r\u202ed"
@@ -89,8 +89,8 @@ def test_terminal_controls_in_run_file_or_junit_are_not_printed(here, capsys, co
     for name in ("good", "evil"):
         (here / f"{name}.xml").write_text(junit_of(json.loads(next((here / name / "tests").iterdir()).read_text())))
     assert main(command) in (0, 2)
-    told = capsys.readouterr()
-    shown = told.out + told.err + ((here / "out.md").read_text() if "out.md" in command else "")
+    output = capsys.readouterr()
+    shown = output.out + output.err + ((here / "out.md").read_text() if "out.md" in command else "")
     assert "test_x[h200]" in shown
     assert [char for char in shown if char != "\n" and not char.isprintable()] == []
 
@@ -112,10 +112,10 @@ def test_extreme_metric_in_run_file_is_exit_code_2_and_named(here, capsys, value
     path.write_text(json.dumps(content))
     for command in (["show", "extreme"], ["diff", "extreme", "good"], ["release-report", "good", "extreme"]):
         assert main(command) == 2
-        told = capsys.readouterr()
-        assert "measurements[0].runs[1].metrics.ttft_p50" in told.err
-        assert "is no measured value" in told.err
-        assert told.out == ""
+        output = capsys.readouterr()
+        assert "measurements[0].runs[1].metrics.ttft_p50" in output.err
+        assert "is no measured value" in output.err
+        assert output.out == ""
 
 
 @settings(max_examples=20, deadline=None)
@@ -141,9 +141,9 @@ def test_requests_outside_run_folder_are_refused_and_path_named(here, capsys, na
     (here / "odd/requests/link.json.gz").symlink_to(here / "outside.json.gz")
     for command in (["show", "odd"], ["export", "odd", "--format", "csv", "--out", "out.csv"], ["report", "odd"]):
         assert main(command) == 2
-        told = capsys.readouterr().err
-        assert str(path.relative_to(here)) in told
-        assert f"'{named}' leads out of the run folder" in told
+        error_output = capsys.readouterr().err
+        assert str(path.relative_to(here)) in error_output
+        assert f"'{named}' leads out of the run folder" in error_output
     assert not (here / "out.csv").exists()
 
 
@@ -151,18 +151,18 @@ def test_show_prints_verdicts_or_metrics_of_chosen_test(here, capsys):
     assert main(["show", "good"]) == 0
     assert capsys.readouterr().out == f"PASS  {TEST}\n1 PASS\n"
     assert main(["show", "good", "test_x"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"ttft_p50 +50 ms +50 ms +50 ms", told)
+    output = capsys.readouterr().out
+    assert re.search(r"ttft_p50 +50 ms +50 ms +50 ms", output)
     assert main(["show", "good", "nothing"]) == 2
 
 
 def test_diff_and_release_report_show_worse_test_with_changes(here, capsys):
     write_run(here / "bad", Verdict.FAIL, ttft_ms=90)
     assert main(["diff", "good", "bad", "--all"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"WORSE: {TEST}: PASS → FAIL")
-    assert re.search(r"ttft_p50 +50 ms +90 ms +\+80.0 % .* worse", told)
-    assert re.search(r"e2el_p99 +140 ms +180 ms", told)
+    output = capsys.readouterr().out
+    assert output.startswith(f"WORSE: {TEST}: PASS → FAIL")
+    assert re.search(r"ttft_p50 +50 ms +90 ms +\+80.0 % .* worse", output)
+    assert re.search(r"e2el_p99 +140 ms +180 ms", output)
     assert main(["release-report", "good", "bad", "--new-link", "https://ci/2"]) == 0
     assert "## Performance: good → [bad](https://ci/2)" in capsys.readouterr().out
 
@@ -176,18 +176,18 @@ def slow_tail(outcome):
 def test_dropped_slowest_requests_are_shown_as_infinite_and_not_as_faster(here, capsys):
     for name, outcome in (("slow", Outcome.OK), ("drops", Outcome.TIMEOUT)):
         write_run(here / name, records=slow_tail(outcome), primaries=("ttft_p50", "ttft_p99"))
-    endless = "infinite: 3 % of requests failed"
-    for runs, tail in ((["slow", "drops"], f"500 ms +{endless}"), (["drops", "slow"], f"{endless} +500 ms")):
+    unending = "infinite: 3 % of requests failed"
+    for runs, tail in ((["slow", "drops"], f"500 ms +{unending}"), (["drops", "slow"], f"{unending} +500 ms")):
         assert main(["diff", *runs]) == 0
-        told = capsys.readouterr().out
-        assert told.startswith(f"UNKNOWN: {TEST}: PASS\n")
-        assert re.search(r"ttft_p50 +149.5 ms +149.5 ms +\+0.0 % ", told)  # the dropped are above it both times
-        assert re.search(f"ttft_p99 +{tail} +undecided", told)
-        assert "better" not in told
+        output = capsys.readouterr().out
+        assert output.startswith(f"UNKNOWN: {TEST}: PASS\n")
+        assert re.search(r"ttft_p50 +149.5 ms +149.5 ms +\+0.0 % ", output)  # the dropped are above it both times
+        assert re.search(f"ttft_p99 +{tail} +undecided", output)
+        assert "better" not in output
     assert main(["release-report", "slow", "drops"]) == 0
-    told = capsys.readouterr().out
-    assert "**1 unknown**" in told
-    assert f"`ttft_p99` | 500 ms | {endless} |  |  | undecided |" in told
+    output = capsys.readouterr().out
+    assert "**1 unknown**" in output
+    assert f"`ttft_p99` | 500 ms | {unending} |  |  | undecided |" in output
 
 
 def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys):
@@ -200,21 +200,21 @@ def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys):
 def test_metrics_that_no_request_has_any_more_are_still_compared(here, capsys):
     write_run(here / "none", records=[make_record(i, outcome=Outcome.TIMEOUT) for i in range(3)])
     assert main(["diff", "good", "none"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("UNKNOWN")
+    output = capsys.readouterr().out
+    assert output.startswith("UNKNOWN")
     for metric in ("ttft_p50", "tpot_mean"):
-        assert re.search(f"{metric} .*infinite: 100 % of requests failed +undecided", told)
+        assert re.search(f"{metric} .*infinite: 100 % of requests failed +undecided", output)
 
 
 def test_undefined_metric_is_omitted_instead_of_infinite(here, capsys):
     """Of one token there is no time per token, whoever failed."""
     outcomes = (Outcome.OK, Outcome.OK, Outcome.TIMEOUT)
-    write_run(here / "one", records=[make_record(i, chunks=1, outcome=one) for i, one in enumerate(outcomes)])
+    write_run(here / "one", records=[make_record(i, chunks=1, outcome=outcome) for i, outcome in enumerate(outcomes)])
     assert main(["diff", "one", "one"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("STAYED")
-    assert "ttft_p50" in told
-    assert "tpot" not in told
+    output = capsys.readouterr().out
+    assert output.startswith("STAYED")
+    assert "ttft_p50" in output
+    assert "tpot" not in output
 
 
 def test_run_of_older_version_is_compared_by_stored_metrics(here, capsys):

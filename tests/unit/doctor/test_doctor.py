@@ -34,29 +34,29 @@ def place(tmp_path):
 
 def store_baseline(place, kind="h200", **fingerprint):
     session = StoredSession("s", "2026-01-02", None, "h", None, True, ((0, 1),), {"ttft_p50": (40.0,)})
-    known = {"engine": "vllm", "engine.version": "0.32.0", "gpu": "NVIDIA H200", "driver": "560.1"} | fingerprint
-    stored = StoredMeasurement(known, (session,), ("ttft_p50",), {"ttft_p50": "ttft.1/p50"})
+    fields = {"engine": "vllm", "engine.version": "0.32.0", "gpu": "NVIDIA H200", "driver": "560.1"} | fingerprint
+    stored = StoredMeasurement(fields, (session,), ("ttft_p50",), {"ttft_p50": "ttft.1/p50"})
     test = "suites/test_s.py::test_a"
     with Store(place.root / "baselines").update() as update:
         update.write({baseline_path(test, kind): Baseline(test, {"": stored})})
 
 
-def found(place):
+def findings_of(place):
     return list(examine(place))
 
 
 def problems(place):
-    return [finding for finding in found(place) if finding.problem]
+    return [finding for finding in findings_of(place) if finding.problem]
 
 
 def the(findings, part, word):
-    (one,) = [finding for finding in findings if finding.part == part and word in finding.text]
-    return one
+    (only,) = [finding for finding in findings if finding.part == part and word in finding.text]
+    return only
 
 
 def test_ready_machine_has_no_problems(place):
     store_baseline(place)
-    texts = [finding.text for finding in found(place)]
+    texts = [finding.text for finding in findings_of(place)]
     assert problems(place) == []
     assert "GPU 0: NVIDIA H200, 141 GiB, kind h200" in texts
     assert "driver 560.1" in texts
@@ -111,10 +111,10 @@ def test_missing_engine_is_a_problem_only_if_all_engines_are_missing(place):
 
 def test_installations_with_names_are_engines_too(place):
     engine = str(place.root / ".engines" / "vllm")
-    known = {"vllm:old": engine, "vllm:own@h200": engine, "vllm:gone": "nowhere", "vllm:l4s@l4": "x", "sglang@l4": "x"}
-    here = replace(place, settings=Settings(engines=MappingProxyType(known)))
-    assert the(found(here), "engines", "vllm:old 0.32.0 at")
-    assert the(found(here), "engines", "vllm:own 0.32.0 at")
+    fields = {"vllm:old": engine, "vllm:own@h200": engine, "vllm:gone": "nowhere", "vllm:l4s@l4": "x", "sglang@l4": "x"}
+    here = replace(place, settings=Settings(engines=MappingProxyType(fields)))
+    assert the(findings_of(here), "engines", "vllm:old 0.32.0 at")
+    assert the(findings_of(here), "engines", "vllm:own 0.32.0 at")
     (wrong,) = [
         problem for problem in problems(here) if problem.part == "engines"
     ]  # another kind's are none of this machine's
@@ -135,15 +135,15 @@ def test_environment_without_engine_is_a_problem_with_remedy(place):
 
 def test_downloaded_hub_models_are_listed(place):
     (place.hub / "models--org--name").mkdir(parents=True)
-    assert "org/name" in the(found(place), "models", "downloaded").text
+    assert "org/name" in the(findings_of(place), "models", "downloaded").text
 
 
 def test_baselines_of_another_build_are_a_problem_only_with_same_build(place):
     store_baseline(place, driver="550.0", **{"engine.version": "0.31.0"})
-    assert the(found(place), "baselines", "0 of 1").text
+    assert the(findings_of(place), "baselines", "0 of 1").text
     assert problems(place) == []
-    assert the(found(place), "baselines", "1 with vllm version 0.31.0 (here 0.32.0): another build").text
-    assert the(found(place), "baselines", "1 with driver 550.0 (here 560.1): another build").text
+    assert the(findings_of(place), "baselines", "1 with vllm version 0.31.0 (here 0.32.0): another build").text
+    assert the(findings_of(place), "baselines", "1 with driver 550.0 (here 560.1): another build").text
     strict = replace(place, settings=Settings(same_build=("driver",)))
     assert [problem.text for problem in problems(strict)] == ["1 with driver 550.0 (here 560.1): INCOMPARABLE"]
 
@@ -152,24 +152,24 @@ def test_baselines_with_other_cuda_are_incomparable_with_same_build(place):
     store_baseline(place, cuda="12.9")
     here = replace(place, hardware=replace(H200, cuda="13.0"), settings=Settings(same_build=("cuda",)))
     assert [problem.text for problem in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
-    assert the(found(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
+    assert the(findings_of(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
 
 
 def test_baselines_with_other_cpu_are_reported_as_incomparable(place):
     store_baseline(place, kind="cpu", cpu="AMD EPYC", cpu_cores="64")
     here = replace(place, has_device=False, hardware=Hardware(cpu=Cpu("AMD EPYC", 2)))
     assert [problem.text for problem in problems(here)] == ["1 with cpu_cores 64 (here 2): INCOMPARABLE"]
-    assert the(found(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
+    assert the(findings_of(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
 
 
 def test_unknown_condition_in_compare_across_is_reported(place):
     store_baseline(place)
     place = replace(place, settings=Settings(compare_across=("gp", "gpu", "cpu"), same_build=("engine.verson",)))
-    told = the(found(place), "baselines", "compare_across")
-    assert told.text == ("compare_across names gp, cpu, which none of them has; fields that they have are driver, "
+    finding = the(findings_of(place), "baselines", "compare_across")
+    assert finding.text == ("compare_across names gp, cpu, which none of them has; fields that they have are driver, "
                          "engine, engine.version, gpu")
-    assert not told.problem
-    assert "same_build names engine.verson" in the(found(place), "baselines", "same_build").text
+    assert not finding.problem
+    assert "same_build names engine.verson" in the(findings_of(place), "baselines", "same_build").text
 
 
 def test_missing_or_corrupt_baselines_are_a_problem(place):
@@ -230,5 +230,5 @@ def test_broken_or_missing_suites_are_problems(tmp_path):
     assert absent.problem
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "test_s.py").write_text("import no_such_module\n")
-    found = list(suites(tmp_path, ["suites"]))
-    assert any("broken" in finding.text and "--collect-only" in finding.remedy for finding in found)
+    findings = list(suites(tmp_path, ["suites"]))
+    assert any("broken" in finding.text and "--collect-only" in finding.remedy for finding in findings)

@@ -12,17 +12,17 @@ def read(text):
 
 
 def test_engine_command_line_is_read_after_two_dashes():
-    found = read("--hardware h200 --gpus 4 --fault leak --noise step=1% --noise-seed 5 -- serve M --port 5 --gpus 9")
-    assert (found.machine.gpu.name, found.machine.gpus, found.engine, found.mode) == ("h200", 4, "vllm", "http")
-    assert found.engine_argv == ("serve", "M", "--port", "5", "--gpus", "9")
-    assert found.faults.leaked_blocks == 1
-    assert (found.noise.step, found.noise.seed, found.seed) == (0.01, 5, 5)
+    options = read("--hardware h200 --gpus 4 --fault leak --noise step=1% --noise-seed 5 -- serve M --port 5 --gpus 9")
+    assert (options.machine.gpu.name, options.machine.gpus, options.engine, options.mode) == ("h200", 4, "vllm", "http")
+    assert options.engine_argv == ("serve", "M", "--port", "5", "--gpus", "9")
+    assert options.faults.leaked_blocks == 1
+    assert (options.noise.step, options.noise.seed, options.seed) == (0.01, 5, 5)
 
 
 def test_short_form_accepts_emulator_and_engine_options_together():
-    found = read("--model tiny --hardware l4 --max-num-seqs 8 --virtual --port 5")
-    assert found.engine_argv == ("--model", "tiny", "--max-num-seqs", "8", "--port", "5")
-    assert found.mode == "virtual"
+    options = read("--model tiny --hardware l4 --max-num-seqs 8 --virtual --port 5")
+    assert options.engine_argv == ("--model", "tiny", "--max-num-seqs", "8", "--port", "5")
+    assert options.mode == "virtual"
 
 
 @pytest.mark.parametrize(
@@ -34,16 +34,16 @@ def test_emulator_mode_follows_options(text, mode):
 
 def test_module_name_selects_engine():
     assert read("--hardware h200 -- -m sglang.launch_server --model-path M").engine == "sglang"
-    found = read("--hardware h200 -- -m vllm.entrypoints.cli.main serve M")
-    assert (found.engine, found.engine_argv) == ("vllm", ("serve", "M"))
+    options = read("--hardware h200 -- -m vllm.entrypoints.cli.main serve M")
+    assert (options.engine, options.engine_argv) == ("vllm", ("serve", "M"))
     with pytest.raises(UsageError, match=r"sglang\.launch_server"):
         read("--hardware h200 --engine vllm -- -m sglang.launch_server")
 
 
 def test_split_and_acceptance_options_are_read():
-    found = read("--hardware h200 --split 50e9:20us --acceptance 0.9,50% --model tiny")
-    assert found.split == Link(50e9, pytest.approx(20e-6))
-    assert found.acceptance == (0.9, 0.5)
+    options = read("--hardware h200 --split 50e9:20us --acceptance 0.9,50% --model tiny")
+    assert options.split == Link(50e9, pytest.approx(20e-6))
+    assert options.acceptance == (0.9, 0.5)
     assert read("--hardware h200 --split 1e9 --model tiny").split == Link(1e9, 0.0)
 
 

@@ -47,17 +47,17 @@ def test_step_noise_has_given_sd_and_autocorrelation():
 def test_session_factor_is_constant_and_run_factor_differs_between_runs():
     session = [math.log(Disturbance(Noise(session=0.01, seed=seed)).factors(0, 1)[0]) for seed in range(400)]
     assert np.std(session) == pytest.approx(0.01, rel=0.12)
-    one = Disturbance(Noise(run=0.01, seed=3))
+    first = Disturbance(Noise(run=0.01, seed=3))
     runs = []
     for _ in range(400):
-        one.begin_run()
-        runs.append(math.log(one.factors(0, 1)[0]))
-        assert one.factors(500, 2).tolist() == [one.factors(0, 1)[0]] * 2
+        first.begin_run()
+        runs.append(math.log(first.factors(0, 1)[0]))
+        assert first.factors(500, 2).tolist() == [first.factors(0, 1)[0]] * 2
     assert np.std(runs) == pytest.approx(0.01, rel=0.12)
     both = Disturbance(Noise(session=0.01, seed=3))
-    before = both.factors(0, 1)[0]
+    first_factor = both.factors(0, 1)[0]
     both.begin_run()
-    assert both.factors(0, 1)[0] == before
+    assert both.factors(0, 1)[0] == first_factor
 
 
 def test_equal_seeds_give_equal_noise():
@@ -135,10 +135,10 @@ def test_every_listed_fault_can_be_read():
 def test_http_faults_have_given_shares_and_are_repeatable():
     faults = parse_faults(["errors=10%", "hangs=5%", "truncated=5%"])
     fates = [http_fault_of(faults, 1, number, 64) for number in range(20_000)]
-    kinds = [None if fate is None else fate.kind for fate in fates]
+    kinds = [None if fault is None else fault.kind for fault in fates]
     shares = {kind: kinds.count(kind) / len(kinds) for kind in ("refused", "error", "hang", "truncated")}
     assert shares == pytest.approx({"refused": 0.05, "error": 0.05, "hang": 0.05, "truncated": 0.05}, rel=0.15)
-    assert all(0 <= fate.after_tokens < 64 for fate in fates if fate)
+    assert all(0 <= fault.after_tokens < 64 for fault in fates if fault)
     assert fates[:100] == [http_fault_of(faults, 1, number, 64) for number in range(100)]
     assert http_fault_of(Faults(), 1, 0, 64) is None
 

@@ -32,10 +32,12 @@ def resolved(project):
     """What vLLM is given for a draft; SGLang is given the same."""
 
     def resolve(name):
-        found = with_draft_resolved({"speculative_config": {"model": name, "method": "eagle"}}, project, project)
-        assert found["speculative_config"]["method"] == "eagle"
+        resolved_spec = with_draft_resolved(
+            {"speculative_config": {"model": name, "method": "eagle"}}, project, project
+        )
+        assert resolved_spec["speculative_config"]["method"] == "eagle"
         same = with_draft_resolved({"speculative_draft_model_path": name}, project, project)
-        assert same == {"speculative_draft_model_path": found["speculative_config"]["model"]}
+        assert same == {"speculative_draft_model_path": resolved_spec["speculative_config"]["model"]}
         return same["speculative_draft_model_path"]
 
     return resolve

@@ -100,15 +100,15 @@ def sharing_pool(launcher, tmp_path):
 
 
 def test_specs_that_fit_start_together_and_stay(sharing_pool):
-    one = sharing_pool.acquire(ONE, beside=[TWO])
+    first = sharing_pool.acquire(ONE, beside=[TWO])
     two = sharing_pool.acquire(TWO, beside=[ONE])
-    assert (one.spec, two.spec) == shared([ONE, TWO], None).specs
-    assert (one.asked, two.asked) == (ONE, TWO)
-    assert [one.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
-    assert [one.siblings, two.siblings] == [1, 1]
-    assert sharing_pool.acquire(ONE) is one
-    assert not one.process.stopped
-    assert set(sharing_pool.pids()) == {*one.pids(), *two.pids()}
+    assert (first.spec, two.spec) == shared([ONE, TWO], None).specs
+    assert (first.requested_spec, two.requested_spec) == (ONE, TWO)
+    assert [first.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
+    assert [first.siblings, two.siblings] == [1, 1]
+    assert sharing_pool.acquire(ONE) is first
+    assert not first.process.stopped
+    assert set(sharing_pool.pids()) == {*first.pids(), *two.pids()}
 
 
 def test_spec_that_runs_alone_starts_anew_beside_a_sibling(sharing_pool):
@@ -127,9 +127,9 @@ def test_fresh_start_ends_siblings_and_has_the_whole_memory(sharing_pool):
 
 
 def test_dead_sibling_makes_both_start_anew(sharing_pool):
-    one = sharing_pool.acquire(ONE, beside=[TWO])
+    first = sharing_pool.acquire(ONE, beside=[TWO])
     sharing_pool.acquire(TWO).process.ended = "exit code 1"
-    assert sharing_pool.acquire(ONE, beside=[TWO]) is not one
+    assert sharing_pool.acquire(ONE, beside=[TWO]) is not first
     assert sharing_pool.starts == 4
 
 
@@ -137,9 +137,9 @@ def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, t
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
                     share_memory=lambda _specs, _kind, _in_turn: "they do not fit") as pool:
         assert not pool.lives_beside(ONE, [TWO])
-        one = pool.acquire(ONE, beside=[TWO])
+        first = pool.acquire(ONE, beside=[TWO])
         pool.acquire(TWO, beside=[ONE])
-        assert one.process.stopped == 1
+        assert first.process.stopped == 1
         assert [note.text for note in launcher.lines] == ["2 servers do not run at the same time: they do not fit."]
 
 
@@ -169,7 +169,7 @@ def turns(launcher, tmp_path, fake_engine):
     }
 
     def is_sleeping(request):
-        state = fake_engine.asked[-2] == "/sleep"
+        state = fake_engine.paths[-2] == "/sleep"
         return httpx.Response(200, json={"is_sleeping": state})
 
     fake_engine.answers["/is_sleeping"] = is_sleeping
@@ -179,18 +179,18 @@ def turns(launcher, tmp_path, fake_engine):
 
 def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher):
     assert turns.lives_beside(ONE, [TWO])
-    one = turns.acquire(ONE, beside=[TWO])
-    assert [(server.spec.model, server.asleep) for server in (one, turns._servers[TWO])] == [
+    first = turns.acquire(ONE, beside=[TWO])
+    assert [(server.spec.model, server.asleep) for server in (first, turns._servers[TWO])] == [
         ("one", False), ("two", True)]
-    one.warmed_for.add("a workload")
+    first.warmed_for.add("a workload")
     two = turns.acquire(TWO, beside=[ONE])
-    assert (one.asleep, two.asleep) == (True, False)
-    assert not one.warmed_for
+    assert (first.asleep, two.asleep) == (True, False)
+    assert not first.warmed_for
     assert turns.acquire(TWO, beside=[ONE]) is two
-    turns.wake(one)
-    assert (one.asleep, two.asleep) == (False, True)
+    turns.wake(first)
+    assert (first.asleep, two.asleep) == (False, True)
     assert turns.starts == 2
-    assert [one.takes_turns, one.siblings] == [True, 1]
+    assert [first.takes_turns, first.siblings] == [True, 1]
     assert [note.text for note in launcher.lines] == [
         "2 servers take turns, one is awake and the others sleep: the GPU is too small; one at a time."]
 
@@ -219,34 +219,34 @@ def test_plan_of_a_session_does_not_change(launcher, tmp_path):
 
 
 def test_memory_is_measured_while_started_server_is_awake(launcher, tmp_path, turns):
-    told = []
-    turns._on_start = lambda spec, server, kind: told.append((spec, server.spec.model, server.asleep, kind))
+    notes = []
+    turns._on_start = lambda spec, server, kind: notes.append((spec, server.spec.model, server.asleep, kind))
     turns.acquire(ONE, "h200", beside=[TWO])
-    assert told == [(TWO, "two", False, "h200"), (ONE, "one", False, "h200")]
+    assert notes == [(TWO, "two", False, "h200"), (ONE, "one", False, "h200")]
 
 
 def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine):
     fake_engine.answers["/sleep"] = httpx.Response(500, text="not supported")
-    one = turns.acquire(ONE, beside=[TWO])
-    assert (one.spec, one.asleep, one.siblings) == (ONE, False, 0)
+    first = turns.acquire(ONE, beside=[TWO])
+    assert (first.spec, first.asleep, first.siblings) == (ONE, False, 0)
     assert not turns.lives_beside(ONE, [TWO])
     texts = [note.text for note in launcher.lines]
     assert "vLLM does not sleep: /sleep answered 500 'not supported'" in texts[1]
     assert "an earlier try failed" in texts[2]
     two = turns.acquire(TWO, beside=[ONE])
     assert two.spec == TWO
-    assert one.process.stopped == 1
+    assert first.process.stopped == 1
 
 
 def test_server_that_does_not_wake_up_is_started_anew(turns, fake_engine):
-    one = turns.acquire(ONE, beside=[TWO])
+    first = turns.acquire(ONE, beside=[TWO])
     turns.acquire(TWO, beside=[ONE])
     fake_engine.answers["/wake_up"] = httpx.Response(500)
     with pytest.raises(EngineError, match="does not wake up"):
         turns.acquire(ONE, beside=[TWO])
     fake_engine.answers["/wake_up"] = httpx.Response(200)
-    assert turns.acquire(ONE, beside=[TWO]) is not one
-    assert one.process.stopped == 1
+    assert turns.acquire(ONE, beside=[TWO]) is not first
+    assert first.process.stopped == 1
 
 
 def test_fresh_acquire_starts_a_new_server(pool):
@@ -275,14 +275,14 @@ def lmcache(fake_process):
     return FakeLMCache(fake_process)
 
 
-@pytest.mark.parametrize(("keep", "spec", "kept"), [(True, ONE, True), (False, ONE, False), (True, TWO, False)])
-def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, kept):
+@pytest.mark.parametrize(("keep", "spec", "expected"), [(True, ONE, True), (False, ONE, False), (True, TWO, False)])
+def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, expected):
     first = pool.acquire(ONE)
     first.lmcache = lmcache
     second = pool.acquire(spec, fresh=True, keep_lmcache=keep)
     assert first.process.stopped == 1
-    assert (second.lmcache is lmcache) is kept
-    assert lmcache.stopped == (0 if kept else 1)
+    assert (second.lmcache is lmcache) is expected
+    assert lmcache.stopped == (0 if expected else 1)
     pool.close()
     assert lmcache.stopped == 1
 
@@ -293,7 +293,7 @@ def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher,
     lmcache.process.ended = "signal 9 (SIGKILL)"
     assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
     assert lmcache.stopped == 1
-    assert [told.text for told in launcher.lines] == [
+    assert [note.text for note in launcher.lines] == [
         "The LMCache server died: signal 9 (SIGKILL). Starting it again."
     ]
 
@@ -304,7 +304,7 @@ def test_an_lmcache_that_hangs_is_not_handed_on(pool, launcher, lmcache, fresh):
     first.lmcache, lmcache.hangs = lmcache, True
     assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
     assert (first.process.stopped, lmcache.stopped) == (1, 1)
-    assert [told.text for told in launcher.lines] == ["vllm('one') hangs. Starting it again."]
+    assert [note.text for note in launcher.lines] == ["vllm('one') hangs. Starting it again."]
 
 
 def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmcache):
@@ -344,9 +344,9 @@ def test_a_death_between_tests_is_told_and_not_inherited(pool, launcher):
     first = pool.acquire(ONE)
     first.process.ended = "signal 9 (SIGKILL)"
     assert pool.acquire(ONE) is not first
-    (told,) = launcher.lines
-    assert "signal 9" in told.text
-    assert "again" in told.text
+    (note,) = launcher.lines
+    assert "signal 9" in note.text
+    assert "again" in note.text
 
 
 def test_endpoint_and_live_server_are_kept_together(pool):

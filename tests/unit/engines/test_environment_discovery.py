@@ -27,25 +27,27 @@ def test_environment_of_hardware_kind_has_priority(tmp_path):
     venv(tmp_path / ".engines" / "vllm")
     assert find_environment("vllm", "h200", None, tmp_path).origin.endswith(".engines/vllm")
     venv(tmp_path / ".engines" / "vllm-h200")
-    found = find_environment("vllm", "h200", None, tmp_path)
-    assert found.prefix == (str(tmp_path / ".engines" / "vllm-h200" / "bin" / "python"),)  # the link, not its target
-    assert found.is_python
-    assert found.pythonpath is None
+    environment = find_environment("vllm", "h200", None, tmp_path)
+    assert environment.prefix == (
+        str(tmp_path / ".engines" / "vllm-h200" / "bin" / "python"),
+    )  # the link, not its target
+    assert environment.is_python
+    assert environment.pythonpath is None
     assert find_environment("vllm", "cpu", None, tmp_path).origin.endswith(".engines/vllm")
 
 
 def test_bundle_is_run_by_current_interpreter(tmp_path):
     folder = bundle(tmp_path / ".engines" / "vllm")
-    found = find_environment("vllm", "cpu", None, tmp_path)
-    assert found.prefix == (sys.executable,)
-    assert found.pythonpath == folder
+    environment = find_environment("vllm", "cpu", None, tmp_path)
+    assert environment.prefix == (sys.executable,)
+    assert environment.pythonpath == folder
 
 
 def test_configured_environment_has_priority_over_discovered_environment(tmp_path):
     venv(tmp_path / ".engines" / "vllm")
     venv(tmp_path / "mine")
-    found = find_environment("vllm", "cpu", "mine", tmp_path)
-    assert found.prefix == (str(tmp_path / "mine" / "bin" / "python"),)
+    environment = find_environment("vllm", "cpu", "mine", tmp_path)
+    assert environment.prefix == (str(tmp_path / "mine" / "bin" / "python"),)
 
 
 def test_interpreter_and_command_are_accepted_as_environment(tmp_path):
@@ -83,8 +85,8 @@ def test_environment_that_is_no_path_or_command_is_refused(tmp_path, value):
 
 
 def test_a_command_line_may_be_longer_than_a_name(tmp_path):
-    found = find_environment("vllm", "cpu", "env " + "A=b " * 100, tmp_path)
-    assert found.prefix[1:3] == ("A=b", "A=b")
+    environment = find_environment("vllm", "cpu", "env " + "A=b " * 100, tmp_path)
+    assert environment.prefix[1:3] == ("A=b", "A=b")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may enter every folder")

@@ -16,7 +16,7 @@ from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 
 
 @pytest.mark.parametrize(
-    ("prefix", "found"),
+    ("prefix", "expected"),
     [
         (("/opt/engines/vllm/bin/python",), "/opt/engines/vllm/bin:/usr/local/bin:/usr/bin"),
         (("/opt/tools/vllm", "--x"), "/opt/tools:/usr/local/bin:/usr/bin"),
@@ -24,10 +24,10 @@ from pytest_llmperf.engines.vllm_adapter import VllmAdapter
         (("vllm",), "/usr/local/bin:/usr/bin"),
     ],
 )
-def test_folder_of_engine_interpreter_is_added_to_path(monkeypatch, tmp_path, prefix, found):
+def test_folder_of_engine_interpreter_is_added_to_path(monkeypatch, tmp_path, prefix, expected):
     """ninja, above all, which FlashInfer and PyTorch's extensions call."""
     monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin")
-    assert inherited_environment(Environment(prefix, True, None, "here"), tmp_path)["PATH"] == found
+    assert inherited_environment(Environment(prefix, True, None, "here"), tmp_path)["PATH"] == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def offline(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         (vllm("m"), "1"),
         (vllm("m", speculative_config={"method": "ngram", "num_speculative_tokens": 4}, tokenizer="here"), "1"),
@@ -84,8 +84,8 @@ def offline(monkeypatch, tmp_path):
         (sglang("m", lora_paths=[{"lora_name": "a", "lora_path": "org/lora"}]), None),
     ],
 )
-def test_hub_is_offline_if_all_models_are_local(offline, spec, told):
-    assert offline(spec) == told
+def test_hub_is_offline_if_all_models_are_local(offline, spec, expected):
+    assert offline(spec) == expected
 
 
 def test_hub_is_online_if_spec_or_shell_requests_access(offline, monkeypatch):
@@ -95,7 +95,7 @@ def test_hub_is_online_if_spec_or_shell_requests_access(offline, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind", "told"),
+    ("spec", "kind", "expected"),
     [
         (vllm("m"), "h200", {"VLLM_USE_FLASHINFER_SAMPLER": "0"}),
         (vllm("m", env={"VLLM_USE_FLASHINFER_SAMPLER": "1"}), "h200", {"VLLM_USE_FLASHINFER_SAMPLER": "1"}),
@@ -107,22 +107,22 @@ def test_hub_is_online_if_spec_or_shell_requests_access(offline, monkeypatch):
         (sglang("m"), "cpu", {}),
     ],
 )  # fmt: skip
-def test_host_environment_records_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, told):
+def test_host_environment_records_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, expected):
     """An unpacked bundle without FlashInfer, on a host that forbids multicast; of the shell's secrets nothing."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("HF_TOKEN", "canary")
     environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, None, "m")
     placement = Placement(kind, 8123, "nonce", model, environment, tmp_path)
-    assert host_environment(spec, adapter_of(spec.engine), placement) == told
+    assert host_environment(spec, adapter_of(spec.engine), placement) == expected
 
 
 def test_host_environment_records_unset_variables(monkeypatch, tmp_path):
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, None, "m")
     placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
-    found = host_environment(vllm("m", tensor_parallel_size=2), VllmAdapter(), placement)
-    assert set(found.values()) == {"unset"}
-    assert len(found) == 3
+    host_variables = host_environment(vllm("m", tensor_parallel_size=2), VllmAdapter(), placement)
+    assert set(host_variables.values()) == {"unset"}
+    assert len(host_variables) == 3
 
 
 @pytest.mark.parametrize("suite", ["vllm/__init__.py", "vllm.py", "lmcache/__init__.py", "sglang/test_it.py"])

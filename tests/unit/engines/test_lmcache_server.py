@@ -23,11 +23,11 @@ class FakeStore:
     """What LMCache's HTTP side answers. `clears_needed`: chunks are being stored that often."""
 
     def __init__(self):
-        self.held, self.clears_needed, self.asked, self.chunk_size = 100, 1, [], 4
+        self.held, self.clears_needed, self.paths, self.chunk_size = 100, 1, [], 4
         self.counted, self.evicts = {"requested": 12, "hit": 8}, ""
 
     def answer(self, request):
-        self.asked.append(request.url.path)
+        self.paths.append(request.url.path)
         if request.url.path == "/cache/clear":
             self.clears_needed -= 1
             self.held = 0 if self.clears_needed <= 0 else self.held
@@ -62,7 +62,7 @@ def started(monkeypatch, fake_process):
     """Launches whose process is `fake_process`."""
     started = []
     monkeypatch.setattr(lmcache_module, "Supervised", SimpleNamespace(
-        start=lambda asked, _clock: started.append(asked) or fake_process))
+        start=lambda spec, _clock: started.append(spec) or fake_process))
     return started
 
 
@@ -95,9 +95,13 @@ def test_interrupt_after_lmcache_start_stops_lmcache(launch, started, fake_proce
 
 
 def test_lmcache_counters_are_added_to_engine_counters(make_server, lmcache):
-    found = make_server(SPEC, lmcache=lmcache).counters()
-    assert found["prompt_tokens"] == 0
-    assert (found["lmcache_lookup_tokens"], found["lmcache_hit_tokens"], found["lmcache_l2_chunks"]) == (12, 8, 0)
+    counters = make_server(SPEC, lmcache=lmcache).counters()
+    assert counters["prompt_tokens"] == 0
+    assert (counters["lmcache_lookup_tokens"], counters["lmcache_hit_tokens"], counters["lmcache_l2_chunks"]) == (
+        12,
+        8,
+        0,
+    )
 
 
 def test_lmcache_tier_counters_are_missing_if_version_does_not_count_by_tier(lmcache, store):
@@ -135,20 +139,20 @@ def test_lmcache_facts_include_version_and_refuse_other_chunk_size(make_server, 
 
 
 @pytest.mark.parametrize(
-    ("keep", "held", "files", "own"),
+    ("keep", "held", "files", "emptied"),
     [((), 0, 0, True), (("l1",), 100, 0, True), (("l2",), 0, 1, True), (("engine", "l1", "l2"), 100, 1, False)],
 )
-def test_each_tier_is_emptied_or_kept(make_server, fake_engine, lmcache, store, keep, held, files, own):
-    assert make_server(SPEC, lmcache=lmcache, clock=VirtualClock()).reset_cache(keep) is own
+def test_each_tier_is_emptied_or_kept(make_server, fake_engine, lmcache, store, keep, held, files, emptied):
+    assert make_server(SPEC, lmcache=lmcache, clock=VirtualClock()).reset_cache(keep) is emptied
     assert store.held == held
     assert len(list(lmcache.launch.disk.iterdir())) == files
-    assert ("/reset_prefix_cache" in fake_engine.asked) is own
+    assert ("/reset_prefix_cache" in fake_engine.paths) is emptied
 
 
 def test_lmcache_clear_repeats_until_l1_is_empty_or_time_ends(lmcache, store):
     store.clears_needed = 3
     lmcache.clear({"l1"}, VirtualClock())
-    assert store.asked.count("/cache/clear") == 3
+    assert store.paths.count("/cache/clear") == 3
     store.held, store.clears_needed = 100, 10_000
     with pytest.raises(EngineError, match="L1 still holds 100 bytes"):
         lmcache.clear({"l1"}, VirtualClock())
@@ -208,7 +212,7 @@ def pages(fake_engine, hits):
 def test_repeated_prompt_proves_lmcache_hits(make_server, fake_engine):
     engine = pages(fake_engine, [0, 0, 0, 0, 8])  # with its facts, then before and after each of two tries
     prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1), 60.0)
-    assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
+    assert fake_engine.paths.count("/v1/completions") == 3  # stored, missed while storing went on, hit
 
 
 def test_lmcache_without_hits_is_an_error_with_evidence(make_server, fake_engine, fake_process):
@@ -277,19 +281,19 @@ def test_slow_first_verification_prompt_leaves_full_time_for_storing(
 
 
 @pytest.mark.parametrize(
-    ("ended", "error", "told"),
+    ("ended", "error", "message"),
     [
         ("signal 11 (SIGSEGV)", ServerDied, r"died: signal 11"),
         (None, EngineError, r"hangs: .* 9 for LMCache.*ReadTimeout"),
     ],
 )
 def test_an_engine_that_does_not_survive_the_proof_is_no_http_exception(
-    make_server, fake_engine, fake_process, ended, error, told
+    make_server, fake_engine, fake_process, ended, error, message
 ):
     server = make_server(SPEC, process=fake_process, clock=VirtualClock())
     fake_engine.answers["/v1/completions"] = httpx.ReadTimeout("timed out")
     fake_process.ended = ended
-    with pytest.raises(error, match=told) as caught:
+    with pytest.raises(error, match=message) as caught:
         prove_hits(server, random.Random(1), 60.0)
     assert caught.value.evidence is not None
 

@@ -95,12 +95,12 @@ def test_offloaded_cache_is_emptied_unless_tier_is_kept(make_server, fake_engine
 def test_in_process_lmcache_is_never_reported_as_emptied(make_server, fake_engine, spec, keep, emptied):
     """vLLM asks a connector that cannot, and answers success."""
     assert make_server(spec).reset_cache(keep) is emptied
-    assert "/reset_prefix_cache" in fake_engine.asked
+    assert "/reset_prefix_cache" in fake_engine.paths
 
 
 def test_cache_of_endpoint_is_not_reset(make_server, fake_engine):
     assert make_server().reset_cache() is False
-    assert "/reset_prefix_cache" not in fake_engine.asked
+    assert "/reset_prefix_cache" not in fake_engine.paths
 
 
 def test_idle_wait_ends_when_all_requests_are_counted(make_server, fake_engine):

@@ -30,13 +30,13 @@ def placement(kind="h200", environment=VENV, lmcache=None, models_dir=Path("/mod
 
 def options(arguments):
     """--x value pairs of a command line."""
-    found, last = {}, ""
+    flags, last = {}, ""
     for word in arguments[arguments.index("--model-path") :]:
         if word.startswith("--"):
-            found[word], last = True, word
+            flags[word], last = True, word
         else:
-            found[last] = word
-    return found
+            flags[last] = word
+    return flags
 
 
 def client(answers):
@@ -55,19 +55,19 @@ def test_sglang_module_or_serve_command_follows_environment_type():
 
 
 def test_sglang_gpu_arguments_contain_only_required_flags():
-    found = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement()))
-    assert found["--port"] == "8123"
-    assert found["--served-model-name"] == "llama-abc"
-    assert found["--load-format"] == "dummy"
-    assert found["--enable-metrics"] is found["--enable-cache-report"] is True
-    assert not {"--device", "--attention-backend", "--disable-overlap-schedule", "--skip-server-warmup"} & set(found)
+    flags = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement()))
+    assert flags["--port"] == "8123"
+    assert flags["--served-model-name"] == "llama-abc"
+    assert flags["--load-format"] == "dummy"
+    assert flags["--enable-metrics"] is flags["--enable-cache-report"] is True
+    assert not {"--device", "--attention-backend", "--disable-overlap-schedule", "--skip-server-warmup"} & set(flags)
     assert "OMP_NUM_THREADS" not in ADAPTER.environment(sglang("llama-3.1-8b"), placement())
 
 
 def test_on_a_cpu_and_the_specs_flags_come_last():
-    found = options(ADAPTER.arguments(sglang("tiny", max_total_tokens=9000), placement("cpu")))
-    assert found["--attention-backend"] == "torch_native"
-    assert found["--max-total-tokens"] == "9000"
+    flags = options(ADAPTER.arguments(sglang("tiny", max_total_tokens=9000), placement("cpu")))
+    assert flags["--attention-backend"] == "torch_native"
+    assert flags["--max-total-tokens"] == "9000"
     env = ADAPTER.environment(sglang("tiny"), placement("cpu"))
     assert env["OMP_NUM_THREADS"] == "1"
     assert "SGLANG_CPU_OMP_THREADS_BIND" not in env
@@ -123,16 +123,16 @@ sglang:cache_hit_rate 0.99
 """
 
 
-def metrics_of(page, before=PAGE):
-    return server_values(deltas(ADAPTER.counters(parse(before)), ADAPTER.counters(parse(page))))
+def metrics_of(page, earlier_page=PAGE):
+    return server_values(deltas(ADAPTER.counters(parse(earlier_page)), ADAPTER.counters(parse(page))))
 
 
 def test_counters_under_the_names_of_every_engine():
-    found = ADAPTER.counters(parse(PAGE))
-    assert found["prompt_tokens"] == 3000
-    assert found["requests_finished"] == 20
-    assert found["queue_time_s_sum"] == 2.5  # both ranks say the same
-    assert found["preemptions"] == found["prompt_tokens_cached"] == found["spec_draft_tokens"] == 0
+    counters = ADAPTER.counters(parse(PAGE))
+    assert counters["prompt_tokens"] == 3000
+    assert counters["requests_finished"] == 20
+    assert counters["queue_time_s_sum"] == 2.5  # both ranks say the same
+    assert counters["preemptions"] == counters["prompt_tokens_cached"] == counters["spec_draft_tokens"] == 0
     assert ADAPTER.gauges(parse(PAGE)) == {"kv_usage": 0.25}
     assert ADAPTER.counters(parse("other_total 5\n")) == {}
 
@@ -185,17 +185,17 @@ def test_sglang_gauge_with_priorities_excludes_separate_sums():
 )
 def test_sglang_cached_tokens_are_split_by_source(sources, cached, external):
     lines = [f'sglang:cached_tokens_total{{cache_source="{name}"}} {value}' for name, value in sources.items()]
-    found = ADAPTER.counters(parse(PAGE + "\n".join(lines) + "\n"))
-    assert found["prompt_tokens_cached"] == cached
-    assert found.get("external_cache_hits") == external
-    assert found["external_cache_queries"] == 3000 - sources.get("device", 0)
+    counters = ADAPTER.counters(parse(PAGE + "\n".join(lines) + "\n"))
+    assert counters["prompt_tokens_cached"] == cached
+    assert counters.get("external_cache_hits") == external
+    assert counters["external_cache_queries"] == 3000 - sources.get("device", 0)
 
 
 @pytest.mark.parametrize("labels", ["", '{model_name="m"}'])
 def test_cached_tokens_of_no_stated_source_are_cached_all_the_same(labels):
-    found = ADAPTER.counters(parse(PAGE + f"sglang:cached_tokens_total{labels} 1200\n"))
-    assert found["prompt_tokens_cached"] == 1200
-    assert "external_cache_hits" not in found
+    counters = ADAPTER.counters(parse(PAGE + f"sglang:cached_tokens_total{labels} 1200\n"))
+    assert counters["prompt_tokens_cached"] == 1200
+    assert "external_cache_hits" not in counters
 
 
 def test_sglang_hit_rate_is_computed_from_token_counters():
@@ -206,13 +206,13 @@ def test_sglang_hit_rate_is_computed_from_token_counters():
 def test_acceptance_follows_from_tokens_and_verification_steps():
     """10 requests more, each of 1 prefill token and 6 steps of 4 tokens: of 4 guesses a step 3 are right."""
     drafts = "sglang:spec_verify_calls_total {}\nsglang:spec_num_draft_tokens 5\n"
-    before = PAGE + drafts.format(100)
+    earlier_page = PAGE + drafts.format(100)
     after = PAGE.replace("} 320", "} 570").replace('requests_total{is_streaming="true"} 20', "requests_total 30")
-    found = metrics_of(after + drafts.format(160), before)
-    assert found["spec_acceptance_length"] == 4
-    assert found["spec_acceptance_rate"] == 0.75
+    metrics = metrics_of(after + drafts.format(160), earlier_page)
+    assert metrics["spec_acceptance_length"] == 4
+    assert metrics["spec_acceptance_rate"] == 0.75
     of_two_ranks = drafts.format(160) + 'sglang:spec_num_draft_tokens{dp_rank="1"} 5\n'
-    assert metrics_of(after + of_two_ranks, before)["spec_acceptance_rate"] == 0.75
+    assert metrics_of(after + of_two_ranks, earlier_page)["spec_acceptance_rate"] == 0.75
 
 
 def test_retractions_are_preemptions():
@@ -244,9 +244,9 @@ def test_prompts_that_are_not_divided_have_no_budget():
 def test_sglang_dp_attention_excludes_divided_values_from_configuration(sizes):
     """dp_size=2, chunked_prefill_size=8192: told as 4096, and by 0.5.23 as dp_size=1, and no other server's."""
     server = client({"/server_info": httpx.Response(200, json=INFO | {"enable_dp_attention": True, **sizes})})
-    found = ADAPTER.resolved(server)
-    assert not {"chunked_prefill_size", "dp_size"} & set(found)
-    assert found["max_num_batched_tokens"] == "4096"
+    facts = ADAPTER.resolved(server)
+    assert not {"chunked_prefill_size", "dp_size"} & set(facts)
+    assert facts["max_num_batched_tokens"] == "4096"
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(200, text="<html>")])
@@ -258,17 +258,17 @@ def test_malformed_sglang_server_info_gives_no_configuration(answer):
 
 def test_lmcache_is_named_by_a_file_and_never_in_process():
     beside = SimpleNamespace(port=1, config_file=Path("/run/lmcache.yaml"))
-    found = options(ADAPTER.arguments(sglang("m").with_lmcache(), placement(lmcache=beside)))
-    assert found["--enable-lmcache"] is True
-    assert found["--lmcache-config-file"] == "/run/lmcache.yaml"
+    flags = options(ADAPTER.arguments(sglang("m").with_lmcache(), placement(lmcache=beside)))
+    assert flags["--enable-lmcache"] is True
+    assert flags["--lmcache-config-file"] == "/run/lmcache.yaml"
     with pytest.raises(SpecError, match="as a server only"):
         ADAPTER.arguments(sglang("m").with_lmcache(in_process=True), placement())
 
 
 def test_sglang_draft_model_of_registry_is_passed_as_folder(tmp_path):
     spec = sglang("tiny", speculative_draft_model_path="phi-4-mini")
-    found = options(ADAPTER.arguments(spec, placement(models_dir=tmp_path)))
-    assert Path(found["--speculative-draft-model-path"]).parent == tmp_path
+    flags = options(ADAPTER.arguments(spec, placement(models_dir=tmp_path)))
+    assert Path(flags["--speculative-draft-model-path"]).parent == tmp_path
 
 
 @pytest.fixture
@@ -277,13 +277,15 @@ def bundle(tmp_path):
 
 
 def test_a_bundle_without_flashinfer_is_served_by_other_backends(bundle):
-    found = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement(environment=bundle)))
-    assert found["--attention-backend"] == "triton"
-    assert found["--sampling-backend"] == "pytorch"
+    flags = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement(environment=bundle)))
+    assert flags["--attention-backend"] == "triton"
+    assert flags["--sampling-backend"] == "pytorch"
     env = ADAPTER.environment(sglang("llama-3.1-8b"), placement(environment=bundle))
     assert env["SGLANG_IS_FLASHINFER_AVAILABLE"] == "false"
-    own = options(ADAPTER.arguments(sglang("llama-3.1-8b", attention_backend="fa3"), placement(environment=bundle)))
-    assert own["--attention-backend"] == "fa3"
+    chosen_backend = options(
+        ADAPTER.arguments(sglang("llama-3.1-8b", attention_backend="fa3"), placement(environment=bundle))
+    )
+    assert chosen_backend["--attention-backend"] == "fa3"
 
 
 def test_an_environment_with_flashinfer_is_left_alone(bundle):

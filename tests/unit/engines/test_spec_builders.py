@@ -11,10 +11,10 @@ from pytest_llmperf.errors import SpecError
 
 
 def test_order_of_arguments_does_not_change_spec():
-    one = vllm("m", a=1, b={"x": 1, "y": 2}, env={"P": "1", "Q": "2"})
+    first = vllm("m", a=1, b={"x": 1, "y": 2}, env={"P": "1", "Q": "2"})
     two = vllm("m", b={"y": 2, "x": 1}, a=1, env={"Q": "2", "P": "1"})
-    assert one == two
-    assert hash(one) == hash(two)
+    assert first == two
+    assert hash(first) == hash(two)
 
 
 @pytest.mark.parametrize("other", [vllm("m", a=2), vllm("n", a=1), vllm("m", a=True), vllm("m", a=1, env={"P": "1"})])
@@ -46,9 +46,9 @@ def test_flags_of_spec_equal_given_flags():
 
 
 def test_with_flags_replaces_and_removes_flags():
-    one = vllm("m", a=1, b=2, env={"P": "1"})
-    assert one.with_flags(a=3, c=4) == vllm("m", a=3, b=2, c=4, env={"P": "1"})
-    assert one.with_flags(b=None) == vllm("m", a=1, env={"P": "1"})
+    first = vllm("m", a=1, b=2, env={"P": "1"})
+    assert first.with_flags(a=3, c=4) == vllm("m", a=3, b=2, c=4, env={"P": "1"})
+    assert first.with_flags(b=None) == vllm("m", a=1, env={"P": "1"})
 
 
 def test_flags_are_rendered_as_command_line():

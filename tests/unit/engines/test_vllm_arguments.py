@@ -26,13 +26,13 @@ def placement(kind="h200", model=DUMMY, environment=VENV, models_dir=Path("/mode
 
 def options(arguments):
     """--x value pairs of a command line, after the positional model."""
-    found, rest = {}, arguments[arguments.index("serve") + 2 :]
+    flags, rest = {}, arguments[arguments.index("serve") + 2 :]
     for word in rest:
         if word.startswith("--"):
-            found[word], last = True, word
+            flags[word], last = True, word
         else:
-            found[last] = word if found[last] is True else f"{found[last]} {word}"
-    return found
+            flags[last] = word if flags[last] is True else f"{flags[last]} {word}"
+    return flags
 
 
 def test_an_interpreter_gets_the_module_and_a_command_does_not():
@@ -44,12 +44,12 @@ def test_an_interpreter_gets_the_module_and_a_command_does_not():
 
 
 def test_vllm_gpu_arguments_contain_only_required_flags():
-    found = options(VllmAdapter().arguments(vllm("llama-3.1-8b"), placement()))
-    assert found["--host"] == "127.0.0.1"
-    assert found["--port"] == "8123"
-    assert found["--served-model-name"] == "llama-abc"
-    assert found["--load-format"] == "dummy"
-    assert not {"--enforce-eager", "--dtype", "--distributed-executor-backend"} & set(found)
+    flags = options(VllmAdapter().arguments(vllm("llama-3.1-8b"), placement()))
+    assert flags["--host"] == "127.0.0.1"
+    assert flags["--port"] == "8123"
+    assert flags["--served-model-name"] == "llama-abc"
+    assert flags["--load-format"] == "dummy"
+    assert not {"--enforce-eager", "--dtype", "--distributed-executor-backend"} & set(flags)
     env = VllmAdapter().environment(vllm("llama-3.1-8b"), placement())
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
     assert not any(name.startswith(("VLLM_CPU", "OMP")) for name in env)
@@ -60,10 +60,10 @@ def test_vllm_checkpoint_is_loaded_without_load_format():
 
 
 def test_vllm_cpu_arguments_exclude_graphs_and_multiprocessing():
-    found = options(VllmAdapter().arguments(vllm("tiny"), placement("cpu")))
-    assert found["--enforce-eager"] is True
-    assert found["--dtype"] == "bfloat16"
-    assert found["--distributed-executor-backend"] == "uni"
+    flags = options(VllmAdapter().arguments(vllm("tiny"), placement("cpu")))
+    assert flags["--enforce-eager"] is True
+    assert flags["--dtype"] == "bfloat16"
+    assert flags["--distributed-executor-backend"] == "uni"
     assert VllmAdapter().environment(vllm("tiny"), placement("cpu"))["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
 
 
@@ -75,10 +75,10 @@ def test_several_ranks_need_several_processes_on_a_cpu_too(flag):
 
 
 def test_the_specs_flags_come_last():
-    found = options(VllmAdapter().arguments(vllm("tiny", enforce_eager=False, seed=7), placement("cpu")))
-    assert "--no-enforce-eager" in found
-    assert "--enforce-eager" not in found
-    assert found["--seed"] == "7"
+    flags = options(VllmAdapter().arguments(vllm("tiny", enforce_eager=False, seed=7), placement("cpu")))
+    assert "--no-enforce-eager" in flags
+    assert "--enforce-eager" not in flags
+    assert flags["--seed"] == "7"
 
 
 def test_bundle_without_flashinfer_does_not_use_flashinfer_sampler(tmp_path):
@@ -96,8 +96,8 @@ def test_symmetric_memory_of_vllm_is_disabled_with_nccl_multicast(monkeypatch):
 
 def test_vllm_draft_model_of_registry_is_passed_as_folder(tmp_path):
     spec = vllm("tiny", speculative_config={"method": "draft_model", "model": "phi-4-mini"})
-    found = options(VllmAdapter().arguments(spec, placement(models_dir=tmp_path)))
-    config = json.loads(found["--speculative-config"])
+    flags = options(VllmAdapter().arguments(spec, placement(models_dir=tmp_path)))
+    config = json.loads(flags["--speculative-config"])
     assert Path(config["model"]).parent == tmp_path
     assert (Path(config["model"]) / "config.json").is_file()
     assert config["method"] == "draft_model"
@@ -105,8 +105,8 @@ def test_vllm_draft_model_of_registry_is_passed_as_folder(tmp_path):
 
 def test_any_other_draft_stays():
     spec = vllm("tiny", speculative_config={"method": "ngram", "model": "org/draft"})
-    found = options(VllmAdapter().arguments(spec, placement()))
-    assert json.loads(found["--speculative-config"])["model"] == "org/draft"
+    flags = options(VllmAdapter().arguments(spec, placement()))
+    assert json.loads(flags["--speculative-config"])["model"] == "org/draft"
 
 
 def test_vllm_counters_are_summed_under_common_names():
@@ -133,8 +133,8 @@ def client(answer):
 
 def test_vllm_resolved_configuration_is_read_from_server_info():
     config = {"scheduler_config": {"max_num_batched_tokens": 2048}, "model_config": {"dtype": "bf16", "x": 1}}
-    found = VllmAdapter().resolved(client(httpx.Response(200, json={"vllm_config": config})))
-    assert found == {"max_num_batched_tokens": "2048", "dtype": "bf16"}
+    facts = VllmAdapter().resolved(client(httpx.Response(200, json={"vllm_config": config})))
+    assert facts == {"max_num_batched_tokens": "2048", "dtype": "bf16"}
 
 
 @pytest.mark.parametrize(

@@ -67,22 +67,22 @@ def test_lmcache_server_command_line_contains_all_options():
     wanted = LMCache(chunk_size=128, l1_size_gb=2, l2_path="kv", eviction_policy="ARC")
     argv = launch(wanted).argv()
     assert argv[:4] == ("/v/bin/python", "-m", "lmcache.cli.main", "server")
-    found = options(argv)
-    assert (found["--port"], found["--http-port"]) == ("5001", "5002")
-    assert found["--chunk-size"] == "128"
-    assert found["--l1-size-gb"] == "2"
-    assert found["--eviction-policy"] == "ARC"
-    assert json.loads(found["--l2-adapter"]) == {"type": "fs", "base_path": "/project/kv"}
-    assert "--supported-transfer-mode" not in found
-    assert found["--worker-reap-timeout-seconds"] == "30"
+    flags = options(argv)
+    assert (flags["--port"], flags["--http-port"]) == ("5001", "5002")
+    assert flags["--chunk-size"] == "128"
+    assert flags["--l1-size-gb"] == "2"
+    assert flags["--eviction-policy"] == "ARC"
+    assert json.loads(flags["--l2-adapter"]) == {"type": "fs", "base_path": "/project/kv"}
+    assert "--supported-transfer-mode" not in flags
+    assert flags["--worker-reap-timeout-seconds"] == "30"
     assert options(launch(LMCache(), "cpu").argv())["--supported-transfer-mode"] == "engine_driven"
     assert "--l2-adapter" not in options(launch(LMCache()).argv())
 
 
 def test_home_folder_in_lmcache_disk_path_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    found = options(launch(LMCache(l2_path="~/kv")).argv())
-    assert json.loads(found["--l2-adapter"])["base_path"] == "/home/me/kv"
+    flags = options(launch(LMCache(l2_path="~/kv")).argv())
+    assert json.loads(flags["--l2-adapter"])["base_path"] == "/home/me/kv"
     assert in_process_settings(LMCache(l2_path="~/kv"))["LMCACHE_LOCAL_DISK"] == "/home/me/kv"
 
 

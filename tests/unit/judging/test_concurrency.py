@@ -65,8 +65,8 @@ def judge(text, *runs, seeds=None):
 def rates(text, run_of, trials=TRIALS):
     """How often three runs PASS, and how often they FAIL."""
     rng = np.random.default_rng(3)
-    found = [judge(text, *[run_of(rng) for _ in range(3)]).verdict for _ in range(trials)]
-    return [found.count(verdict) / trials for verdict in (Verdict.PASS, Verdict.FAIL)]
+    verdicts = [judge(text, *[run_of(rng) for _ in range(3)]).verdict for _ in range(trials)]
+    return [verdicts.count(verdict) / trials for verdict in (Verdict.PASS, Verdict.FAIL)]
 
 
 @pytest.mark.parametrize(("family", "intended_ms", "requests"), [
@@ -109,8 +109,8 @@ def test_concurrency_is_1_if_all_requests_fail():
 def test_largest_stall_at_exact_limit_keeps_error_rates(shape, share):
     """By batches of requests alone: 128 streams 37 % false PASS and 23 % false FAIL, 40/s 13 and 6 %."""
     steps = partial(stalling, share)
-    found = rates(f"largest_stall_p{100 * (1 - share):.0f} <= 50ms", lambda rng: SHAPES[shape](rng, steps))
-    assert max(found) <= MOST
+    verdict_rates = rates(f"largest_stall_p{100 * (1 - share):.0f} <= 50ms", lambda rng: SHAPES[shape](rng, steps))
+    assert max(verdict_rates) <= MOST
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -191,9 +191,9 @@ def test_slow_seconds_make_tpot_slo_inconclusive_for_too_few_observations():
     rng = np.random.default_rng(5)
     runs = [poisson(10, 100, rng, slow_at_times) for _ in range(3)]
     worst_ms = sorted(ms for run in runs for ms in run.samples("tpot"))[-5]
-    found = judge(f"tpot_p90 <= {worst_ms:.6f}ms", *runs)
-    assert (found.verdict, found.cause) == (Verdict.INCONCLUSIVE, Cause.OBSERVATIONS_TOO_FEW)
-    assert found.facts["needed"] > 0
+    check = judge(f"tpot_p90 <= {worst_ms:.6f}ms", *runs)
+    assert (check.verdict, check.cause) == (Verdict.INCONCLUSIVE, Cause.OBSERVATIONS_TOO_FEW)
+    assert check.facts["needed"] > 0
     assert judge(f"tpot_p90 <= {worst_ms * exp(1.0):.6f}ms", *runs).verdict is Verdict.PASS
 
 
@@ -209,8 +209,8 @@ def test_queue_growth_common_to_all_runs_does_not_prevent_decision():
 def test_simultaneous_requests_of_one_run_count_as_a_single_observation():
     rng = np.random.default_rng(4)
     once = in_step(40, [varying(rng, TOKENS).tolist(), (1.5 * varying(rng, TOKENS)).tolist()])
-    found = judge("tpot_p90 <= 100ms", once)
-    assert (found.verdict, found.cause) == (Verdict.INCONCLUSIVE, Cause.REQUESTS_CONCURRENT)
+    check = judge("tpot_p90 <= 100ms", once)
+    assert (check.verdict, check.cause) == (Verdict.INCONCLUSIVE, Cause.REQUESTS_CONCURRENT)
     alike = [in_step(40, [[20.0] * TOKENS]) for _ in range(2)]
     waiting = judge("ttft_p90 <= 500ms", *alike)
     assert (waiting.cause, waiting.facts["share"]) == (Cause.REQUESTS_CONCURRENT, 0)

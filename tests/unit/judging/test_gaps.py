@@ -51,9 +51,9 @@ def test_two_stalls_are_two_events():
 def test_itl_p99_of_synchronous_streams_at_exact_limit_keeps_error_rates():
     """By batches of requests alone 16 % passed and 15 % failed."""
     rng, trials = np.random.default_rng(7), 150
-    found = [judge("itl_p99 <= 50ms", *[in_step(20, [stalling(rng, 63, 0.01) for _ in range(3)])
+    verdicts = [judge("itl_p99 <= 50ms", *[in_step(20, [stalling(rng, 63, 0.01) for _ in range(3)])
                                         for _ in range(3)]).verdict for _ in range(trials)]
-    assert max(found.count(Verdict.PASS), found.count(Verdict.FAIL)) <= (0.05 + 2 * 0.0178) * trials
+    assert max(verdicts.count(Verdict.PASS), verdicts.count(Verdict.FAIL)) <= (0.05 + 2 * 0.0178) * trials
 
 
 def test_itl_p99_slo_of_synchronous_streams_is_decided_with_clear_margin():

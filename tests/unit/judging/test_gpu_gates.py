@@ -17,21 +17,21 @@ HEALTHY = GpuTrace(
 )
 
 
-def found(first=HEALTHY, **changed):
+def problems_of(first=HEALTHY, **changed):
     return [problem_text(problem) for problem in gpu_problems(replace(HEALTHY, **changed), first)]
 
 
 def test_a_power_cap_is_no_problem():
-    assert found() == []
+    assert problems_of() == []
 
 
 def test_foreign_gpu_process_makes_run_contended():
-    (text,) = found(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
+    (text,) = problems_of(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
     assert "contended: pid 42 (python3 of ada) held 3,072 MiB of GPU 0 and used up to 55 % of the SMs" in text
 
 
 def test_foreign_gpu_process_with_unknown_memory_is_named():
-    (text,) = found(strangers=(ForeignProcess(1, 42, sm_pct=5),))
+    (text,) = problems_of(strangers=(ForeignProcess(1, 42, sm_pct=5),))
     assert "pid 42 held an unknown amount of memory of GPU 1 and used up to 5 % of the SMs" in text
 
 
@@ -42,35 +42,35 @@ def test_foreign_gpu_process_with_unknown_memory_is_named():
 )
 def test_throttling_in_one_sample_makes_run_invalid(reasons, named):
     hot = (*HEALTHY.samples[:9], GpuSample(9, 0, throttle_reasons=reasons, temperature_c=93))
-    (text,) = found(samples=hot)
+    (text,) = problems_of(samples=hot)
     assert f"throttled ({named}) in 1 of 10 samples, up to 93 °C" in text
 
 
 def test_unavailable_gpu_data_make_no_problem():
-    assert found(samples=(GpuSample(0, 0),), problem="NVML: gone", pids_visible=None) == []
+    assert problems_of(samples=(GpuSample(0, 0),), problem="NVML: gone", pids_visible=None) == []
 
 
 def test_gpu_fault_makes_run_invalid():
-    (text,) = found(faults=("a GPU reported Xid 79",))
+    (text,) = problems_of(faults=("a GPU reported Xid 79",))
     assert text.startswith("a GPU reported Xid 79. Look at")
 
 
 def test_different_gpu_models_make_run_invalid():
-    (text,) = found(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100")))
+    (text,) = problems_of(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100")))
     assert "several GPU models, NVIDIA H200 and NVIDIA H100" in text
 
 
 def test_partitioned_gpu_makes_run_invalid():
     mig = (GpuDevice(0, "NVIDIA H200", (("mig", "on"),)),)
-    (text,) = found(first=None, devices=mig)
+    (text,) = problems_of(first=None, devices=mig)
     assert "partitioned (MIG)" in text
 
 
 def test_gpu_setting_changed_during_session_makes_run_invalid():
     lower = (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "400000"))),)
-    (text,) = found(devices=lower)
+    (text,) = problems_of(devices=lower)
     assert "power_limit_mw 700000 → 400000" in text
-    assert found(first=None, devices=lower) == []
+    assert problems_of(first=None, devices=lower) == []
 
 
 def test_the_gates_are_part_of_validity(make_run, make_measurement):

@@ -14,20 +14,20 @@ BOUND = LatencyBound("2 × H200", 3e6, 1e5, 1, "14 GB ÷ 4.8 TB/s", "9 GFLOP ÷ 
 
 
 @pytest.fixture
-def found(make_run):
-    def found(bound=BOUND, counters=None, **fields):
+def violations(make_run):
+    def violations(bound=BOUND, counters=None, **fields):
         records = [make_record(index, intended_ms=500 * index, **fields) for index in range(20)]
         return [problem_text(problem) for problem in impossible(make_run(records, counters=counters), bound)]
 
-    return found
+    return violations
 
 
-def test_latencies_at_the_bound_are_possible(found):
-    assert found(ttft_ms=3.0, itl_ms=3.0, chunks=100) == []
+def test_latencies_at_the_bound_are_possible(violations):
+    assert violations(ttft_ms=3.0, itl_ms=3.0, chunks=100) == []
 
 
-def test_ttft_below_weight_read_time_is_impossible(found):
-    first, whole = found(ttft_ms=1.0, itl_ms=3.0, chunks=100)
+def test_ttft_below_weight_read_time_is_impossible(violations):
+    first, whole = violations(ttft_ms=1.0, itl_ms=3.0, chunks=100)
     assert first.startswith("TTFT is below the lower bound of 2 × H200 in 20 of 20 requests (above 79.4% of all at 99%")
     assert "1 ms measured, at least 3 ms possible (14 GB ÷ 4.8 TB/s)" in first
     assert whole.startswith("E2E latency is below")
@@ -36,23 +36,23 @@ def test_ttft_below_weight_read_time_is_impossible(found):
 @pytest.mark.parametrize(("cached", "hits", "possible"), [
     (None, 0.0, False), (0, 5.0, False), (99, 99.0, True), (None, 5.0, True), (None, None, True),
 ])
-def test_ttft_below_prompt_compute_time_is_impossible(found, cached, hits, possible):
+def test_ttft_below_prompt_compute_time_is_impossible(violations, cached, hits, possible):
     """Prompt tokens count as computed where usage or counters say so."""
     counters = {"prompt_tokens_cached": hits}
-    texts = found(ttft_ms=5.0, itl_ms=3.1, chunks=100, prompt_tokens=100, cached_tokens=cached, counters=counters)
+    texts = violations(ttft_ms=5.0, itl_ms=3.1, chunks=100, prompt_tokens=100, cached_tokens=cached, counters=counters)
     assert [text.partition(" is")[0] for text in texts] == ([] if possible else ["TTFT"])
     assert possible or "5 ms measured, at least 10 ms possible (9 GFLOP ÷ 989 TFLOP/s)" in texts[0]
 
 
-def test_decoding_faster_than_weight_reads_is_impossible(found):
+def test_decoding_faster_than_weight_reads_is_impossible(violations):
     """The whole answer took long enough: a proxy held its beginning back."""
-    (text,) = found(ttft_ms=400.0, itl_ms=1.0, chunks=100)
+    (text,) = violations(ttft_ms=400.0, itl_ms=1.0, chunks=100)
     assert text.startswith("decoding after the first chunk is below the lower bound of 2 × H200 in 20 of 20 requests")
     assert "99 ms measured, at least 297 ms possible (14 GB ÷ 4.8 TB/s per step)" in text
 
 
-def test_late_first_chunk_of_a_short_answer_is_no_violation(found):
-    assert found(ttft_ms=20.0, itl_ms=0.5, chunks=4) == []
+def test_late_first_chunk_of_a_short_answer_is_no_violation(violations):
+    assert violations(ttft_ms=20.0, itl_ms=0.5, chunks=4) == []
 
 
 def test_one_answer_that_seems_too_fast_is_no_violation(make_run):
@@ -61,9 +61,9 @@ def test_one_answer_that_seems_too_fast_is_no_violation(make_run):
     assert list(impossible(make_run([*honest, late]), BOUND)) == []
 
 
-def test_speculation_divides_the_steps(found):
-    assert found(replace(BOUND, tokens_per_step=4), ttft_ms=3.1, itl_ms=0.8, chunks=100) == []
-    texts = found(replace(BOUND, tokens_per_step=2), ttft_ms=3.1, itl_ms=0.8, chunks=100)
+def test_speculation_divides_the_steps(violations):
+    assert violations(replace(BOUND, tokens_per_step=4), ttft_ms=3.1, itl_ms=0.8, chunks=100) == []
+    texts = violations(replace(BOUND, tokens_per_step=2), ttft_ms=3.1, itl_ms=0.8, chunks=100)
     assert "per step of at most 2 tokens" in texts[0]
 
 

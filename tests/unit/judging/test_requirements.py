@@ -328,9 +328,9 @@ def test_differing_or_unbounded_max_rate_searches_are_inconclusive():
     assert judge("max_rate >= 10/s", wide).verdict is INCONCLUSIVE
     assert judge("max_rate >= 11.5/s", [search(12.0)] * 6, list("aaabbb")).verdict is INCONCLUSIVE
     assert judge("max_rate >= 11.5/s", [search(12.0)] * 6).verdict is PASS
-    endless = [measure([], {"max_rate": 12.0, "max_rate_beyond": None}), search(12.0)]
-    assert judge("max_rate <= 14/s", endless).verdict is INCONCLUSIVE
-    assert judge("max_rate >= 10/s", endless).verdict is PASS
+    unending = [measure([], {"max_rate": 12.0, "max_rate_beyond": None}), search(12.0)]
+    assert judge("max_rate <= 14/s", unending).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 10/s", unending).verdict is PASS
 
 
 # the server's metrics
@@ -450,8 +450,8 @@ def test_open_claim_on_endpoints_asks_for_no_server_start():
     result = judge_claim(claim, a, b, restartable=False)
     assert (result.verdict, result.cause) == (INCONCLUSIVE, Cause.ENDPOINT_STARTS_UNKNOWN)
     sd = re.search(r"start_sd={'ttft_p50': …} \(([\d.]+) % or less decides the claim", reason_text(result))[1]
-    known = StartSd(float(sd) / 100, "the test's own")
-    assert judge_claim(claim, a, b, restartable=False, start_sd=known).verdict is PASS
+    start_sd = StartSd(float(sd) / 100, "the test's own")
+    assert judge_claim(claim, a, b, restartable=False, start_sd=start_sd).verdict is PASS
 
 
 def test_drift_is_named_as_cause_of_undecided_claim():
@@ -479,9 +479,9 @@ def test_each_metric_has_a_stated_prior(metric, sd):
 
 def test_a_calibrated_spread_replaces_the_default():
     claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 3.5")
-    known = judge_claim(claim, side(100), side(400), start_sd=StartSd(0.02, "calibrated on this host"))
-    assert known.verdict is PASS
-    assert (known.facts["start_sd"], known.facts["start_sd_source"]) == (0.02, "calibrated on this host")
+    calibrated = judge_claim(claim, side(100), side(400), start_sd=StartSd(0.02, "calibrated on this host"))
+    assert calibrated.verdict is PASS
+    assert (calibrated.facts["start_sd"], calibrated.facts["start_sd_source"]) == (0.02, "calibrated on this host")
 
 
 @pytest.mark.parametrize(("text", "hits", "verdict"), [
@@ -573,9 +573,9 @@ def test_hit_rate_interval_includes_variation_of_prompt_lengths(prompts, verdict
 @pytest.mark.parametrize("metric", ["tpot_p90", "itl_p90", "largest_stall_p90"])
 def test_a_failed_answer_of_one_token_has_no_time_between_tokens(metric):
     def answer(index):
-        asked = 1 if index % 10 else 64
+        request = 1 if index % 10 else 64
         outcome = Outcome.TIMEOUT if index % 50 == 7 else Outcome.OK
-        return make(index, 100, outcome, chunks=asked)
+        return make(index, 100, outcome, chunks=request)
 
     result = judge(f"{metric} <= 20ms", [measure([answer(index) for index in range(1000)])])
     assert result.verdict is PASS

@@ -62,11 +62,11 @@ def test_stored_run_sd_of_noisy_host_prevents_drift_finding(measured):
 
 def test_stored_run_sd_needs_two_sessions():
     def stored(*sessions):
-        kept = tuple(
+        stored_sessions = tuple(
             StoredSession("s", "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": values})
             for n, values in enumerate(sessions)
         )
-        return StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
+        return StoredMeasurement({"hardware": "h200"}, stored_sessions, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
 
     assert stored_run_sd(stored((6.4, 6.5, 6.6))) is None
     assert stored_run_sd(stored((6.4, 6.5, 6.6), (6.4, 6.5, 6.6))) == pytest.approx(0.006)
@@ -100,7 +100,7 @@ def test_tpot_drift_is_ignored_for_answers_of_one_token(make_run, make_measureme
     assert list(steadiness_problems(make_measurement(run, run, run))) == []
 
 
-def against(today, stored, starts=()):
+def drift_against(today, stored, starts=()):
     runs = [list(enumerate(session)) for session in stored]
     return drift_p(shift(list(enumerate(today)), runs, PRIOR), runs, 0.05, starts)
 
@@ -109,51 +109,53 @@ STORED = [(0.0, 0.3, 0.1), (0.002, 0.301, 0.103), (-0.004, 0.298, 0.099)]
 
 
 def test_against_the_same_seeds_a_smaller_drift_shows():
-    assert against((0.0, 0.3, 0.1), STORED) is None
-    assert against((0.05, 0.35, 0.15), STORED) is None  # a shift is no drift
-    assert against((0.0, 0.36, 0.22), STORED) < 0.001
+    assert drift_against((0.0, 0.3, 0.1), STORED) is None
+    assert drift_against((0.05, 0.35, 0.15), STORED) is None  # a shift is no drift
+    assert drift_against((0.0, 0.36, 0.22), STORED) < 0.001
 
 
 def test_between_start_differences_are_no_drift():
     stored = [[0.001 * (seed * n % 5) for seed in range(9)] for n in (1, 2, 3)]
     today = [*[-0.05] * 3, *[0.0] * 3, *[0.05] * 3]
-    assert against(today, stored) is not None
-    assert against(today, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is None
+    assert drift_against(today, stored) is not None
+    assert drift_against(today, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is None
     warming = [0.0] * 6 + [0.0, 0.06, 0.12]
-    assert against(warming, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is not None
+    assert drift_against(warming, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is not None
 
 
 def test_effect_that_differs_between_seeds_is_no_drift():
     """With the prefix cache switched off, the latency of each seed is multiplied by a different factor."""
-    assert against((1.506, 0.3 + 0.935, 0.1 + 0.91), STORED) is None
+    assert drift_against((1.506, 0.3 + 0.935, 0.1 + 0.91), STORED) is None
 
 
 def test_noisy_stored_sessions_make_drift_limit_wider():
     noisy = [(0.05, 0.25, 0.12), (-0.04, 0.34, 0.06), (0.0, 0.3, 0.17)]
-    assert against((0.0, 0.345, 0.19), noisy) is None
+    assert drift_against((0.0, 0.345, 0.19), noisy) is None
 
 
 def test_drift_in_current_session_does_not_count_as_noise():
-    assert against((0.19, 0.39, 0.1), STORED[:2]) is not None
-    assert against((0.19, 0.39, 0.1), STORED[:1]) is not None
+    assert drift_against((0.19, 0.39, 0.1), STORED[:2]) is not None
+    assert drift_against((0.19, 0.39, 0.1), STORED[:1]) is not None
 
 
 def test_two_runs_are_no_drift():
-    assert against((0.0, 0.5), STORED) is None
+    assert drift_against((0.0, 0.5), STORED) is None
 
 
 def test_without_baseline_uses_run_sd_of_other_tests():
     def baseline(test, spread):
         values = ((6.0 + spread, 6.0, 6.0 - spread), (6.0 - spread, 6.0, 6.0 + spread))
-        kept = tuple(
+        stored_sessions = tuple(
             StoredSession(str(n), "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": value})
             for n, value in enumerate(values)
         )
-        stored = StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
+        stored = StoredMeasurement({"hardware": "h200"}, stored_sessions, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
         return Baseline(test, {"": stored})
 
-    found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
-    stored = {baseline_path(name, "h200"): stored_baseline for name, stored_baseline in found.items()}
+    baseline_by_name = {
+        name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))
+    }
+    stored = {baseline_path(name, "h200"): stored_baseline for name, stored_baseline in baseline_by_name.items()}
     store = SimpleNamespace(read_each=lambda _: stored, owned=lambda stored_baseline, *_: stored_baseline)
     baselines = Baselines(store, "host", DEFAULT_RULES)
     assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")

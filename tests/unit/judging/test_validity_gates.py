@@ -21,38 +21,38 @@ def records(count=20, **fields):
 
 
 @pytest.fixture
-def found(make_run, make_measurement):
+def problems(make_run, make_measurement):
     """Problems of one run; keywords of the measurement start with `m_`."""
 
-    def found(named=(), *, settings=SETTINGS, **fields):
+    def problems(named=(), *, settings=SETTINGS, **fields):
         of_measurement = {name[2:]: fields.pop(name) for name in list(fields) if name.startswith("m_")}
         problems = validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
         return [problem_text(problem) for problem in problems]
 
-    return found
+    return problems
 
 
-def test_valid_run_has_no_problems(found):
-    assert found(["ttft_p99", "itl_p99"]) == []
+def test_valid_run_has_no_problems(problems):
+    assert problems(["ttft_p99", "itl_p99"]) == []
 
 
-def test_valid_run_without_counters_has_no_problems(found):
-    assert found(counters=False, expected_hit_rate=0.0) == []
+def test_valid_run_without_counters_has_no_problems(problems):
+    assert problems(counters=False, expected_hit_rate=0.0) == []
 
 
 @pytest.mark.parametrize("judging", ["error_rate", "goodput", "slo_attainment"])
-def test_failed_requests_invalidate_run_unless_test_judges_failures(found, judging):
+def test_failed_requests_invalidate_run_unless_test_judges_failures(problems, judging):
     bad = [*records(18), make_record(18, outcome=Outcome.RESET), make_record(19, outcome=Outcome.TIMEOUT)]
-    (text,) = found(["ttft_p99"], records=bad)
+    (text,) = problems(["ttft_p99"], records=bad)
     assert text.startswith("run 1 (seed 0): 2 of 20 requests failed (1 × reset, 1 × timeout; first: reset).")
     assert "error_rate == 0" in text
-    assert found([judging], records=bad) == []
+    assert problems([judging], records=bad) == []
 
 
 @pytest.mark.parametrize("named", [(), ("error_rate",)])
-def test_answers_that_contradict_themselves_are_judged_by_no_limit(found, named):
+def test_answers_that_contradict_themselves_are_judged_by_no_limit(problems, named):
     broken = make_record(19, outcome=Outcome.COUNTS_DISAGREE, detail="5 content chunks, usage says 4 tokens")
-    (text,) = found(named, records=[*records(19), broken])
+    (text,) = problems(named, records=[*records(19), broken])
     assert "token counts disagree in 1 of 20 answers (first: 5 content chunks, usage says 4 tokens)" in text
 
 
@@ -63,39 +63,39 @@ def of_models(*names):
 @pytest.mark.parametrize(("models", "names"), [
     ((), ("m",)), (("m",), ("m",)), (("m-1",), ("m", "m-1")), (("m", "m-1"), ("m", "m-1")), (("m-1",), ()),
 ])
-def test_answers_of_requested_or_declared_model_are_valid(found, models, names):
-    assert found(["error_rate"], records=of_models(*models), model_names=names) == []
+def test_answers_of_requested_or_declared_model_are_valid(problems, models, names):
+    assert problems(["error_rate"], records=of_models(*models), model_names=names) == []
 
 
-def test_answers_of_another_model_make_the_run_invalid(found):
-    (text,) = found(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
+def test_answers_of_another_model_make_the_run_invalid(problems):
+    (text,) = problems(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
     assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was requested; declared: 'm-1'." in text
     assert "model_alias=" in text
 
 
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
-def test_late_load_generator_invalidates_run_unless_test_judges_send_delay(found, judging):
+def test_late_load_generator_invalidates_run_unless_test_judges_send_delay(problems, judging):
     late = records(send_delay_ms=11.0)
-    (text,) = found(records=late)
+    (text,) = problems(records=late)
     assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
-    assert found([judging], records=late) == []
-    assert found(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
+    assert problems([judging], records=late) == []
+    assert problems(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
 
 
-def test_judging_mean_send_delay_keeps_check_of_p99_send_delay(found):
-    (text,) = found(["send_delay_mean"], records=records(send_delay_ms=11.0))
+def test_judging_mean_send_delay_keeps_check_of_p99_send_delay(problems):
+    (text,) = problems(["send_delay_mean"], records=records(send_delay_ms=11.0))
     assert "11.0 ms late" in text
 
 
-def test_answers_in_one_piece_have_no_time_per_token(found):
+def test_answers_in_one_piece_have_no_time_per_token(problems):
     whole = [*records(18), make_record(18, chunk_tokens=[10]), make_record(19, chunks=10, itl_ms=0.0)]
     for judging in ("tpot_mean", "ttft_p50"):
-        (text,) = found([judging], records=whole)
+        (text,) = problems([judging], records=whole)
         assert "2 of 20 answers of several tokens came in one piece (limit 5%)" in text
-    assert found(["e2el_p50"], records=whole) == []
-    assert found(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
+    assert problems(["e2el_p50"], records=whole) == []
+    assert problems(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
     single = records(chunks=1)
-    assert found(["tpot_mean"], counters=False, records=single) == []
+    assert problems(["tpot_mean"], counters=False, records=single) == []
 
 
 def test_only_a_limit_from_above_judges_an_excess():
@@ -111,105 +111,105 @@ def load_report(**fields):
     return replace(sound, **fields)
 
 
-def test_valid_load_report_has_no_problems(found):
-    assert found(load=load_report(turnaround_p99_ns=9_900_000, read_delay_p99_ns=50_000_000)) == []
+def test_valid_load_report_has_no_problems(problems):
+    assert problems(load=load_report(turnaround_p99_ns=9_900_000, read_delay_p99_ns=50_000_000)) == []
 
 
-def test_saturation_names_numbers_and_remedy(found):
-    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.97, read_delay_p99_ns=31_000_000))
+def test_saturation_names_numbers_and_remedy(problems):
+    (text,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.97, read_delay_p99_ns=31_000_000))
     assert "1 load process(es) on 2 CPUs that servers share, busy 97% of the time, read bytes 31.0 ms after" in text
     assert "Raise load_processes (now 1), give it a free core (load_cpus), send from another host" in text
 
 
-def test_problem_of_unstamped_reads_does_not_name_read_delay(found):
+def test_problem_of_unstamped_reads_does_not_name_read_delay(problems):
     late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
-    (text,) = found(load=late)
+    (text,) = problems(load=late)
     assert "stamped only 0% of the reads" in text
     assert "read bytes" not in text
 
 
-def test_idle_load_process_gets_advice_about_cpus_instead_of_processes(found):
-    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
+def test_idle_load_process_gets_advice_about_cpus_instead_of_processes(problems):
+    (text,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
     assert "load_processes" not in text
-    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
+    (text,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
     assert "load_cpus" not in text
     assert "Send from another host" in text
 
 
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
-def test_slow_refill_of_closed_loop_invalidates_run(found, judging):
+def test_slow_refill_of_closed_loop_invalidates_run(problems, judging):
     """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
     empty = load_report(turnaround_p99_ns=12_000_000)
-    (text,) = found(load=empty)
+    (text,) = problems(load=empty)
     assert "load generator saturated: slots of the closed loop stood empty for 12.0 ms (p99, limit 10 ms)" in text
-    assert found([judging], load=empty) == [text]  # where nobody intends a moment no request is late
-    assert found(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
+    assert problems([judging], load=empty) == [text]  # where nobody intends a moment no request is late
+    assert problems(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
 
 
-def test_late_stamps_invalidate_run(found):
+def test_late_stamps_invalidate_run(problems):
     late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
-    (text,) = found(load=late)
+    (text,) = problems(load=late)
     assert "saturated: arrivals may be stamped 6.0 ms late (p99, limit 5 ms), because the kernel" in text
     assert "stamped only 25%" in text
-    assert found(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
+    assert problems(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
 
 
 @pytest.mark.parametrize("asking", ["itl_p99", "itl_per_token_p50", "largest_stall_max"])
-def test_coalesced_chunks_invalidate_gap_metrics_only(found, asking):
+def test_coalesced_chunks_invalidate_gap_metrics_only(problems, asking):
     together = records(coalesced_chunks=3)
-    (text,) = found([asking], records=together)
+    (text,) = problems([asking], records=together)
     assert "33% of the chunks arrived together" in text
-    assert found(["ttft_p99", "tpot_mean"], records=together) == []
-    assert found([asking, "coalesced_share"], records=together) == []
+    assert problems(["ttft_p99", "tpot_mean"], records=together) == []
+    assert problems([asking, "coalesced_share"], records=together) == []
 
 
-def test_clock_gap_above_limit_invalidates_run(found):
-    (text,) = found(clock_gap_ms=1200.0)
+def test_clock_gap_above_limit_invalidates_run(problems):
+    (text,) = problems(clock_gap_ms=1200.0)
     assert "did not run for 1200 ms" in text
-    assert found(clock_gap_ms=900.0) == []
+    assert problems(clock_gap_ms=900.0) == []
 
 
-def test_server_restart_invalidates_run(found):
-    (text,) = found(restarted="its counter prompt_tokens fell from 9 to 0")
+def test_server_restart_invalidates_run(problems):
+    (text,) = problems(restarted="its counter prompt_tokens fell from 9 to 0")
     assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
 
 
-def test_unexpected_cache_hits_invalidate_run(found):
+def test_unexpected_cache_hits_invalidate_run(problems):
     hits = {"prompt_tokens_cached": 80.0}
-    (text,) = found(counters=hits, expected_hit_rate=0.1)
+    (text,) = problems(counters=hits, expected_hit_rate=0.1)
     assert "hit rate 50.0%, and these requests can have 10.0% at most" in text
-    assert found(counters=hits, expected_hit_rate=0.49) == []  # within the slack
-    assert found(counters=hits) == []  # no bound is known
-    assert found(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
+    assert problems(counters=hits, expected_hit_rate=0.49) == []  # within the slack
+    assert problems(counters=hits) == []  # no bound is known
+    assert problems(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
 
 
 @pytest.mark.parametrize("counters", [False, {"prompt_tokens_cached": None}])
-def test_without_counters_the_usage_tells_of_hits(found, counters):
+def test_without_counters_the_usage_tells_of_hits(problems, counters):
     """A server that leaves a 0 out of its usage has told at least what it has told."""
-    told = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
-    (text,) = found(counters=counters, records=told, expected_hit_rate=0.1)
+    usage_records = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
+    (text,) = problems(counters=counters, records=usage_records, expected_hit_rate=0.1)
     assert "hit rate 12.5% by the usage of the answers, and these requests can have 10.0% at most" in text
-    assert found(counters=counters, records=told, expected_hit_rate=0.11) == []  # within the slack
-    assert found(counters=counters, records=told) == []  # no bound is known
-    assert found(["prefix_cache_hit_rate"], counters=counters, records=told, expected_hit_rate=0.1) == []
-    assert found(records=told, expected_hit_rate=0.1) == []  # the counters know better
+    assert problems(counters=counters, records=usage_records, expected_hit_rate=0.11) == []  # within the slack
+    assert problems(counters=counters, records=usage_records) == []  # no bound is known
+    assert problems(["prefix_cache_hit_rate"], counters=counters, records=usage_records, expected_hit_rate=0.1) == []
+    assert problems(records=usage_records, expected_hit_rate=0.1) == []  # the counters know better
 
 
-def test_failed_requests_do_not_change_hit_rate_bound_of_served_requests(found):
+def test_failed_requests_do_not_change_hit_rate_bound_of_served_requests(problems):
     """Requests that can hit are served and the others are not: their share of hits is no larger than it may be."""
     half = [*records(10, cached_tokens=8), *records(10, outcome=Outcome.RESET)]
-    assert found(["error_rate"], counters=False, records=half, expected_hit_rate=0.5) == []
-    unknown = [replace(one, asked_prompt_tokens=None, prompt_tokens=None) for one in half]
-    assert found(["error_rate"], counters=False, records=unknown, expected_hit_rate=0.0) == []
+    assert problems(["error_rate"], counters=False, records=half, expected_hit_rate=0.5) == []
+    unknown = [replace(record, asked_prompt_tokens=None, prompt_tokens=None) for record in half]
+    assert problems(["error_rate"], counters=False, records=unknown, expected_hit_rate=0.0) == []
 
 
 IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
 
 
-def test_lmcache_without_hits_invalidates_run(found):
-    (text,) = found(counters=IDLE, m_lmcache_reuse=0.8)
+def test_lmcache_without_hits_invalidates_run(problems):
+    (text,) = problems(counters=IDLE, m_lmcache_reuse=0.8)
     assert "LMCache is attached and had no hit: 80% of the prompt tokens repeat" in text
-    assert found(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
+    assert problems(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
 
 
 @pytest.mark.parametrize(
@@ -222,32 +222,32 @@ def test_lmcache_without_hits_invalidates_run(found):
         ({"prompt_tokens_cached": 0.0}, 0.8),               # nobody counts
     ],
 )
-def test_lmcache_without_possible_hits_does_not_invalidate_run(found, counters, reuse):
-    assert found(counters=counters, m_lmcache_reuse=reuse) == []
+def test_lmcache_without_possible_hits_does_not_invalidate_run(problems, counters, reuse):
+    assert problems(counters=counters, m_lmcache_reuse=reuse) == []
 
 
-def test_preemptions_invalidate_run_unless_allowed_or_judged(found):
-    (text,) = found(counters={"preemptions": 2.0})
+def test_preemptions_invalidate_run_unless_allowed_or_judged(problems):
+    (text,) = problems(counters={"preemptions": 2.0})
     assert "2 preemptions" in text
     assert "may_preempt=True" in text
-    assert found(counters={"preemptions": 2.0}, m_may_preempt=True) == []
-    assert found(["preemptions"], counters={"preemptions": 2.0}) == []
+    assert problems(counters={"preemptions": 2.0}, m_may_preempt=True) == []
+    assert problems(["preemptions"], counters={"preemptions": 2.0}) == []
 
 
-def test_foreign_requests_on_server_invalidate_run(found):
-    (text,) = found(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
+def test_foreign_requests_on_server_invalidate_run(problems):
+    (text,) = problems(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
     assert "the server finished 21 requests and this run sent 20" in text
 
 
 @pytest.mark.parametrize("counted", [100, 400])
-def test_token_counts_that_contradict_server_invalidate_run(found, counted):
-    (text,) = found(counters={"generation_tokens": float(counted)})
+def test_token_counts_that_contradict_server_invalidate_run(problems, counted):
+    (text,) = problems(counters={"generation_tokens": float(counted)})
     assert f"answers report 200 generated tokens, and the server counted {counted}" in text
 
 
-def test_failed_requests_make_the_counts_incomparable(found):
+def test_failed_requests_make_the_counts_incomparable(problems):
     bad = [*records(19), make_record(19, outcome=Outcome.RESET)]
-    assert found(["error_rate"], records=bad, counters={"generation_tokens": 100.0, "requests_finished": 3.0}) == []
+    assert problems(["error_rate"], records=bad, counters={"generation_tokens": 100.0, "requests_finished": 3.0}) == []
 
 
 def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
@@ -256,8 +256,8 @@ def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
     assert text.startswith("run 2 (seed 1): ")
 
 
-def test_replica_that_appears_or_vanishes_during_a_run_invalidates_the_run(found):
-    (text,) = found(["ttft_p99"], scaled="replica b:1 vanished (ConnectError: refused)")
+def test_replica_that_appears_or_vanishes_during_a_run_invalidates_the_run(problems):
+    (text,) = problems(["ttft_p99"], scaled="replica b:1 vanished (ConnectError: refused)")
     assert text.startswith("run 1 (seed 0): the service was not steady: replica b:1 vanished (ConnectError: refused).")
     assert "no autoscaler" in text
 

@@ -14,10 +14,10 @@ def progress_of():
     """All that is told of a replay whose server answers nobody before so many requests were told to be sent."""
 
     def replay(transport, requests, *, answer_once_sent, concurrency=None):
-        told, enough = [], threading.Event()
+        progress_reports, enough = [], threading.Event()
 
-        def tell(progress):
-            told.append(progress)
+        def notify(progress):
+            progress_reports.append(progress)
             if progress.sent == answer_once_sent:
                 enough.set()
 
@@ -27,7 +27,7 @@ def progress_of():
 
         with ScriptedServer(answer=answer) as server:
             plan = LoadPlan("127.0.0.1", server.port, requests, concurrency=concurrency)
-            transport.replay(plan, cancel=threading.Event(), progress=tell)
-        return told
+            transport.replay(plan, cancel=threading.Event(), progress=notify)
+        return progress_reports
 
     return replay

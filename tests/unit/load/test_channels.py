@@ -49,7 +49,7 @@ class TunnellingProxy:
 
     def __init__(self, refuse=False):
         self._refuse = refuse
-        self.asked = []
+        self.paths = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -64,12 +64,12 @@ class TunnellingProxy:
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             head += client.recv(1)
-        self.asked.append(head.split(b"\r\n")[0].decode())
+        self.paths.append(head.split(b"\r\n")[0].decode())
         if self._refuse:
             client.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
             client.close()
             return
-        host, port = self.asked[-1].split(" ")[1].split(":")
+        host, port = self.paths[-1].split(" ")[1].split(":")
         server = socket.create_connection((host, int(port)))
         client.sendall(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
         for source, sink in ((client, server), (server, client)):
@@ -184,7 +184,7 @@ def test_tls_goes_through_a_tunnel(identity, trusted, proxy):
             server, requests=2, channel=Channel(tls=True, tls_ca_file=trusted, proxy=proxy.address)
         )
         assert all(record.ok for record in replayed.records)
-        assert proxy.asked == [f"CONNECT 127.0.0.1:{server.port} HTTP/1.1"]
+        assert proxy.paths == [f"CONNECT 127.0.0.1:{server.port} HTTP/1.1"]
 
 
 def test_a_proxy_that_refuses_is_quoted(identity):

@@ -15,21 +15,21 @@ SIXTEEN = range(16)
     ("6,7", 1, 0, (6, 7)),
 ])
 def test_load_generator_has_reserved_cpus(setting, processes, position, load):
-    found = cores_for(setting, processes, position, SIXTEEN)
-    assert found.own
-    assert found.load == load
-    assert found.servers == tuple(cpu for cpu in SIXTEEN if cpu not in load)
-    assert f"on CPU {', '.join(map(str, load))} of its own" in str(found)
+    assigned = cores_for(setting, processes, position, SIXTEEN)
+    assert assigned.reserved
+    assert assigned.load == load
+    assert assigned.servers == tuple(cpu for cpu in SIXTEEN if cpu not in load)
+    assert f"on CPU {', '.join(map(str, load))} of its own" in str(assigned)
 
 
 @pytest.mark.parametrize(("setting", "processes", "position", "count"), [
     ("shared", 1, 0, 16), ("auto", 1, 0, 2), ("auto", 1, 0, 7), ("auto", 9, 0, 16), ("auto", 2, 4, 16),
 ])
 def test_cpus_are_shared_if_too_few_remain_for_server(setting, processes, position, count):
-    found = cores_for(setting, processes, position, range(count))
-    assert not found.own
-    assert found.load == found.servers == tuple(range(count))
-    assert str(found) == f"load generator and servers share {count} CPUs"
+    assigned = cores_for(setting, processes, position, range(count))
+    assert not assigned.reserved
+    assert assigned.load == assigned.servers == tuple(range(count))
+    assert str(assigned) == f"load generator and servers share {count} CPUs"
 
 
 @pytest.mark.parametrize(("setting", "complaint"), [

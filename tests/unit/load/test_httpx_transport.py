@@ -32,14 +32,14 @@ def url_of(server, scheme="http"):
     return f"{scheme}://127.0.0.1:{server.port}/v1/completions"
 
 
-async def asked(server, *, requests=1, transport=None, **options):
+async def answers_of(server, *, requests=1, transport=None, **options):
     async with httpx.AsyncClient(transport=transport or StampedTransport(), **options) as client:
         return [await client.post(url_of(server), json={"n": number}) for number in range(requests)]
 
 
 def test_httpx_answer_contains_status_json_and_body():
     with ScriptedServer(plain(201, b'{"a": 1}', content_type="application/json")) as server:
-        (answer,) = run(asked(server))
+        (answer,) = run(answers_of(server))
         (received,) = server.requests
     assert (answer.status_code, answer.json()) == (201, {"a": 1})
     assert received.head.startswith(b"POST /v1/completions HTTP/1.1\r\n")
@@ -81,9 +81,9 @@ def test_stream_pieces_have_one_stamp_each():
 
 def test_connections_are_reused_unless_fresh_is_requested():
     with ScriptedServer(STREAM) as server:
-        run(asked(server, requests=3))
+        run(answers_of(server, requests=3))
         assert server.connections == 1
-        run(asked(server, requests=2, transport=StampedTransport(Channel(fresh=True))))
+        run(answers_of(server, requests=2, transport=StampedTransport(Channel(fresh=True))))
         assert server.connections == 3
 
 
@@ -91,7 +91,7 @@ def test_closed_port_is_a_connect_error():
     with ScriptedServer(STREAM) as server:
         pass
     with pytest.raises(httpx.ConnectError):
-        run(asked(server))
+        run(answers_of(server))
 
 
 def test_a_host_without_address_is_a_connect_error():
@@ -110,26 +110,26 @@ def test_no_descriptor_left_is_a_connect_error(monkeypatch):
 
     monkeypatch.setattr(stamped_httpx, "Link", no_more)
     with ScriptedServer(STREAM) as server, pytest.raises(httpx.ConnectError, match="Too many open files"):
-        run(asked(server))
+        run(answers_of(server))
 
 
 def test_a_look_up_that_takes_long_is_a_connect_timeout(monkeypatch):
     monkeypatch.setattr(stamped_httpx, "route_of", lambda plan: time.sleep(1))
     with ScriptedServer(STREAM) as server, pytest.raises(httpx.ConnectTimeout):
-        run(asked(server, timeout=0.1))
+        run(answers_of(server, timeout=0.1))
 
 
 def test_a_cut_answer_is_a_read_error():
     with ScriptedServer([Send(STREAM_HEAD + http_chunk(b"one")), Close()]) as server, pytest.raises(httpx.ReadError):
-        run(asked(server))
+        run(answers_of(server))
 
 
 def test_silent_server_causes_read_timeout():
     silence = httpx.Timeout(15, read=0.3)
     with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server, pytest.raises(httpx.ReadTimeout):
-        run(asked(server, timeout=silence))
+        run(answers_of(server, timeout=silence))
     with ScriptedServer([Hang()]) as server, pytest.raises(httpx.ReadTimeout):
-        run(asked(server, timeout=silence))
+        run(answers_of(server, timeout=silence))
 
 
 def test_tls_request_is_answered_with_trusted_ca(tmp_path):

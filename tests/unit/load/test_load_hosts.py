@@ -138,12 +138,12 @@ class HostWhoseClockIsSet(HostLoad):
     name = "10.0.0.3"
 
     def __init__(self):
-        self.asked = 0
+        self.reads = 0
         super().__init__(clock=self.read)
 
     def read(self):
-        self.asked += 1
-        return time.monotonic_ns() + (90 * MS if self.asked > 50 else 0)
+        self.reads += 1
+        return time.monotonic_ns() + (90 * MS if self.reads > 50 else 0)
 
 
 def test_clock_that_is_set_during_replay_is_error_that_names_host():

@@ -224,17 +224,17 @@ def test_an_exception_in_the_progress_callback_ends_the_worker(tmp_path):
 
 def children_of(pid, needle):
     """Direct children whose command line holds `needle`."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == pid and needle in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def test_hanging_load_process_is_ended_and_reported(tmp_path):
@@ -274,5 +274,5 @@ def test_killed_load_process_is_an_error_with_recording_folder(tmp_path):
         plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}") for i in range(3)), concurrency=1)
         with pytest.raises(LoadError, match="killed by signal 9 after 2 of 3 requests") as caught:
             ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event(), progress=kill)
-    (kept,) = tmp_path.iterdir()
-    assert str(kept) in str(caught.value)
+    (recording_folder,) = tmp_path.iterdir()
+    assert str(recording_folder) in str(caught.value)

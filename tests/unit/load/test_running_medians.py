@@ -45,6 +45,6 @@ def test_recording_is_read_during_writing(tmp_path):
     path.write_bytes(more[:-1])  # caught in the midst of a frame
     assert list(tail.exchanges()) == []
     path.write_bytes(more)
-    (found,) = tail.exchanges()
-    assert (found.index, found.data) == (1, b"b")
+    (read,) = tail.exchanges()
+    assert (read.index, read.data) == (1, b"b")
     assert len(whole) < len(more)

@@ -85,9 +85,9 @@ def test_death_of_one_load_process_ends_replay_and_keeps_recordings(tmp_path):
         with pytest.raises(LoadError, match="killed by signal 9"):
             ProcessTransport(folder=tmp_path, processes=2).replay(plan, cancel=threading.Event(), progress=kill_one)
     assert time.monotonic() - killed_s[0] < 60
-    (kept,) = tmp_path.iterdir()
-    assert sorted(entry.name for entry in kept.iterdir()) == ["0", "1"]
-    assert all((kept / part / "recording").exists() for part in "01")
+    (recording_folder,) = tmp_path.iterdir()
+    assert sorted(entry.name for entry in recording_folder.iterdir()) == ["0", "1"]
+    assert all((recording_folder / part / "recording").exists() for part in "01")
 
 
 def _command(entry):
@@ -109,7 +109,7 @@ def test_load_processes_use_given_cpus():
 
     with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.4)) as server:
         plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))
-        transport = ProcessTransport(cores=Cores((cpu,), (), own=True))
+        transport = ProcessTransport(cores=Cores((cpu,), (), reserved=True))
         replay = transport.replay(plan, cancel=threading.Event(), progress=look)
     assert frozenset({cpu}) in {frozenset(cpus) for _, cpus in seen}
     assert (replay.load.cpus, replay.load.own_cpus) == ((cpu,), True)

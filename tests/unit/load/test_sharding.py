@@ -16,10 +16,10 @@ def plan_of(count, *, concurrency=None, after=None):
 ])
 def test_every_request_is_in_exactly_one_part(requests, processes, concurrency, parts):
     plan = plan_of(requests, concurrency=concurrency)
-    found = shards(plan, processes)
-    assert len(found) == parts
-    assert sorted(r.index for part in found for r in part.requests) == list(range(requests))
-    assert max(len(part.requests) for part in found) - min(len(part.requests) for part in found) <= 1
+    pieces = shards(plan, processes)
+    assert len(pieces) == parts
+    assert sorted(r.index for part in pieces for r in part.requests) == list(range(requests))
+    assert max(len(part.requests) for part in pieces) - min(len(part.requests) for part in pieces) <= 1
 
 
 def test_slots_are_shared_out():
@@ -36,5 +36,5 @@ def test_a_part_with_more_slots_has_more_requests(concurrency, processes, shares
 
 
 def test_conversations_stay_together_and_in_order():
-    found = shards(plan_of(6, after={2: 0, 3: 1, 5: 2}), 2)
-    assert [[r.index for r in part.requests] for part in found] == [[0, 2, 4, 5], [1, 3]]
+    pieces = shards(plan_of(6, after={2: 0, 3: 1, 5: 2}), 2)
+    assert [[r.index for r in part.requests] for part in pieces] == [[0, 2, 4, 5], [1, 3]]

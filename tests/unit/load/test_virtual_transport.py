@@ -43,11 +43,11 @@ def plan(*requests, **kwargs):
 def test_stamps_lie_on_the_sessions_clock(engine, clock):
     transport = VirtualTransport({"emulated-1": engine})
     replay = transport.replay(plan(PlannedRequest(0, "/v1/completions", b"{}", at_ns=7)), cancel=threading.Event())
-    (told,) = replay.exchanges
+    (exchange,) = replay.exchanges
     assert (replay.started_ns, replay.ended_ns) == (SECOND_NS, SECOND_NS + 1000)
-    assert told.sent_ns == SECOND_NS + 7
-    assert told.token_ns == (SECOND_NS + 500, SECOND_NS + 1000)
-    assert told.token_counts == (1, 2)
+    assert exchange.sent_ns == SECOND_NS + 7
+    assert exchange.token_ns == (SECOND_NS + 500, SECOND_NS + 1000)
+    assert exchange.token_counts == (1, 2)
     assert clock.now_ns() == SECOND_NS + 1000
 
 
@@ -59,11 +59,11 @@ def test_limits_reach_the_engine(engine):
 
 
 def test_progress_is_told_once(engine):
-    told = []
+    progress_reports = []
     transport = VirtualTransport({"emulated-1": engine})
-    transport.replay(plan(PlannedRequest(0, "/", b"{}")), cancel=threading.Event(), progress=told.append)
-    assert [(progress.sent, progress.done, progress.failed) for progress in told] == [(1, 1, 0)]
-    assert (told[0].ttft_ns, told[0].itl_ns) == (500, 500)
+    transport.replay(plan(PlannedRequest(0, "/", b"{}")), cancel=threading.Event(), progress=progress_reports.append)
+    assert [(progress.sent, progress.done, progress.failed) for progress in progress_reports] == [(1, 1, 0)]
+    assert (progress_reports[0].ttft_ns, progress_reports[0].itl_ns) == (500, 500)
 
 
 def test_slept_time_passes_in_virtual_engine(engine, clock):
@@ -74,8 +74,8 @@ def test_slept_time_passes_in_virtual_engine(engine, clock):
 
 def test_control_requests_go_through_the_pipe(engine):
     client = httpx.Client(base_url="http://emulated-1", transport=PipeControl(engine))
-    asked = client.post("/reset?hard=1", content=b"now").json()
-    assert asked == {"method": "POST", "path": "/reset?hard=1", "body": "now"}
+    request = client.post("/reset?hard=1", content=b"now").json()
+    assert request == {"method": "POST", "path": "/reset?hard=1", "body": "now"}
 
 
 def test_a_replay_that_is_given_up_ends(engine):

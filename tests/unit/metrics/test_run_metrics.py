@@ -22,11 +22,11 @@ def test_percentile_equals_numpy_percentile(values, share):
     assert percentile(sorted(values), share) == pytest.approx(float(np.percentile(values, share * 100)))
 
 
-@pytest.mark.parametrize(("values", "share", "found"), [
+@pytest.mark.parametrize(("values", "share", "expected"), [
     ([1.0, 2.0, inf], 0.5, 2.0), ([1.0, inf, inf], 0.5, inf), ([1.0, 2.0, inf, inf], 0.5, inf), ([1.0, inf], 0.0, 1.0),
 ])
-def test_percentile_uses_infinite_latency_as_largest_value(values, share, found):
-    assert percentile(values, share) == found
+def test_percentile_uses_infinite_latency_as_largest_value(values, share, expected):
+    assert percentile(values, share) == expected
 
 
 def test_percentile_of_no_values_is_an_error():
@@ -86,8 +86,8 @@ def test_coalesced_share_is_of_the_gaps():
 @pytest.mark.parametrize("records", [[], [make_record(outcome=Outcome.RESET)]])
 def test_without_a_served_request_everything_is_missing_not_zero(records):
     values = measure(records).all()
-    known = {name: value for name, value in values.items() if value is not None and not name.startswith("send_delay")}
-    assert known == ({"error_rate": 1.0} if records else {})
+    fields = {name: value for name, value in values.items() if value is not None and not name.startswith("send_delay")}
+    assert fields == ({"error_rate": 1.0} if records else {})
 
 
 def test_order_of_records_does_not_matter():

@@ -171,11 +171,11 @@ def test_planted_link_in_place_of_private_folder_is_refused(tmp_path):
 
 
 def test_written_file_has_the_mode_that_the_umask_gives(tmp_path):
-    before = os.umask(0o027)
+    umask = os.umask(0o027)
     try:
         write_whole(tmp_path / "report.html", b"x")
     finally:
-        os.umask(before)
+        os.umask(umask)
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
 
 

@@ -63,12 +63,12 @@ def test_values_are_masked_in_every_spelling(spelling):
 
 
 def test_short_or_harmless_values_are_not_masked():
-    known = {"A_TOKEN": "true", "B_KEY": "1", "HOME": "/home"}
-    assert mask("true 1 /home", secret_values(known)) == "true 1 /home"
-    assert masked(known) == known
+    variables = {"A_TOKEN": "true", "B_KEY": "1", "HOME": "/home"}
+    assert mask("true 1 /home", secret_values(variables)) == "true 1 /home"
+    assert masked(variables) == variables
 
 
-@pytest.mark.parametrize(("known", "shown"), [
+@pytest.mark.parametrize(("values", "shown"), [
     ({"api_key": ["aaaa", "bbbb"], "port": 1}, {"api_key": ["***", "***"], "port": 1}),
     ({"a": {"b": [{"password": "p"}]}}, {"a": {"b": [{"password": "***"}]}}),
     ({"credentials": {"user": "u", "n": 1234567}}, {"credentials": {"user": "***", "n": "***"}}),
@@ -76,8 +76,8 @@ def test_short_or_harmless_values_are_not_masked():
     ({"url": "redis://u:p@h/0", "header": "Bearer abcdefg"}, {"url": "redis://***@h/0", "header": "Bearer ***"}),
     ({"DB_PASSWORD": "abc", "PIN_PASSWORD": "1234"}, {"DB_PASSWORD": "***", "PIN_PASSWORD": "***"}),
 ])
-def test_nested_secrets_are_masked_by_name(known, shown):
-    assert masked(known) == shown
+def test_nested_secrets_are_masked_by_name(values, shown):
+    assert masked(values) == shown
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), [
@@ -97,14 +97,14 @@ def test_variable_is_masked_if_any_word_of_name_is_secret(name, value, shown):
     assert bool(secret_values({}, {name: value})) is (shown != value)
 
 
-@pytest.mark.parametrize("known", [
+@pytest.mark.parametrize("values", [
     {"hf_token": True, "api_key": None, "HF_TOKEN": ""},
     {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.7", "bucket_time_to_first_token": [0.1, 100]},
     {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "speculative_token_tree": "[(0,)]"}},
     {"config": '{"max_tokens":1}', "tokens": "a b c", "tokenizer": "gpt2", "odd": "[1, 2", "ssl_keyfile": "/k.pem"},
 ])
-def test_values_without_secret_are_not_masked(known):
-    assert masked(known) == known
+def test_values_without_secret_are_not_masked(values):
+    assert masked(values) == values
 
 
 @pytest.mark.parametrize(("text", "hidden"), [
@@ -273,7 +273,7 @@ def test_masked_stream_releases_whole_lines():
 
 
 @pytest.mark.parametrize(
-    ("argv", "found"),
+    ("argv", "expected"),
     [
         (["serve", "m", "--api-key", "sk-abcdef"], ["sk-abcdef"]),
         (["--api-key=sk-abcdef", "--hf-token", "hf_abcdef"], ["sk-abcdef", "hf_abcdef"]),
@@ -283,5 +283,5 @@ def test_masked_stream_releases_whole_lines():
         (["--max-tokens", "1000000", "--key", "short"], []),
     ],
 )
-def test_secret_arguments_are_found_in_command_line(argv, found):
-    assert secret_arguments(argv) == found
+def test_secret_arguments_are_found_in_command_line(argv, expected):
+    assert secret_arguments(argv) == expected

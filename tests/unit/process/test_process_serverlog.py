@@ -36,17 +36,17 @@ def check_sums(folder, cap, sizes):
     for size in sizes:
         chunks.append(fed[at:at + size])
         at += size
-    kept = written(folder / "log", cap, chunks)
-    mark = re.search(rb"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n", kept)
+    log_text = written(folder / "log", cap, chunks)
+    mark = re.search(rb"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n", log_text)
     if mark is None:
-        assert kept == fed
+        assert log_text == fed
     else:
-        head, tail = kept[:mark.start()], kept[mark.end():]
+        head, tail = log_text[:mark.start()], log_text[mark.end():]
         assert fed.startswith(head)
         assert fed.endswith(tail)
         assert len(head) + len(tail) + int(mark[1]) == len(fed)
         assert len(head) == cap // 2
-    assert len(kept) - len(mark[0] if mark else b"") <= cap
+    assert len(log_text) - len(mark[0] if mark else b"") <= cap
     assert [path.name for path in folder.iterdir()] == ["log"]
 
 
@@ -55,9 +55,9 @@ def test_the_tail_can_be_read_while_the_log_is_written(tmp_path):
     for number in range(200):
         log.write(f"line {number}\n".encode())
         assert tail_lines(tmp_path / "log", 3)[-1] == f"line {number}"
-    before = tail_lines(tmp_path / "log", 8)
+    earlier_tail = tail_lines(tmp_path / "log", 8)
     log.close()
-    assert tail_lines(tmp_path / "log", 8) == before == [f"line {number}" for number in range(192, 200)]
+    assert tail_lines(tmp_path / "log", 8) == earlier_tail == [f"line {number}" for number in range(192, 200)]
 
 
 def test_a_log_that_cannot_be_written_is_counted_and_does_not_raise():

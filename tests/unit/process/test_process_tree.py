@@ -64,9 +64,9 @@ def test_descendants_list_parents_before_children():
 
 
 def test_ancestors_begin_with_parent_and_are_unique():
-    found = tree.ancestors(os.getpid())
-    assert found[0] == os.getppid()
-    assert len(set(found)) == len(found)
+    pids = tree.ancestors(os.getpid())
+    assert pids[0] == os.getppid()
+    assert len(set(pids)) == len(pids)
 
 
 def test_zombie_process_is_not_alive():

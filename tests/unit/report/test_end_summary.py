@@ -38,8 +38,8 @@ def ended(verdict, name="test_a", *checks, **fields):
     return EndedTest(f"suites/test_s.py::{name}", verdict, checks, run="R1", **fields)
 
 
-def lines(*tests, width=80, every=False, **asked):
-    return summary(tests, Invocation(**asked), width, every=every)
+def lines(*tests, width=80, every=False, **options):
+    return summary(tests, Invocation(**options), width, every=every)
 
 
 def test_summary_is_empty_without_performance_tests():
@@ -61,11 +61,11 @@ def test_deciding_check_of_failed_test_is_the_one_that_explains_the_others():
     ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
     mechanism = replace(check("FAIL: prefix_cache_hit_rate(a) >= 80%: 0 %"), cause=Cause.RUNS_MISS_LIMIT)
     checks = [passed, slow, ratio, mechanism, errors]
-    told = []
+    shown_lines = []
     while len(checks) > 1:
-        told.append(lines(ended("FAIL", "test_a", *checks), width=120)[0].removeprefix("FAIL  test_a  "))
-        checks = [each for each in checks if f"{each.subject}" not in told[-1] or each is passed]
-    assert told == ["3 %  error_rate == 0", "0 %  prefix_cache_hit_rate(a) >= 80%",
+        shown_lines.append(lines(ended("FAIL", "test_a", *checks), width=120)[0].removeprefix("FAIL  test_a  "))
+        checks = [each for each in checks if f"{each.subject}" not in shown_lines[-1] or each is passed]
+    assert shown_lines == ["3 %  error_rate == 0", "0 %  prefix_cache_hit_rate(a) >= 80%",
                     "0.99×  ttft_p50(b) / ttft_p50(a) >= 3", "+9.0 %  baseline tpot_mean"]
     assert lines(ended("PASS", "test_a", passed, slow))[0] == "PASS  test_a  0 %  error_rate == 0"
 
@@ -219,7 +219,7 @@ def test_counts_name_each_verdict():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "text", "reason", "told"),
+    ("verdict", "text", "reason", "expected"),
     [
         ("INCONCLUSIVE", "baseline ttft_p50: +4.0 %", "runs differ by 8 %; store more sessions",
          "+4.0 %  baseline ttft_p50: runs differ by 8 %"),
@@ -227,9 +227,9 @@ def test_counts_name_each_verdict():
         ("FAIL", "ttft_p99 <= 60ms: 61 ms", "2 % are over the limit; more", "61 ms  ttft_p99 <= 60ms"),
     ],
 )
-def test_summary_line_shows_cause_of_verdict(verdict, text, reason, told):
+def test_summary_line_shows_cause_of_verdict(verdict, text, reason, expected):
     shown = lines(ended(verdict, "test_a", "PASS: x: 1", check(f"{verdict}: {text}", reason)))
-    assert shown[0] == f"{verdict}  test_a  {told}"
+    assert shown[0] == f"{verdict}  test_a  {expected}"
 
 
 def test_stored_baselines_add_git_command_to_summary():

@@ -53,8 +53,8 @@ def named(tmp_path, measurement):
 def test_junit_test_is_read_from_named_run_file(junit, named, tmp_path):
     pairs = named(CHECK)
     (read,) = read_release(junit([*pairs, ("llmperf.verdict", "FAIL")], ("failure", "x")))
-    (kept,) = read_run(tmp_path / "runs" / "20260102T000000Z-abcdef")
-    assert read == kept
+    (test,) = read_run(tmp_path / "runs" / "20260102T000000Z-abcdef")
+    assert read == test
 
 
 def test_run_folder_beside_junit_file_replaces_missing_named_path(junit, named):

@@ -26,8 +26,8 @@ def measured(tpot_ms=10.0, ttft_ms=50.0, **fields):
         Run.of_values(seed, 1, {"tpot_mean": tpot_ms * noise, "ttft_p50": ttft_ms * noise, "itl_p99": 30.0})
         for seed, noise in enumerate(NOISE)
     )
-    kept = {"engine": "vllm('m')", "workload": "w", "conditions": CONDITIONS, "runs": runs}
-    return Measurement(**(kept | fields))
+    test_fields = {"engine": "vllm('m')", "workload": "w", "conditions": CONDITIONS, "runs": runs}
+    return Measurement(**(test_fields | fields))
 
 
 def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
@@ -38,8 +38,8 @@ def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
 
 
 def compare(before, after, **options):
-    (one,) = compare_runs([before], [after], **options)
-    return one
+    (compared,) = compare_runs([before], [after], **options)
+    return compared
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_diff_and_baseline_verdict_state_equal_change_of_equal_runs():
     after = replace(after, metrics=tuple(replace(run, counted_by=CountedBy.CHUNKS) for run in after.metrics))
     stored = StoredMeasurement({}, (session,), ("tpot_mean",), formulas_of(["tpot_mean"]))
     (verdict,) = judge_against_baseline(after, stored, ComparisonTerms(("tpot_mean",), {}, 1, "h200", "host"), 0)
-    (change,) = (one for one in compare(ran(before), ran(after)).changes if one.metric == "tpot_mean")
+    (change,) = (change for change in compare(ran(before), ran(after)).changes if change.metric == "tpot_mean")
     assert f"{change.before.removesuffix(' ms')} → {change.after}, {change.change}" == estimate_text(verdict)
     assert estimate_text(verdict) == "10 → 11.29 ms, +12.9 %"
 
@@ -104,46 +104,46 @@ def test_diff_and_baseline_verdict_state_equal_change_of_equal_runs():
     ],
 )
 def test_changed_verdict_determines_trend(before, after, trend):
-    one = compare(ran(verdict=before), ran(verdict=after))
-    assert one.trend is trend
+    compared = compare(ran(verdict=before), ran(verdict=after))
+    assert compared.trend is trend
     if after is not Verdict.PASS or before is Verdict.ERROR:
-        assert "because" in one.reason
+        assert "because" in compared.reason
 
 
 @pytest.mark.parametrize("before", [Verdict.PASS, Verdict.FAIL])
 def test_that_stops_checking_has_unknown_trend(before):
     silent = replace(ran(), checks=())
-    one = compare(ran(verdict=before), silent)
-    assert (one.trend, one.reason) == (Trend.UNKNOWN, "it checks nothing now")
+    compared = compare(ran(verdict=before), silent)
+    assert (compared.trend, compared.reason) == (Trend.UNKNOWN, "it checks nothing now")
     assert compare(silent, silent).trend is Trend.STAYED
     assert compare(ran(), replace(ran(measured(tpot_ms=11)), checks=())).trend is Trend.WORSE
 
 
 def test_an_error_is_no_regression_however_bad_the_numbers():
-    one = compare(ran(), ran(measured(tpot_ms=99), error="The server died.", complete=False))
-    assert (one.trend, one.changes) == (Trend.UNKNOWN, ())
-    assert one.reason == "ERROR now: The server died."
+    compared = compare(ran(), ran(measured(tpot_ms=99), error="The server died.", complete=False))
+    assert (compared.trend, compared.changes) == (Trend.UNKNOWN, ())
+    assert compared.reason == "ERROR now: The server died."
 
 
 @pytest.mark.parametrize("name", ["hardware", "model", "workload"])
 def test_different_hardware_model_or_workload_is_not_compared(name):
-    one = compare(ran(), ran(measured(tpot_ms=99, conditions=CONDITIONS | {name: "other"})))
-    assert one.trend is Trend.UNKNOWN
-    assert one.reason == f"{name} differs: {CONDITIONS[name]} before, other now"
+    compared = compare(ran(), ran(measured(tpot_ms=99, conditions=CONDITIONS | {name: "other"})))
+    assert compared.trend is Trend.UNKNOWN
+    assert compared.reason == f"{name} differs: {CONDITIONS[name]} before, other now"
 
 
 def test_different_treatment_or_cpu_is_not_compared_but_missing_condition_is():
     for was, now, text in (({}, {"treatment": "keeps l1"}, "absent before, keeps l1 now"),
                            ({"cpu_cores": "64"}, {"cpu_cores": "2"}, "64 before, 2 now")):
-        one = compare(ran(measured(conditions=CONDITIONS | was)), ran(measured(conditions=CONDITIONS | now)))
-        assert (one.trend, one.reason) == (Trend.UNKNOWN, f"{next(iter(now))} differs: {text}")
+        compared = compare(ran(measured(conditions=CONDITIONS | was)), ran(measured(conditions=CONDITIONS | now)))
+        assert (compared.trend, compared.reason) == (Trend.UNKNOWN, f"{next(iter(now))} differs: {text}")
     assert compare(ran(), ran(measured(conditions=CONDITIONS | {"cpu_cores": "2"}))).trend is Trend.STAYED
 
 
 def test_changed_formula_excludes_only_affected_metric():
-    one = compare(ran(), ran(measured(ttft_ms=99, conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.2"})))
-    assert one.trend is Trend.UNKNOWN
-    assert {change.metric: change.change for change in one.changes} == {
+    compared = compare(ran(), ran(measured(ttft_ms=99, conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.2"})))
+    assert compared.trend is Trend.UNKNOWN
+    assert {change.metric: change.change for change in compared.changes} == {
         "ttft_p50": "another formula", "tpot_mean": "+0.0 %"
     }  # fmt: skip
     added = compare(ran(), ran(measured(conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.1"})))
@@ -151,16 +151,16 @@ def test_changed_formula_excludes_only_affected_metric():
 
 
 def test_engine_version_change_is_compared_and_listed():
-    one = compare(ran(), ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"})))
-    assert one.trend is Trend.WORSE
-    assert one.differing_conditions == (("engine.version", "1", "2"),)
+    compared = compare(ran(), ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"})))
+    assert compared.trend is Trend.WORSE
+    assert compared.differing_conditions == (("engine.version", "1", "2"),)
 
 
 def test_changed_build_is_listed_before_changed_conditions():
     changed = {"connections": "fresh", "flags": '{"max_num_seqs": 4}', "engine.max_num_seqs": "4",
                "engine.dtype": "float16", "driver": "590"}
-    one = compare(ran(), ran(measured(conditions=CONDITIONS | changed)))
-    assert [name for name, _, _ in one.differing_conditions] == [
+    compared = compare(ran(), ran(measured(conditions=CONDITIONS | changed)))
+    assert [name for name, _, _ in compared.differing_conditions] == [
         "driver", "engine.dtype", "connections", "engine.max_num_seqs", "flags"]
 
 
@@ -171,8 +171,8 @@ def test_the_reference_of_a_claim_does_not_count():
 
 def test_a_claim_that_ended_after_one_side_is_compared():
     both = ran(measured(side="a"), measured(side="b"))
-    one = compare(both, ran(measured(side="a", tpot_ms=99), verdict=Verdict.FAIL))
-    assert one.trend is Trend.WORSE
+    compared = compare(both, ran(measured(side="a", tpot_ms=99), verdict=Verdict.FAIL))
+    assert compared.trend is Trend.WORSE
     assert compare(ran(measured(), measured()), ran(measured())).reason == "2 measurements before, 1 now"
 
 
@@ -196,10 +196,10 @@ def test_sides_without_a_counterpart_of_one_machine_are_not_compared():
 def searched(rate, *tried, primaries=("max_rate",)):
     """A search with the given result, and a measurement for each rate that the search tried."""
     runs = tuple(Run.of_values(seed, 1, {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
-    known = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
-    search = measured(runs=runs, conditions=known, primaries=primaries)
-    at_rates = (measured(tpot_ms=one, conditions=CONDITIONS | {"workload": f"{one}", "tried_rate": f"{one}/s"})
-                for one in tried)
+    fields = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
+    search = measured(runs=runs, conditions=fields, primaries=primaries)
+    at_rates = (measured(tpot_ms=point, conditions=CONDITIONS | {"workload": f"{point}", "tried_rate": f"{point}/s"})
+                for point in tried)
     return ran(search, *at_rates)
 
 
@@ -210,8 +210,8 @@ def test_max_rate_search_is_compared_by_found_rate():
 
 
 def test_max_rate_search_without_baseline_is_compared_by_found_rate():
-    one = compare(searched(22.6, 16, primaries=()), searched(8, 16, primaries=()))
-    assert (one.trend, [change.metric for change in one.changes]) == (Trend.WORSE, ["max_rate"])
+    compared = compare(searched(22.6, 16, primaries=()), searched(8, 16, primaries=()))
+    assert (compared.trend, [change.metric for change in compared.changes]) == (Trend.WORSE, ["max_rate"])
 
 
 def test_other_seeds_and_missing_metrics_cannot_tell():
@@ -224,21 +224,21 @@ def test_other_seeds_and_missing_metrics_cannot_tell():
 
 
 def test_added_and_removed_tests_are_listed_as_new_and_gone():
-    found = compare_runs([ran(name="t::old")], [ran(name="t::new")])
-    assert [(compared_test.test, compared_test.trend) for compared_test in found] == [
+    compared = compare_runs([ran(name="t::old")], [ran(name="t::new")])
+    assert [(compared_test.test, compared_test.trend) for compared_test in compared] == [
         ("t::new", Trend.NEW),
         ("t::old", Trend.GONE),
     ]
-    assert found[1].reason == "gone, not run, or it failed before it could report"
+    assert compared[1].reason == "gone, not run, or it failed before it could report"
 
 
 def test_release_comparison_lists_all_metrics_but_judges_only_primary_metrics():
     worse_tail = measured().with_runs(
         [Run.of_values(run.seed, 1, run.metrics.all() | {"itl_p99": 90.0}) for run in measured().runs])  # fmt: skip
-    one = compare(ran(), ran(worse_tail), others=True)
-    assert {change.metric: change.primary for change in one.changes} == {
+    compared = compare(ran(), ran(worse_tail), others=True)
+    assert {change.metric: change.primary for change in compared.changes} == {
         "ttft_p50": True, "tpot_mean": True, "itl_p99": False}  # fmt: skip
-    assert one.trend is Trend.STAYED
+    assert compared.trend is Trend.STAYED
 
 
 def test_markdown_lists_trends_links_and_changed_conditions():
@@ -286,8 +286,8 @@ def test_markdown_fits_comment_limit_and_names_omission():
 
 
 def test_comparison_text_shows_trend_verdicts_and_changes():
-    one = compare(ran(), ran(measured(tpot_ms=11), verdict=Verdict.FAIL))
-    text = comparison_text(one)
+    compared = compare(ran(), ran(measured(tpot_ms=11), verdict=Verdict.FAIL))
+    text = comparison_text(compared)
     assert text.startswith("WORSE: t.py::test_x: PASS → FAIL\n    tpot_mean: because\n")
     assert "+10.0 %" in text
     tests = [ran(), ran(verdict=Verdict.FAIL, name="t::bad")]

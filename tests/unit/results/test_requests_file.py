@@ -25,7 +25,7 @@ RECORDS = [
 
 
 @pytest.fixture
-def kept(tmp_path):
+def write_records(tmp_path):
     def keep(records, **limits):
         path = tmp_path / "r.json.gz"
         path.write_bytes(encode(records, **limits))
@@ -34,14 +34,14 @@ def kept(tmp_path):
     return keep
 
 
-def test_every_metric_can_be_computed_again(kept):
-    found = decode(kept(RECORDS))
-    assert found.left_out == 0
-    assert measure(found.kept).all() == measure(RECORDS).all()
+def test_every_metric_can_be_computed_again(write_records):
+    decoded = decode(write_records(RECORDS))
+    assert decoded.left_out == 0
+    assert measure(decoded.records).all() == measure(RECORDS).all()
 
 
-def test_times_count_from_the_first_intended_send(kept):
-    first, *_, unsent = decode(kept(RECORDS)).kept
+def test_times_count_from_the_first_intended_send(write_records):
+    first, *_, unsent = decode(write_records(RECORDS)).records
     assert (first.intended_ns, first.sent_ns, first.arrivals_ns[0]) == (0, 2_000_000, 40_000_000)
     assert unsent.sent_ns is None
     assert replace(first, detail=None) == replace(
@@ -50,18 +50,18 @@ def test_times_count_from_the_first_intended_send(kept):
     )  # fmt: skip
 
 
-def test_requests_file_omits_error_text_of_server(kept):
-    path = kept(RECORDS)
+def test_requests_file_omits_error_text_of_server(write_records):
+    path = write_records(RECORDS)
     assert b"secret" not in gzip.decompress(path.read_bytes())
-    assert decode(path).kept[2].detail == "reset"
+    assert decode(path).records[2].detail == "reset"
 
 
 @pytest.mark.parametrize(("column", "value"), [
     ("cached_tokens", 10**25), ("ended_ns", 1e300), ("sent_ns", "2"), ("arrivals_ns", [1, 10**25]),
     ("chunk_tokens", [True]), ("ended_ns", float("inf")),
 ])  # fmt: skip
-def test_request_file_with_impossible_number_is_refused_and_column_named(kept, column, value):
-    path = kept(RECORDS)
+def test_request_file_with_impossible_number_is_refused_and_column_named(write_records, column, value):
+    path = write_records(RECORDS)
     columns = json.loads(gzip.decompress(path.read_bytes()))
     columns[column][0] = value
     path.write_bytes(gzip.compress(json.dumps(columns).encode()))
@@ -69,8 +69,8 @@ def test_request_file_with_impossible_number_is_refused_and_column_named(kept, c
         decode(path)
 
 
-def test_damaged_requests_file_raises_baseline_error(kept):
-    path = kept(RECORDS)
+def test_damaged_requests_file_raises_baseline_error(write_records):
+    path = write_records(RECORDS)
     data = bytearray(path.read_bytes())
     data[20:40] = bytes(20)
     path.write_bytes(data)
@@ -78,17 +78,17 @@ def test_damaged_requests_file_raises_baseline_error(kept):
         decode(path)
 
 
-def test_stored_records_equal_written_records_except_failure_texts(kept):
+def test_stored_records_equal_written_records_except_failure_texts(write_records):
     records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
-    path = kept(records)
+    path = write_records(records)
     read = list(read_back(path, 1_000_000_000))
     assert read == [replace(record, detail=None if record.ok else record.outcome.value) for record in records]
 
 
-def test_released_records_are_read_from_file_and_keep_first_failure_texts(kept):
+def test_released_records_are_read_from_file_and_keep_first_failure_texts(write_records):
     records = RunRecords(RECORDS)
     derived = records.derived(measure)
-    path = kept(RECORDS)
+    path = write_records(RECORDS)
     records.release()
     assert records.loaded  # nobody has said where else they are
     records.stored(lambda: read_back(path, records.start_ns))
@@ -102,8 +102,8 @@ def test_released_records_are_read_from_file_and_keep_first_failure_texts(kept):
     assert records.loaded
 
 
-def test_records_that_were_kept_in_part_are_not_read_back(kept):
-    path = kept([make_record(i, intended_ms=i, chunks=10) for i in range(100)], most_arrivals=400)
+def test_records_that_were_kept_in_part_are_not_read_back(write_records):
+    path = write_records([make_record(i, intended_ms=i, chunks=10) for i in range(100)], most_arrivals=400)
     with pytest.raises(BaselineError, match=r"holds the arrivals of 34 of 100 requests\. Measure with fewer requests"):
         list(read_back(path, 0))
 
@@ -124,25 +124,25 @@ def test_oversized_requests_file_is_refused_before_parsing(tmp_path, text, probl
         decode(path)
 
 
-def test_pandas_reads_requests_file(kept):
-    frame = pd.read_json(kept(RECORDS))
+def test_pandas_reads_requests_file(write_records):
+    frame = pd.read_json(write_records(RECORDS))
     assert list(frame["outcome"]) == ["ok", "ok", "reset", "no connection"]
     assert frame["arrivals_ns"][0] == [40_000_000, 50_000_000, 70_000_000, 100_000_000]
 
 
-def test_arrivals_limit_keeps_arrivals_of_every_nth_request(kept):
+def test_arrivals_limit_keeps_arrivals_of_every_nth_request(write_records):
     records = [make_record(i, intended_ms=i, chunks=10) for i in range(100)]
-    path = kept(records, most_arrivals=400)
-    found = decode(path)
-    assert [record.index for record in found.kept] == list(range(0, 100, 3))
-    assert found.left_out == 100 - len(found.kept)
+    path = write_records(records, most_arrivals=400)
+    decoded = decode(path)
+    assert [record.index for record in decoded.records] == list(range(0, 100, 3))
+    assert decoded.left_out == 100 - len(decoded.records)
     columns = json.loads(gzip.decompress(path.read_bytes()))
     assert len(columns["intended_ns"]) == 100  # their other facts are all there
     assert sum(len(arrivals or ()) for arrivals in columns["arrivals_ns"]) <= 400
 
 
-def test_requests_file_without_requests_is_empty(kept):
-    assert decode(kept([])).kept == ()
+def test_requests_file_without_requests_is_empty(write_records):
+    assert decode(write_records([])).records == ()
 
 
 def _less(columns, name):
@@ -160,8 +160,8 @@ def _less(columns, name):
         lambda data: gzip.compress(gzip.decompress(data).replace(b'"index":[0,', b'"index":[')),
     ],
 )
-def test_malformed_requests_file_raises_baseline_error_with_path(kept, spoil):
-    path = kept(RECORDS)
+def test_malformed_requests_file_raises_baseline_error_with_path(write_records, spoil):
+    path = write_records(RECORDS)
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(BaselineError, match=r"r\.json\.gz: this is no file of requests: .*Run the test again"):
         decode(path)

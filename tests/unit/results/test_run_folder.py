@@ -23,13 +23,13 @@ from pytest_llmperf.testing.records import make_record
 def test_run_file_contains_checks_conditions_and_runs(tmp_path, measurement):
     result = CheckResult.stated("ttft_p99 <= 1s", Verdict.FAIL, "slow", metric="ttft_p99")
     path = write_test(tmp_path, "tests/test_a.py::test_x", [measurement], [result], complete=False)
-    kept = json.loads(path.read_text())
-    assert (kept["schema"], kept["test"], kept["complete"]) == (1, "tests/test_a.py::test_x", False)
-    (check,) = kept["checks"]
+    run_file = json.loads(path.read_text())
+    assert (run_file["schema"], run_file["test"], run_file["complete"]) == (1, "tests/test_a.py::test_x", False)
+    (check,) = run_file["checks"]
     texts = {"metric": "ttft_p99", "limit": "", "measured": "-", "interval": "", "n": "", "reason": "slow"}
     assert check.items() >= {"subject": "ttft_p99 <= 1s", "verdict": "FAIL", "cause": "stated", **texts}.items()
     assert (check["estimate"], check["low"], check["limit_value"], check["problems"]) == (None, None, None, [])
-    (only,) = kept["measurements"]
+    (only,) = run_file["measurements"]
     assert only["conditions"] == {"engine": "vllm", "model": "m"}
     assert [run["seed"] for run in only["runs"]] == [0, 1]
     assert only["runs"][1]["metrics"]["error_rate"] == 0.5
@@ -41,9 +41,9 @@ def test_both_margins_are_kept(tmp_path, measurement):
     compared = replace(measurement, baseline="", margins={"ttft_p50": Margins(0.02, 0.15)})
     path = write_test(tmp_path, "test", [compared], [])
     assert read_test(path).measurements[0].margins == {"ttft_p50": Margins(0.02, 0.15)}
-    kept = json.loads(path.read_text())
-    del kept["measurements"][0]["negligible"]  # a run file of an older version
-    path.write_text(json.dumps(kept))
+    run_file = json.loads(path.read_text())
+    del run_file["measurements"][0]["negligible"]  # a run file of an older version
+    path.write_text(json.dumps(run_file))
     assert read_test(path).measurements[0].margins == {"ttft_p50": Margins(0.4 * 0.15, 0.15)}
 
 
@@ -53,8 +53,8 @@ def test_stored_values_count_failed_requests_as_infinite(tmp_path, measurement_o
     records = [make_record(i, ttft_ms=ttft, outcome=outcome) for i, (ttft, outcome) in enumerate(ttfts.items())]
     compared = replace(measurement_of(records), baseline="")
     path = write_test(tmp_path, "test", [compared], [])
-    (told,) = json.loads(path.read_text())["measurements"][0]["runs"]
-    assert (told["metrics"]["ttft_p50"], told["metrics"]["ttft_mean"]) == (30.0, 30.0)
+    (run,) = json.loads(path.read_text())["measurements"][0]["runs"]
+    assert (run["metrics"]["ttft_p50"], run["metrics"]["ttft_mean"]) == (30.0, 30.0)
     values = values_with_failures(read_test(path).measurements[0].metrics[0])
     assert (values["ttft_p50"], values["ttft_mean"], values["error_rate"]) == (35.0, None, 0.25)
     whole = json.loads(write_test(tmp_path, "whole", [measurement_of(records[1:])], []).read_text())
@@ -68,14 +68,14 @@ def test_telemetry_is_a_table_with_a_line_per_column(tmp_path, measurement_of):
     measurement = measurement_of([make_record()])
     run = replace(measurement.runs[0], gpu=trace, gauges=gauges)
     path = write_test(tmp_path, "test[ 1, 2 ]", [replace(measurement, runs=(run,))], [])
-    kept = json.loads(path.read_text())
-    (told,) = kept["measurements"][0]["runs"]
-    assert kept["test"] == "test[ 1, 2 ]"
-    assert told["gpu"]["at_ns"] == [-1000, 0, 1000]
-    assert told["gpu"]["power_w"] == [None, 1.5, None]
-    assert told["server"] == {"at_ns": [0, 250], "running": [3.0, 4.0], "kv_usage": [None, 0.5]}
-    assert told["contended"] == "pid 42 held 1,024 MiB of GPU 0"
-    assert told["gpu_state"]["devices"] == [{"index": 0, "name": "NVIDIA H200", "settings": {"mig": "off"}}]
+    run_file = json.loads(path.read_text())
+    (stored_run,) = run_file["measurements"][0]["runs"]
+    assert run_file["test"] == "test[ 1, 2 ]"
+    assert stored_run["gpu"]["at_ns"] == [-1000, 0, 1000]
+    assert stored_run["gpu"]["power_w"] == [None, 1.5, None]
+    assert stored_run["server"] == {"at_ns": [0, 250], "running": [3.0, 4.0], "kv_usage": [None, 0.5]}
+    assert stored_run["contended"] == "pid 42 held 1,024 MiB of GPU 0"
+    assert stored_run["gpu_state"]["devices"] == [{"index": 0, "name": "NVIDIA H200", "settings": {"mig": "off"}}]
     assert '"at_ns": [ -1000, 0, 1000 ]' in path.read_text()
 
 
@@ -98,11 +98,11 @@ def test_nan_counter_raises_and_writes_no_run_file(tmp_path, measurement_of):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [("t.py::x[a/b]", "t.py::x[a-b]"), ("t.py::x[é]", "t.py::x[è]"), ("a/b.py::x", "a-b.py::x"), ("[", "]")],
 )
-def test_two_tests_never_share_a_file(one, other):
-    assert file_name(one) != file_name(other)
+def test_two_tests_never_share_a_file(first, other):
+    assert file_name(first) != file_name(other)
 
 
 def test_names_are_readable_and_short_enough():
@@ -124,21 +124,21 @@ def test_a_folder_that_cannot_be_written_is_known_beforehand(tmp_path):
 
 @contextmanager
 def no_file_beyond(size_bytes):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_full_disk_raises_error_and_keeps_previous_run_file(tmp_path, measurement):
     """Fault 62: a file may not grow beyond a kilobyte here, as if no more were free."""
     path = write_test(tmp_path, "t", [], [])
-    before = path.read_bytes()
+    earlier_content = path.read_bytes()
     with no_file_beyond(1024), pytest.raises(InfrastructureError, match=r"cannot be written: .*Free space there"):
         write_test(tmp_path, "t", [measurement], [])
-    assert path.read_bytes() == before
+    assert path.read_bytes() == earlier_content
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]

@@ -32,15 +32,15 @@ def test_stored_run_equals_written_measurement(tmp_path, written, measurement):
     (test,) = read_run(tmp_path)
     assert (test.test, test.complete, test.error, test.folder) == (TEST, True, None, tmp_path)
     assert test.checks == (PASSED,)
-    (kept,) = test.measurements
-    assert (kept.engine, kept.workload, kept.conditions) == (
+    (stored,) = test.measurements
+    assert (stored.engine, stored.workload, stored.conditions) == (
         measurement.engine, measurement.workload, measurement.conditions)  # fmt: skip
-    assert [metrics.all() for metrics in kept.metrics] == [metrics.all() for metrics in measurement.metrics]
+    assert [metrics.all() for metrics in stored.metrics] == [metrics.all() for metrics in measurement.metrics]
     for name in ("ttft_p50", "ttft_mean", "output_throughput"):  # one of the requests failed
-        assert kept.values_with_failures(name) == measurement.values_with_failures(name)
-    assert isinf(kept.value_with_failures("ttft_mean"))
-    assert not any(run.records.loaded for run in kept.runs)  # no value needs the requests
-    assert kept.value_with_failures("prefix_cache_hit_rate") is None
+        assert stored.values_with_failures(name) == measurement.values_with_failures(name)
+    assert isinf(stored.value_with_failures("ttft_mean"))
+    assert not any(run.records.loaded for run in stored.runs)  # no value needs the requests
+    assert stored.value_with_failures("prefix_cache_hit_rate") is None
 
 
 def test_number_of_looks_survives_the_run_file(tmp_path, measurement):

@@ -12,7 +12,7 @@ QUIET = {
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "said"),
+    ("expected", "code", "said"),
     [
         ({}, 0, ""),
         ({"slower": ["FAIL: baseline tpot_mean: +12.0 %"]}, 0, ""),
@@ -25,10 +25,10 @@ QUIET = {
         ({"beside-slower": []}, 1, "beside-slower: not found"),
     ],
 )
-def test_false_alarm_or_missed_slowdown_makes_exit_code_nonzero(load_script, tmp_path, capsys, told, code, said):
+def test_false_alarm_or_missed_slowdown_makes_exit_code_nonzero(load_script, tmp_path, capsys, expected, code, said):
     def measure(project, name, *options, **env):
         assert (project / "test_aa.py").exists()
-        return (QUIET | told)[name]
+        return (QUIET | expected)[name]
 
     arguments = ["vllm-cpu", "--sessions", "2", "--project", str(tmp_path / "aa")]
     assert load_script("aa_real_engine").main(arguments, measure) == code

@@ -25,10 +25,10 @@ def stored():
 def test_each_session_is_compared_with_sessions_of_other_hosts(comparing):
     hosts = comparing.letters(ROOT / "docs" / "measured" / "h200")
     lines = [line for line in comparing.rows(Store(ROOT / "baselines"), "h200", hosts) if "answers_come" in line]
-    told = [line.split(" | ")[1:4] for line in lines]
-    everyone = sorted({host for host, *_ in told})
+    rows = [line.split(" | ")[1:4] for line in lines]
+    everyone = sorted({host for host, *_ in rows})
     assert everyone[:3] == ["e", "f", "g"]
-    assert told == [
+    assert rows == [
         [host, ", ".join(other for other in everyone if other != host), metric]
         for host in everyone for metric in ("itl_p50", "tpot_mean")
     ]  # fmt: skip

@@ -47,34 +47,36 @@ def thinned(device_code, tmp_path):
 
 
 def test_machine_code_of_other_gpus_becomes_zeros(thinned):
-    before = library(fat_binary((CODE, 80, b"A" * 40), (CODE, 90, b"H" * 40), (PTX, 80, b"P" * 24)))
-    after, saved = thinned(before)
-    assert len(after) == len(before)
+    original = library(fat_binary((CODE, 80, b"A" * 40), (CODE, 90, b"H" * 40), (PTX, 80, b"P" * 24)))
+    after, saved = thinned(original)
+    assert len(after) == len(original)
     assert saved == 64
     assert b"H" * 40 in after
     assert b"A" not in after.replace(b"\x7fELF", b"")
     assert b"PP" not in after
-    assert after.replace(bytes(1), b"") == before.replace(b"A" * 40, b"").replace(b"P" * 24, b"").replace(bytes(1), b"")
+    assert after.replace(bytes(1), b"") == original.replace(b"A" * 40, b"").replace(b"P" * 24, b"").replace(
+        bytes(1), b""
+    )
 
 
-@pytest.mark.parametrize(("capability", "kept"), [(75, "T"), (80, "A"), (86, "AB"), (89, "ABL")])
-def test_device_code_of_earlier_minor_version_is_kept_and_later_is_removed(thinned, capability, kept):
+@pytest.mark.parametrize(("capability", "expected"), [(75, "T"), (80, "A"), (86, "AB"), (89, "ABL")])
+def test_device_code_of_earlier_minor_version_is_kept_and_later_is_removed(thinned, capability, expected):
     codes = [(CODE, number, letter * 40) for number, letter in ((75, b"T"), (80, b"A"), (86, b"B"), (89, b"L"))]
     after, _ = thinned(library(*(fat_binary(code) for code in codes)), capability)
-    assert "".join(letter for letter in "TABL" if letter.encode() * 40 in after) == kept
+    assert "".join(letter for letter in "TABL" if letter.encode() * 40 in after) == expected
 
 
 def test_ptx_is_kept_if_no_device_code_can_run(thinned):
-    before = library(fat_binary((CODE, 80, b"A" * 40), (PTX, 80, b"P" * 24), (PTX, 100, b"B" * 24)))
-    after, saved = thinned(before)
+    original = library(fat_binary((CODE, 80, b"A" * 40), (PTX, 80, b"P" * 24), (PTX, 100, b"B" * 24)))
+    after, saved = thinned(original)
     assert b"P" * 24 in after
     assert b"B" * 24 not in after
     assert saved == 64
 
 
 def test_each_fat_binary_is_thinned_separately(thinned):
-    before = library(fat_binary((CODE, 90, b"H" * 16)), fat_binary((CODE, 75, b"T" * 16), (PTX, 75, b"P" * 16)))
-    after, _ = thinned(before)
+    original = library(fat_binary((CODE, 90, b"H" * 16)), fat_binary((CODE, 75, b"T" * 16), (PTX, 75, b"P" * 16)))
+    after, _ = thinned(original)
     assert (b"H" * 16 in after, b"T" * 16 in after, b"P" * 16 in after) == (True, False, True)
 
 

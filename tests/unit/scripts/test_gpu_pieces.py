@@ -50,12 +50,12 @@ def go(pieces, tmp_path, monkeypatch):
 
     def run(*given: str, gpus: str = "0,1,2,3", seconds: float = 60) -> int:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-        named = [word for one in given for word in ("--piece", one)]
+        named = [word for piece in given for word in ("--piece", piece)]
         return pieces.main([f"--seconds={seconds}", "--out=out", *named, "--", "test_it.py"])
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield run
-    for number, handler in before.items():
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
@@ -91,17 +91,17 @@ def test_pieces_use_separate_gpus_concurrently(go, capsys):
     assert noted("single")["gpus"] == "2"
     assert noted("four")["gpus"] == "0,1,2,3"
     assert noted("pair")["tmp"] != noted("single")["tmp"]
-    told = capsys.readouterr().out
-    assert told.index("single: exit code 0") < told.index("four: begun on GPU 0, 1, 2, 3")
+    output = capsys.readouterr().out
+    assert output.index("single: exit code 0") < output.index("four: begun on GPU 0, 1, 2, 3")
     assert Path("out/03-four.xml").exists()
 
 
 def test_end_of_time_interrupts_running_piece_and_skips_next_piece(go, capsys):
     assert go("1:1:endless", "1:100:single", seconds=12) == 1
     assert noted("endless")["interrupted"] is True
-    told = capsys.readouterr().out
-    assert "endless: exit code 2" in told
-    assert re.search(r"single: not begun, 1?\d s are left of the 100 that it needs", told)
+    output = capsys.readouterr().out
+    assert "endless: exit code 2" in output
+    assert re.search(r"single: not begun, 1?\d s are left of the 100 that it needs", output)
     assert not Path("single.json").exists()
 
 

@@ -35,8 +35,8 @@ def place(tmp_path):
 def test_prediction_table_shows_each_requirement_with_measurements_and_ratio(predicting, place):
     table = predicting.written(predicting.rows(place, MEASURED)).splitlines()
     (serving,) = [line for line in table if "`tpot_p95 <= 20ms`" in line]
-    test, demand, predicted, measured, ratios = serving.strip("| ").split(" | ")
-    assert (test, demand, predicted) == ("`test_answers_come_in_time[h200]`", "`tpot_p95 <= 20ms`", "7.543 ms")
+    test, requirement, predicted, measured, ratios = serving.strip("| ").split(" | ")
+    assert (test, requirement, predicted) == ("`test_answers_come_in_time[h200]`", "`tpot_p95 <= 20ms`", "7.543 ms")
     assert measured.startswith("8.114 ms (e), 7.543 ms (f)")  # later hosts follow
     assert ratios.startswith("0.93, 1.00")
     assert not any("error_rate" in line or "baseline" in line for line in table)
@@ -71,9 +71,9 @@ def test_values_of_different_units_have_no_median(predicting):
 
 
 def test_prediction_table_names_test_that_is_not_emulated(predicting, place):
-    found = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
-    assert [row.test for row in found] == ["suites/test_startup.py::test_ready[h200]"]
-    assert "not emulated" in predicting.written(iter(found))
+    missing_rows = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
+    assert [row.test for row in missing_rows] == ["suites/test_startup.py::test_ready[h200]"]
+    assert "not emulated" in predicting.written(iter(missing_rows))
 
 
 def _check(subject):
@@ -111,4 +111,4 @@ def test_guard_metrics_are_excluded_from_requirements(predicting):
     claimed = "ttft_p50(b) / ttft_p50(a) >= 3"
     subjects = [claimed, "ttft_p50(a) / ttft_p50(b) <= 1.15", "tpot_mean(a) / tpot_mean(b) <= 1.05"]
     judged = SimpleNamespace(checks=[CheckResult(subject, Verdict.PASS) for subject in subjects])
-    assert [check.subject for check in predicting._demands(judged)] == [claimed]
+    assert [check.subject for check in predicting._requirements(judged)] == [claimed]

@@ -54,8 +54,8 @@ def test_name_without_subject_or_outcome_is_listed(prose, name, why):
 
 def test_each_kind_of_prose_is_read_from_source(prose):
     code = f'def load(path):\n    """{HARD}"""\n    raise OSError(f"{{path}}: {HARD}")\n'
-    found = list(prose.passages_of("pytest_llmperf/a.py", code))
-    assert [passage.kind for passage in found] == ["docstrings", "messages"]
+    passages = list(prose.passages_of("pytest_llmperf/a.py", code))
+    assert [passage.kind for passage in passages] == ["docstrings", "messages"]
     (test,) = prose.passages_of("tests/test_a.py", "def test_a():\n    assert 'text'\n")
     assert (test.kind, test.text) == ("test_names", "test_a")
     page = f"# Title\n\n| a | b |\n\n```\ncode\n```\nFirst\nline.\n- Item.\n\n{PLAIN}\n"

@@ -18,9 +18,15 @@ def loaded(soak):
         minutes = [sample / 12 for sample in range(1, 121)]
         rss_mb = [100 + 5 * min(at, 3) + growth * max(0.0, at - 3) for at in minutes]
         emulator = soak.Process("emulator", minutes, rss_mb)
-        known = {"processes": (emulator,), "streams": 200, "minutes": 10.0, "chunks_per_s": 770.0, "endings": Counter(),
-                 "exhausted": False}
-        return soak.Soaked(**known | changed)
+        fields = {
+            "processes": (emulator,),
+            "streams": 200,
+            "minutes": 10.0,
+            "chunks_per_s": 770.0,
+            "endings": Counter(),
+            "exhausted": False,
+        }
+        return soak.Soaked(**fields | changed)
 
     return load
 
@@ -43,8 +49,8 @@ def test_growth_counts_from_the_settling_time(soak, loaded):
     ],
 )
 def test_load_passes_where_every_process_is_flat_and_every_request_served(soak, loaded, growth, changed, problem):
-    found = soak.problems(loaded(growth, **changed), 5, 0.1)
-    assert found == [] if problem is None else problem in found[0]
+    problems = soak.problems(loaded(growth, **changed), 5, 0.1)
+    assert problems == [] if problem is None else problem in problems[0]
     last = soak.table(loaded(growth, **changed), 5, 0.1)[-2]
     assert last.startswith("PASS" if problem is None else "FAIL")
 

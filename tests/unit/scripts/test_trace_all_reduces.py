@@ -32,9 +32,9 @@ def test_all_reduce_share_is_computed_from_first_to_last_kernel(script):
     reduce = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>"
     ran = [script.Kernel("gemm", 100, 40), script.Kernel(reduce, 140, 10), script.Kernel("gemm", 170, 10),
            script.Kernel(reduce, 180, 20)]
-    found = script.share(ran)
-    assert (found.window_us, found.busy_us, found.all_reduce_us) == (100, 80, 30)
-    assert (found.all_reduces, found.median_us, found.name) == (2, 15, reduce)
+    share = script.share(ran)
+    assert (share.window_us, share.busy_us, share.all_reduce_us) == (100, 80, 30)
+    assert (share.all_reduces, share.median_us, share.name) == (2, 15, reduce)
 
 
 @pytest.mark.parametrize(

@@ -21,19 +21,19 @@ def limit_at(knee, open_from=None, open_to=None):
 @pytest.mark.parametrize("knee", [0.3, 7.9, 8.0, 8.1, 100, 3000])
 @pytest.mark.parametrize("precision", [0.02, 0.1])
 def test_knee_lies_within_precision_between_tested_rates(knee, precision):
-    found = search_rate(limit_at(knee), 8, precision)
-    assert found.highest_within <= knee < found.lowest_over
-    assert found.lowest_over / found.highest_within <= 1 + precision
-    assert len(found.points) < 2 * MOST_STEPS
-    rates = [point.rate for point in found.points]
+    searched = search_rate(limit_at(knee), 8, precision)
+    assert searched.highest_within <= knee < searched.lowest_over
+    assert searched.lowest_over / searched.highest_within <= 1 + precision
+    assert len(searched.points) < 2 * MOST_STEPS
+    rates = [point.rate for point in searched.points]
     assert len(set(rates)) == len(rates)  # nothing is measured twice
 
 
 def test_undecided_rates_follow_measured_value_but_are_not_proven():
-    found = search_rate(limit_at(20, open_from=16.5, open_to=24), 8, 0.02)
-    assert found.highest_within <= 20 < found.lowest_over
-    assert found.highest_within > 19.6
-    assert found.proven <= 16.5
+    searched = search_rate(limit_at(20, open_from=16.5, open_to=24), 8, 0.02)
+    assert searched.highest_within <= 20 < searched.lowest_over
+    assert searched.highest_within > 19.6
+    assert searched.proven <= 16.5
 
 
 def test_search_without_reachable_limit_has_no_bracket():

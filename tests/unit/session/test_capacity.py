@@ -24,7 +24,7 @@ WORKLOAD = random_tokens(input=8, output=5, arrivals=poisson(8), requests=200)
 
 
 @pytest.fixture
-def told():
+def statuses():
     return []
 
 
@@ -34,7 +34,7 @@ def clock():
 
 
 @pytest.fixture
-def perf(tmp_path, fake_engine, told, clock):
+def perf(tmp_path, fake_engine, statuses, clock):
     def slow_beyond_the_knee(_plan):
         due_ns = [request.at_ns for request in _plan.requests if request.at_ns is not None]
         rate = (len(due_ns) - 1) / max(due_ns) * 1e9 if len(due_ns) > 1 else 0
@@ -43,7 +43,7 @@ def perf(tmp_path, fake_engine, told, clock):
 
     fake_engine.transport._exchanges = slow_beyond_the_knee
     now = datetime(2026, 1, 2, tzinfo=UTC)
-    session = PerfSession(Settings(clock_gap_limit_ms=60_000.0), tmp_path, Hardware(), told.append, clock=clock,
+    session = PerfSession(Settings(clock_gap_limit_ms=60_000.0), tmp_path, Hardware(), statuses.append, clock=clock,
                           transport=fake_engine.transport, now=lambda: now, rng=random.Random(5))
     execution = begin_execution(session, "tests/test_a.py::test_x", "cpu")
     yield Perf(execution)
@@ -51,15 +51,15 @@ def perf(tmp_path, fake_engine, told, clock):
     session.close()
 
 
-def test_max_rate_search_finds_knee_and_returns_measurement(perf, make_server, told, clock):
-    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", cooldown_s=7)
-    (rate,) = found.values("max_rate")
+def test_max_rate_search_finds_knee_and_returns_measurement(perf, make_server, statuses, clock):
+    measurement = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", cooldown_s=7)
+    (rate,) = measurement.values("max_rate")
     assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
-    (result,) = perf.check(found, "max_rate >= 15/s")
+    (result,) = perf.check(measurement, "max_rate >= 15/s")
     assert estimate_text(result).endswith("requests/s")
-    points = perf._execution.series[0].found[0].points
+    points = perf._execution.series[0].results[0].points
     assert clock.now_ns() == 7e9 * (len(points) - 1)  # a rest between two rates
-    assert [status.text for status in told if isinstance(status, Note)][:2] == ["8/s: within the SLO",
+    assert [status.text for status in statuses if isinstance(status, Note)][:2] == ["8/s: within the SLO",
                                                                                "16/s: within the SLO"]
     assert len(perf.measurements) == 1 + len(points)  # every rate is kept, too
 
@@ -89,12 +89,12 @@ def test_search_within_a_limit_on_unverified_token_counts_is_an_error(perf, make
 
 
 @pytest.fixture
-def too_brief(perf, make_server, told):
+def too_brief(perf, make_server, statuses):
     """Search with a workload; gives the rate as it is said, and the notes on loads that were over too soon."""
 
     def too_brief(workload):
         (rate,) = perf.max_rate(make_server(), workload, slo="ttft_p50 <= 500ms").values("max_rate")
-        notes = [status.text for status in told if isinstance(status, Note)]
+        notes = [status.text for status in statuses if isinstance(status, Note)]
         return rate, [note for note in notes if "had little time to grow" in note]
 
     return too_brief
@@ -122,8 +122,8 @@ def test_conversations_but_not_turns_arrive_at_tested_rate(too_brief, conversati
 def test_max_rate_of_conversations_counts_requests(perf, make_server):
     """The knee is at 20 conversations/s, each of three requests."""
     talks = multi_turn(conversations=200, turns=3, input=8, output=5, arrivals=poisson(8))
-    found = perf.max_rate(make_server(), talks, slo="ttft_p95 <= 500ms")
-    assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
+    measurement = perf.max_rate(make_server(), talks, slo="ttft_p95 <= 500ms")
+    assert 3 * KNEE / 1.05 <= measurement.value("max_rate") <= 3 * KNEE * 1.01
     assert find("max_rate").formula_id == "max_rate.2"
     tried = [
         measurement.conditions["tried_rate"]
@@ -135,19 +135,19 @@ def test_max_rate_of_conversations_counts_requests(perf, make_server):
 
 def open_search(perf, make_server):
     """A search that proves nothing above 8/s."""
-    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
+    result = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
     capacity = perf._execution.series[0]
-    points = [point for point in capacity.found[0].points if point.rate <= 8 or point.verdict is Verdict.FAIL]
-    capacity.found[0] = replace(capacity.found[0], points=tuple(points))
-    run = replace(found.runs[0], counters=capacity._counters(capacity.found[0]))
-    capacity.measurement = replace(found, runs=(run,), metrics=(run.metrics,))
+    points = [point for point in capacity.results[0].points if point.rate <= 8 or point.verdict is Verdict.FAIL]
+    capacity.results[0] = replace(capacity.results[0], points=tuple(points))
+    run = replace(result.runs[0], counters=capacity._counters(capacity.results[0]))
+    capacity.measurement = replace(result, runs=(run,), metrics=(run.metrics,))
     return capacity
 
 
 def test_check_of_an_open_search_is_undecided_and_sends_no_request(perf, make_server, fake_engine):
-    found = open_search(perf, make_server).finished
+    measurement = open_search(perf, make_server).finished
     plans = len(fake_engine.transport.plans)
-    assert perf.check(found, "max_rate >= 12/s")[0].verdict is Verdict.INCONCLUSIVE
+    assert perf.check(measurement, "max_rate >= 12/s")[0].verdict is Verdict.INCONCLUSIVE
     assert len(fake_engine.transport.plans) == plans
 
 
@@ -156,7 +156,7 @@ def test_rate_that_the_search_left_open_is_tried(perf, make_server, fake_engine)
     plans = len(fake_engine.transport.plans)
     capacity.settle(12)
     assert len(fake_engine.transport.plans) == plans + 2
-    assert capacity.found[0].points[-1].rate == 12
+    assert capacity.results[0].points[-1].rate == 12
     assert capacity.finished.value("max_rate_proven") == 12
     assert perf.check(capacity.finished, "max_rate >= 12/s")[0].verdict is Verdict.PASS
 
@@ -169,10 +169,10 @@ def test_rate_that_the_search_decided_is_not_tried_again(perf, make_server, fake
 
 
 def test_try_rates_are_tried_after_the_search(perf, make_server):
-    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.5, try_rates=[18])
-    assert {point.rate for point in perf._execution.series[0].found[0].points} >= {18}
-    assert perf.check(found, "max_rate >= 18/s")[0].verdict is not Verdict.INCONCLUSIVE
-    assert len(perf.extend(found, 1).runs) == 2
+    measurement = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.5, try_rates=[18])
+    assert {point.rate for point in perf._execution.series[0].results[0].points} >= {18}
+    assert perf.check(measurement, "max_rate >= 18/s")[0].verdict is not Verdict.INCONCLUSIVE
+    assert len(perf.extend(measurement, 1).runs) == 2
 
 
 def test_max_rate_search_warms_server_once(perf, make_server, fake_engine):
@@ -244,7 +244,7 @@ def test_undecided_rate_is_classified_by_measured_value(perf, make_server, fake_
     fake_engine.transport._exchanges = slow_beyond_the_knee
     few = random_tokens(input=8, output=5, arrivals=poisson(8), requests=14)
     (rate,) = perf.max_rate(make_server(), few, slo=slo).values("max_rate")
-    points = perf._execution.series[0].found[0].points
+    points = perf._execution.series[0].results[0].points
     open_points = [point for point in points if point.verdict is Verdict.INCONCLUSIVE]
     assert open_points or slo.startswith("goodput")  # which has an interval over two runs
     assert KNEE / 1.2 <= rate <= KNEE * 1.1

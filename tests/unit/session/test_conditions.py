@@ -19,25 +19,27 @@ FACTS = {"version": "1", "block_size": "16"}
 
 
 @pytest.fixture
-def known(make_server):
-    def known(spec=SPEC, facts=None, workload=WORKLOAD, hardware=H200, kind="h200", model=MODEL, host_env=None, **more):
+def conditions_of(make_server):
+    def conditions_of(
+        spec=SPEC, facts=None, workload=WORKLOAD, hardware=H200, kind="h200", model=MODEL, host_env=None, **more
+    ):
         server = make_server(spec, model=model, host_env=host_env)
         return conditions(server, FACTS if facts is None else facts, workload, hardware, kind, **more)
 
-    return known
+    return conditions_of
 
 
-def test_conditions_include_hardware_driver_flags_and_weights(known):
-    found = known()
-    assert found["hardware"] == "h200"
-    assert found["gpu"] == "NVIDIA H200"
-    assert found["gpu_count"] == "1"
-    assert found["driver"] == "580"
-    assert found["cuda"] == "13.0"
-    assert found["weights"] == "dummy"
-    assert found["flags"] == '{"max_num_seqs": 4}'
-    assert found["engine.version"] == "1"
-    assert not any("/machine/path" in value for value in found.values())
+def test_conditions_include_hardware_driver_flags_and_weights(conditions_of):
+    recorded = conditions_of()
+    assert recorded["hardware"] == "h200"
+    assert recorded["gpu"] == "NVIDIA H200"
+    assert recorded["gpu_count"] == "1"
+    assert recorded["driver"] == "580"
+    assert recorded["cuda"] == "13.0"
+    assert recorded["weights"] == "dummy"
+    assert recorded["flags"] == '{"max_num_seqs": 4}'
+    assert recorded["engine.version"] == "1"
+    assert not any("/machine/path" in value for value in recorded.values())
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_conditions_include_hardware_driver_flags_and_weights(known):
         {"model": ResolvedModel("/x", "dummy", "dummy", None, "n")},
     ],
 )
-def test_changed_condition_changes_digest(known, change):
-    assert digest(known(**change)) != digest(known())
+def test_changed_condition_changes_digest(conditions_of, change):
+    assert digest(conditions_of(**change)) != digest(conditions_of())
 
 
 @pytest.mark.parametrize(
@@ -73,61 +75,61 @@ def test_changed_condition_changes_digest(known, change):
         {"treatment": ""},
     ],
 )
-def test_irrelevant_change_keeps_digest(known, same):
-    assert digest(known(**same)) == digest(known())
+def test_irrelevant_change_keeps_digest(conditions_of, same):
+    assert digest(conditions_of(**same)) == digest(conditions_of())
 
 
 def test_planted_fault_is_included_in_conditions(make_server):
-    def known(planted):
+    def conditions_of(planted):
         return conditions(make_server(SPEC, model=MODEL), FACTS, WORKLOAD, H200, "h200", planted=planted)
 
-    assert known(("vllm:enforce_eager=true",))["planted"] == "vllm:enforce_eager=true"
-    assert "planted" not in known(())
+    assert conditions_of(("vllm:enforce_eager=true",))["planted"] == "vllm:enforce_eager=true"
+    assert "planted" not in conditions_of(())
 
 
-def test_resolved_value_of_flag_is_no_condition(known):
+def test_resolved_value_of_flag_is_no_condition(conditions_of):
     """Baselines from before it was read stay comparable."""
-    assert digest(known(facts=FACTS | {"enable_expert_parallel": "True"})) == digest(known())
+    assert digest(conditions_of(facts=FACTS | {"enable_expert_parallel": "True"})) == digest(conditions_of())
 
 
-def test_cpu_conditions_exclude_gpu_facts(known):
-    found = known(kind="cpu")
-    assert (found["gpu"], found["gpu_count"]) == ("none", "0")
-    assert "cuda" not in found
+def test_cpu_conditions_exclude_gpu_facts(conditions_of):
+    recorded = conditions_of(kind="cpu")
+    assert (recorded["gpu"], recorded["gpu_count"]) == ("none", "0")
+    assert "cuda" not in recorded
 
 
-def test_cpu_conditions_include_cpu_model_and_cores(known):
-    found = known(kind="cpu")
-    assert (found["cpu"], found["cpu_cores"]) == ("AMD EPYC", "64")
-    assert digest(known(kind="cpu", hardware=replace(H200, cpu=Cpu("AMD EPYC", 2)))) != digest(found)
-    assert "cpu" not in known()
+def test_cpu_conditions_include_cpu_model_and_cores(conditions_of):
+    recorded = conditions_of(kind="cpu")
+    assert (recorded["cpu"], recorded["cpu_cores"]) == ("AMD EPYC", "64")
+    assert digest(conditions_of(kind="cpu", hardware=replace(H200, cpu=Cpu("AMD EPYC", 2)))) != digest(recorded)
+    assert "cpu" not in conditions_of()
 
 
-def test_an_emulated_host_has_neither_cuda_nor_a_cpu(known):
-    found = known(hardware=emulated_hardware("h200", 1))
-    assert not {"cuda", "cpu", "cpu_cores"} & found.keys()
-    assert not any(name.startswith("host_env.") for name in found)
+def test_an_emulated_host_has_neither_cuda_nor_a_cpu(conditions_of):
+    recorded = conditions_of(hardware=emulated_hardware("h200", 1))
+    assert not {"cuda", "cpu", "cpu_cores"} & recorded.keys()
+    assert not any(name.startswith("host_env.") for name in recorded)
 
 
-def test_a_gpu_without_a_marker_is_a_gpu(known):
-    found = known(hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="580"), kind=OTHER_GPU)
-    assert (found["hardware"], found["gpu"]) == ("other-gpu", "NVIDIA L40S")
-    assert kind_of(found) == "other-gpu-nvidia-l40s"
+def test_a_gpu_without_a_marker_is_a_gpu(conditions_of):
+    recorded = conditions_of(hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="580"), kind=OTHER_GPU)
+    assert (recorded["hardware"], recorded["gpu"]) == ("other-gpu", "NVIDIA L40S")
+    assert kind_of(recorded) == "other-gpu-nvidia-l40s"
 
 
-def test_endpoint_conditions_contain_url_but_no_hardware(known):
-    found = known(spec=endpoint("http://h:1", model="m"), model=None)
-    assert found["url"] == "http://h:1"
-    assert found["weights"] == "unknown"
-    assert "gpu" not in found
-    assert digest(found) != digest(known(spec=endpoint("http://h:2", model="m"), model=None))
+def test_endpoint_conditions_contain_url_but_no_hardware(conditions_of):
+    recorded = conditions_of(spec=endpoint("http://h:1", model="m"), model=None)
+    assert recorded["url"] == "http://h:1"
+    assert recorded["weights"] == "unknown"
+    assert "gpu" not in recorded
+    assert digest(recorded) != digest(conditions_of(spec=endpoint("http://h:2", model="m"), model=None))
 
 
-def test_secrets_are_masked(known):
+def test_secrets_are_masked(conditions_of):
     spec = vllm("m", api_key=["key-1", "key-2"], x={"y": {"password": "p"}}, hf_token="t", max_tokens=4,
                 env={"HF_TOKEN": 'pä"canary\\xyz', "DB_PASS": "abc", "X": "1"})
-    found = known(spec=spec)
-    assert found["flags"] == (
+    recorded = conditions_of(spec=spec)
+    assert recorded["flags"] == (
         '{"api_key": ["***", "***"], "hf_token": "***", "max_tokens": 4, "x": {"y": {"password": "***"}}}'
     )
-    assert found["env"] == '{"DB_PASS": "***", "HF_TOKEN": "***", "X": "1"}'
+    assert recorded["env"] == '{"DB_PASS": "***", "HF_TOKEN": "***", "X": "1"}'

@@ -27,14 +27,14 @@ SETTINGS = Settings(clock_gap_limit_ms=60_000.0)
 
 
 @pytest.fixture
-def told():
+def statuses():
     return []
 
 
 @pytest.fixture
-def session(tmp_path, fake_engine, told):
+def session(tmp_path, fake_engine, statuses):
     with_fakes = {"transport": fake_engine.transport, "now": lambda: NOW, "rng": random.Random(5)}
-    session = PerfSession(SETTINGS, tmp_path, Hardware(), told.append, "gw1", **with_fakes)
+    session = PerfSession(SETTINGS, tmp_path, Hardware(), statuses.append, "gw1", **with_fakes)
     yield session
     session.close()
 
@@ -81,14 +81,14 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
 
 
 @pytest.mark.parametrize("emulated", [False, True])
-def test_perf_object_shows_whether_session_is_emulated(tmp_path, told, emulated):
-    session = PerfSession(SETTINGS, tmp_path, Hardware(emulated=emulated), told.append)
+def test_perf_object_shows_whether_session_is_emulated(tmp_path, statuses, emulated):
+    session = PerfSession(SETTINGS, tmp_path, Hardware(emulated=emulated), statuses.append)
     assert Perf(begin_execution(session, "tests/test_a.py::test_x", "cpu")).emulated is emulated
     session.close()
 
 
 @pytest.mark.parametrize(
-    ("options", "treatment"),
+    ("options", "expected"),
     [
         ({}, None),
         ({"may_preempt": True}, None),
@@ -97,39 +97,39 @@ def test_perf_object_shows_whether_session_is_emulated(tmp_path, told, emulated)
         ({"keep": ["l2"], "gauges": True}, "keeps l2; gauges every 0.25 s"),
     ],
 )
-def test_another_treatment_of_server_and_caches_is_a_condition(perf, make_server, options, treatment):
+def test_another_treatment_of_server_and_caches_is_a_condition(perf, make_server, options, expected):
     measurement = perf.measure(make_server(), WORKLOAD, runs=1, **options)
-    assert measurement.conditions.get("treatment") == treatment
+    assert measurement.conditions.get("treatment") == expected
 
 
 def test_alternately_extended_measurements_keep_separate_seeds(perf, make_server):
     server = make_server()
-    one, other = (perf.measure(server, WORKLOAD, runs=1) for _ in range(2))
+    first, other = (perf.measure(server, WORKLOAD, runs=1) for _ in range(2))
     other = perf.extend(other)
-    one = perf.extend(one, runs=2)
-    assert [run.seed for run in one.runs] == [0, 1, 2]
+    first = perf.extend(first, runs=2)
+    assert [run.seed for run in first.runs] == [0, 1, 2]
     assert [run.seed for run in other.runs] == [0, 1]
-    assert perf.measurements == (one, other)
-    (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=one, other=other)
+    assert perf.measurements == (first, other)
+    (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=first, other=other)
     assert (result.facts["pairs"], "start_sd" in result.facts) == (2, False)
 
 
 def test_outdated_run_or_invalid_count_cannot_be_extended(perf, make_server):
-    before = perf.measure(make_server(), WORKLOAD, runs=1)
-    perf.extend(before)
+    earlier_measurement = perf.measure(make_server(), WORKLOAD, runs=1)
+    perf.extend(earlier_measurement)
     with pytest.raises(UsageError, match=r"perf\.extend\(run\): this run .* was extended or compared since"):
-        perf.extend(before)
+        perf.extend(earlier_measurement)
     with pytest.raises(SpecError, match=r"runs=0\): at least one"):
-        perf.extend(before, runs=0)
+        perf.extend(earlier_measurement, runs=0)
 
 
-def test_a_warm_server_is_not_warmed_again(perf, make_server, fake_engine, told):
+def test_a_warm_server_is_not_warmed_again(perf, make_server, fake_engine, statuses):
     server = make_server()
     perf.measure(server, WORKLOAD, runs=1)
     perf.measure(server, WORKLOAD, runs=1)
     assert len(fake_engine.transport.plans) == 2 + 1 + 1
-    assert sum(isinstance(status, WarmingUp) for status in told) == 1
-    assert [status.done for status in told if isinstance(status, Measuring)] == [12, 12]
+    assert sum(isinstance(status, WarmingUp) for status in statuses) == 1
+    assert [status.done for status in statuses if isinstance(status, Measuring)] == [12, 12]
 
 
 def test_results_reach_the_run_folder(perf, session, make_server):
@@ -139,13 +139,13 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     assert perf.results == (result,)
     perf._execution.complete = True
     perf._execution.close()
-    kept = written(session)
-    assert kept["test"] == "tests/test_a.py::test_x[a/b]"
-    assert kept["checks"][0]["verdict"] == "PASS"
-    assert kept["measurements"][0]["runs"][0]["metrics"]["error_rate"] == 0
+    run_file = written(session)
+    assert run_file["test"] == "tests/test_a.py::test_x[a/b]"
+    assert run_file["checks"][0]["verdict"] == "PASS"
+    assert run_file["measurements"][0]["runs"][0]["metrics"]["error_rate"] == 0
     assert session.run_dir.name == session.id
     assert session.id.startswith("20260102T030405Z-")
-    assert kept["worker"] == "gw1"
+    assert run_file["worker"] == "gw1"
     assert perf._execution.run_file.name.endswith(".gw1.json")
 
 
@@ -174,10 +174,10 @@ def test_server_failure_in_second_run_keeps_first_run_without_result(perf, sessi
     fake_engine.on_replay = vanish_in_the_second_run
     with pytest.raises(EngineError, match="not after it"):
         perf.measure(server, WORKLOAD, runs=3)
-    kept = written(session)
-    assert len(kept["measurements"][0]["runs"]) == 1
-    assert kept["complete"] is False
-    assert kept["measurements"][0]["complete"] is False
+    run_file = written(session)
+    assert len(run_file["measurements"][0]["runs"]) == 1
+    assert run_file["complete"] is False
+    assert run_file["measurements"][0]["complete"] is False
 
 
 def test_invalid_runs_are_errors(perf, make_server, fake_engine):
@@ -454,10 +454,10 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
 def test_junit_properties_contain_engine_metrics_and_deciding_check(perf, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     perf.check(measurement, "error_rate == 0")
-    found = dict(perf._execution.properties())
-    assert found["llmperf.engine"].startswith("endpoint('http://127.0.0.1:8000'")
-    assert found["llmperf.metric.ttft_p50_ms"] == "50"
-    assert found["llmperf.decided_by"] == "0 %  error_rate == 0"
+    property_by_name = dict(perf._execution.properties())
+    assert property_by_name["llmperf.engine"].startswith("endpoint('http://127.0.0.1:8000'")
+    assert property_by_name["llmperf.metric.ttft_p50_ms"] == "50"
+    assert property_by_name["llmperf.decided_by"] == "0 %  error_rate == 0"
 
 
 def test_a_setting_for_no_engine_is_refused(tmp_path):
@@ -490,9 +490,9 @@ def test_a_word_of_text_is_several_tokens(perf, make_server):
 def test_expected_hit_rate_is_computed_from_requests_of_each_run(perf, make_server):
     """With suffixes of 10 to 4,000 tokens a perfect cache has 25 % of one seed's prompts, and 35 % of another's."""
     workload = shared_prefix(prefix=1000, suffix=(10, 4000), output=4, groups=1, arrivals=closed(1), requests=10)
-    found = [run.expected_hit_rate for run in perf.measure(make_server(), workload, runs=3).runs]
-    assert found == [workload.expected_hit_rate(16, seed) for seed in range(3)]
-    assert max(found) > min(found) + 0.02
+    hit_rates = [run.expected_hit_rate for run in perf.measure(make_server(), workload, runs=3).runs]
+    assert hit_rates == [workload.expected_hit_rate(16, seed) for seed in range(3)]
+    assert max(hit_rates) > min(hit_rates) + 0.02
 
 
 def refuse_all(plan):
@@ -536,8 +536,8 @@ def test_claim_with_unverified_token_counts_buys_no_runs(perf, make_server, fake
     fake_engine.counts_per_chunk = False
     if page is not None:
         fake_engine.answers["/metrics"] = page  # else the counter of generated tokens verifies them
-    one, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    first, *_ = perf.claim(one, other, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5").results
+    quick, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    first, *_ = perf.claim(quick, other, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5").results
     assert first.verdict is verdict
     assert [len(side.runs) for side in perf.measurements] == [runs, runs]
 

@@ -18,9 +18,9 @@ CLOSED = LoadPlan("h", 1, tuple(PlannedRequest(i, "/", b"") for i in range(20)),
 
 def test_open_loop_status_shows_rates_and_remaining_time():
     status = RunProgress(2, 3, "A").status(Progress(30, 20, 1, 4 * S, 45_000_000, 6_000_000), timed(101, 10))
-    assert (status.run, status.runs, status.label, status.asked) == (2, 3, "A", 101)
+    assert (status.run, status.runs, status.label, status.requests) == (2, 3, "A", 101)
     assert (status.done, status.failed, status.elapsed_s) == (20, 1, 4.0)
-    assert status.rate_asked == pytest.approx(10)
+    assert status.requested_rate == pytest.approx(10)
     assert status.rate == 5
     assert (status.ttft_ms, status.itl_ms) == (45, 6)
     assert status.left_s == pytest.approx(6 + 10)  # the rest of this run and one more
@@ -28,7 +28,7 @@ def test_open_loop_status_shows_rates_and_remaining_time():
 
 def test_status_before_first_answer_has_no_rates():
     status = RunProgress(1, 3).status(Progress(4, 0, 0, S), CLOSED)
-    assert (status.rate, status.rate_asked, status.left_s, status.ttft_ms) == (None, None, None, None)
+    assert (status.rate, status.requested_rate, status.left_s, status.ttft_ms) == (None, None, None, None)
 
 
 def test_closed_loop_status_predicts_remaining_time_from_pace():

@@ -28,10 +28,10 @@ KNOWN = Provenance("20260102T030405Z-abcdef", "2026-01-02", "0123456789ab", Fals
 def folder(tmp_path):
     """Makes a run folder with one test."""
 
-    def make(name, known=KNOWN, test="t.py::x"):
+    def make(name, origin=KNOWN, test="t.py::x"):
         made = tmp_path / name
         (made / "tests").mkdir(parents=True)
-        write_provenance(made, known)
+        write_provenance(made, origin)
         content = {"schema": 1, "test": test, "complete": True, "error": None, "measurements": [], "checks": []}
         (made / "tests" / "x.json").write_text(json.dumps(content))
         return made / "tests" / "x.json"
@@ -58,8 +58,8 @@ def test_ids_sort_by_time():
 def test_run_folders_of_workers_become_one_session(folder):
     dirty = changed(dirty=True)
     late = changed(session="20260103T000000Z-000000")
-    one, other = read_sessions([folder("c", late), folder("a-gw0"), folder("a-gw1", dirty, "t.py::y")])
-    assert (one.provenance, [test.test for test in one.tests]) == (dirty, ["t.py::x", "t.py::y"])
+    first, other = read_sessions([folder("c", late), folder("a-gw0"), folder("a-gw1", dirty, "t.py::y")])
+    assert (first.provenance, [test.test for test in first.tests]) == (dirty, ["t.py::x", "t.py::y"])
     assert other.provenance == late
 
 
@@ -126,14 +126,14 @@ def test_changed_files_are_dirty_wherever_baselines_lie(repository, baselines):
 
 def test_a_status_that_git_does_not_tell_is_not_clean(repository):
     (repository / ".git" / "index").write_bytes(b"broken")
-    known = provenance(repository, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
-    assert known.commit is not None
-    assert known.dirty
+    origin = provenance(repository, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
+    assert origin.commit is not None
+    assert origin.dirty
 
 
 def test_provenance_outside_repository_has_no_commit(tmp_path):
-    known = provenance(tmp_path, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
-    assert (known.commit, known.dirty) == (None, False)
+    origin = provenance(tmp_path, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
+    assert (origin.commit, origin.dirty) == (None, False)
 
 
 def test_canary_is_kept_once_per_host(tmp_path):

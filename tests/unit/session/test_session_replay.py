@@ -68,7 +68,7 @@ def test_cpu_time_counts_while_the_load_runs(make_server, replayer, fake_engine)
 def test_a_tier_that_is_kept_is_not_emptied(make_server, replayer, fake_engine):
     server = make_server(vllm("m"))
     assert replayer(keep=("engine",)).run(server, WORKLOAD, 0).cache_reset is False
-    assert "/reset_prefix_cache" not in fake_engine.asked
+    assert "/reset_prefix_cache" not in fake_engine.paths
     assert replayer().run(server, WORKLOAD, 0).cache_reset is True
 
 
@@ -77,10 +77,10 @@ def test_load_plan_contains_requests_and_times_of_seed(make_server, replayer, fa
     limits = StreamLimits(idle_ns=7)
     replayer(limits=limits).run(server, WORKLOAD, 3)
     (plan,) = fake_engine.transport.plans
-    asked = WORKLOAD.requests(3)
+    requests = WORKLOAD.requests(3)
     assert (plan.host, plan.port, plan.concurrency) == ("h", 81, None)
-    assert plan.limits == replace(limits, replay_bytes=most_bytes(asked))
-    assert [request.at_ns for request in plan.requests] == [request.at_ns for request in asked]
+    assert plan.limits == replace(limits, replay_bytes=most_bytes(requests))
+    assert [request.at_ns for request in plan.requests] == [request.at_ns for request in requests]
     assert plan.requests[0].path == "/proxy/v1/completions"
     assert b'"model":"m"' in plan.requests[0].body
 
@@ -129,7 +129,7 @@ def test_closed_loop_limit_is_passed_to_load_generator(make_server, replayer, fa
 def test_cache_of_started_server_is_reset_before_run(make_server, replayer, fake_engine, fake_process):
     run = replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
     assert run.cache_reset
-    assert fake_engine.asked.index("/reset_prefix_cache") < fake_engine.asked.index("/metrics")
+    assert fake_engine.paths.index("/reset_prefix_cache") < fake_engine.paths.index("/metrics")
 
 
 def test_a_server_without_counters_is_measured_all_the_same(make_server, replayer, fake_engine):
@@ -278,7 +278,7 @@ def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_
     """Else they are a stranger's in the first run."""
     warm_up(make_server(), WORKLOAD, replayer())
     # The probe of an endpoint; then before the first batch, and after the last.
-    assert fake_engine.asked == ["/v1/completions", "/metrics", "/metrics"]
+    assert fake_engine.requested_spec == ["/v1/completions", "/metrics", "/metrics"]
 
 
 def test_server_that_never_becomes_steady_ends_warm_up_with_error(make_server, replayer, fake_engine):

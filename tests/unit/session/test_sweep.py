@@ -13,8 +13,8 @@ from pytest_llmperf.testing.records import make_record
 
 
 def test_combinations_vary_last_flag_fastest():
-    found = list(combinations({"a": [1, 2], "b": ["x", True]}))
-    assert found == [{"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
+    flag_sets = list(combinations({"a": [1, 2], "b": ["x", True]}))
+    assert flag_sets == [{"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
 
 
 ROWS = [Row({"a": 1}, {"ttft_p95": 40.0}), Row({"a": 2}, {}, "it died")]
@@ -40,11 +40,11 @@ def test_row_truncated_by_kill_is_dropped_and_file_accepts_rows(file):
     whole = file.path.read_bytes()
     for size in range(len(whole)):
         file.path.write_bytes(whole[:size])
-        kept = file.read()
-        assert kept == ROWS[: len(kept)]
+        content = file.read()
+        assert content == ROWS[: len(content)]
         file.check_writable()
         file.append(ROWS[0])
-        assert file.read() == [*kept, ROWS[0]]
+        assert file.read() == [*content, ROWS[0]]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_standings_use_direction_of_each_metric():
 
 
 def test_worse_means_without_proven_difference_are_undecided():
-    best, near = row(100, 900), row(104, 897)
-    assert standings([best, near], METRICS) == [Standing.FRONT, Standing.UNDECIDED]
+    best, close = row(100, 900), row(104, 897)
+    assert standings([best, close], METRICS) == [Standing.FRONT, Standing.UNDECIDED]
     far = row(300, 897)
     assert standings([best, far], METRICS) == [Standing.FRONT, Standing.BEATEN]
 
@@ -145,7 +145,7 @@ def test_only_server_failures_become_problem_of_combination():
 def test_failed_requests_are_a_problem_unless_error_rate_is_requested(make_run, make_measurement, metrics, problem):
     outcomes = [Outcome.OK, Outcome.HTTP_STATUS]
     records = [make_record(i, intended_ms=100 * i, outcome=outcomes[i % 2]) for i in range(20)]
-    asked = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)
-    row = measure_row(Half(make_measurement(make_run(records))), Settings(), asked, {})
+    plan = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)
+    row = measure_row(Half(make_measurement(make_run(records))), Settings(), plan, {})
     assert bool(row.problem) is problem
     assert bool(row.metrics) is not problem

@@ -53,8 +53,8 @@ def test_tail_probabilities_beyond_range_are_0_or_1():
 def test_share_limits_are_clopper_and_pearsons(x_of_n):
     x, n = x_of_n
     expected = binomtest(x, n).proportion_ci(confidence_level=0.9, method="exact")
-    found = share_interval(x, n, 0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    limits = share_interval(x, n, 0.95)
+    assert (limits.low, limits.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_interval_of_zero_observations_is_refused():

@@ -90,12 +90,12 @@ def test_each_metric_is_decided_with_separate_margins():
 
 def test_smallest_detectable_change_is_detected_with_stated_power():
     """Run it: noise of that standard error, known with 12 degrees of freedom."""
-    rng, trials, one = np.random.default_rng(6), 40_000, seen(0.0, se=0.004, df=12.0).shift
-    smallest = smallest_detectable_effect(one, 0.02, 0.001)
+    rng, trials, first = np.random.default_rng(6), 40_000, seen(0.0, se=0.004, df=12.0).shift
+    smallest = smallest_detectable_effect(first, 0.02, 0.001)
     effects = smallest + 0.004 * rng.standard_normal(trials)
     errors = 0.004 * np.sqrt(rng.chisquare(12, trials) / 12)
-    found = (effects - 0.02) / errors > scipy_stats.t.ppf(0.999, 12)
-    assert 0.89 <= found.mean() <= 0.91
+    detected = (effects - 0.02) / errors > scipy_stats.t.ppf(0.999, 12)
+    assert 0.89 <= detected.mean() <= 0.91
 
 
 def test_zero_alpha_makes_smallest_detectable_change_infinite():

@@ -11,9 +11,9 @@ from pytest_llmperf.stats.drift import drift
 
 def test_a_fresh_server_is_not_steady():
     """Mean TPOT of three successive runs after a short warm-up: 5.67, 5.14, 4.70 ms, where seeds differ by 2 %."""
-    found = drift([log(value) for value in (5.67, 5.14, 4.70)], sd=0.02)
-    assert found.total == pytest.approx(log(4.70 / 5.67))
-    assert not found.steady(tolerated=0.05)
+    trend = drift([log(value) for value in (5.67, 5.14, 4.70)], sd=0.02)
+    assert trend.total == pytest.approx(log(4.70 / 5.67))
+    assert not trend.steady(tolerated=0.05)
 
 
 @pytest.mark.parametrize("runs", [(6.46, 6.40, 6.54), (6.48, 6.40, 6.56), (6.45, 6.47, 6.50)])

@@ -34,8 +34,8 @@ def test_independent_requests_are_judged_by_the_table(over, of, verdict):
 
 def test_needed_observations_are_the_smallest_deciding_number():
     assert independent(0, 100).still_needed() == 199
-    found = independent(2, 400)
-    more = found.still_needed()
+    evaluated = independent(2, 400)
+    more = evaluated.still_needed()
     assert independent(2 * (400 + more) / 400, 400 + more).verdict is Verdict.PASS
     assert independent(2 * (399 + more) / 400, 399 + more).verdict is Verdict.INCONCLUSIVE
 
@@ -46,12 +46,14 @@ def test_rate_at_allowed_share_is_never_decided():
 
 @given(st.lists(st.floats(1, 1000) | st.just(INF), min_size=1, max_size=400), st.floats(1, 1000), st.floats(0.2, 1),
        st.sampled_from([0.01, 0.05, 0.1, 0.5]), st.floats(0, 2))
-def test_the_interval_never_contradicts_the_verdict(values, limit, share_worth, allowed, reach):
-    over, near = (sum(value * exp(by) > limit for value in values) for by in (0, reach))
-    found = Exceedance(Count(over, len(values)), allowed, share_worth, 0.95, reach, Count(near, len(values)))
-    interval = found.quantile_interval(values)
-    assert (interval.high <= limit) == (found.verdict is Verdict.PASS)
-    if found.verdict is Verdict.FAIL:
+def test_the_interval_never_contradicts_the_verdict(values, limit, share_worth, allowed, pass_margin):
+    over, margin_count = (sum(value * exp(by) > limit for value in values) for by in (0, pass_margin))
+    evaluated = Exceedance(
+        Count(over, len(values)), allowed, share_worth, 0.95, pass_margin, Count(margin_count, len(values))
+    )
+    interval = evaluated.quantile_interval(values)
+    assert (interval.high <= limit) == (evaluated.verdict is Verdict.PASS)
+    if evaluated.verdict is Verdict.FAIL:
         assert interval.low > limit
     elif len(values) > 100:
         assert interval.low <= limit
@@ -91,8 +93,8 @@ def test_prior_design_effect_counts_simultaneous_requests_as_one_event():
     assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10
     assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 1.5) == PRIOR_EFFECT
     assert design_effect([Count(100, 100)] * 5, 0.01, 1.5, 10.0) == 10
-    found = design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0, 10.0)
-    assert found == pytest.approx((4 * 10 + 2 * 200 / 9) / 6)
+    effect = design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0, 10.0)
+    assert effect == pytest.approx((4 * 10 + 2 * 200 / 9) / 6)
 
 
 def worth_of(*cuts, **how):
@@ -166,17 +168,17 @@ def alternating(of, slow_from, slow_until):
 def test_measured_independence_keeps_the_effective_sample_size():
     """Nothing is over the limit, and the quartile shows no dependence: 300 requests prove a p99, and 298 do not."""
     even = [alternating(100, 0, 0)] * 3
-    found = exceedance([View([[Count(0, 1)] * 100] * 3, [even])], ["s"] * 3, 0.01)
-    assert (found.effective_n, found.verdict) == (300, Verdict.PASS)
+    evaluated = exceedance([View([[Count(0, 1)] * 100] * 3, [even])], ["s"] * 3, 0.01)
+    assert (evaluated.effective_n, evaluated.verdict) == (300, Verdict.PASS)
     unknown = exceedance([View([[Count(0, 1)] * 100] * 3)], ["s"] * 3, 0.01)
     assert unknown.effective_n < 200
 
 
 def test_dependence_at_quartile_reduces_effective_sample_size():
     slow = [alternating(100, begin, begin + 30) for begin in (0, 40, 70)]
-    found = exceedance([View([[Count(0, 1)] * 100] * 3, [slow])], ["s"] * 3, 0.01)
-    assert found.effective_n < 100
-    assert found.verdict is Verdict.INCONCLUSIVE
+    evaluated = exceedance([View([[Count(0, 1)] * 100] * 3, [slow])], ["s"] * 3, 0.01)
+    assert evaluated.effective_n < 100
+    assert evaluated.verdict is Verdict.INCONCLUSIVE
 
 
 def test_single_dependent_run_never_passes():
@@ -192,8 +194,12 @@ def test_pass_requires_margin_below_limit_and_fail_does_not():
     clear = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(4, 1000))
     touched = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(5, 1000))
     over = Exceedance(Count(16, 1000), 0.01, 1.0, 0.95, log(1.1), Count(900, 1000))
-    assert [found.verdict for found in (clear, touched, over)] == [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]
-    assert [found.margin_prevents_pass for found in (clear, touched, over)] == [False, True, False]
+    assert [evaluated.verdict for evaluated in (clear, touched, over)] == [
+        Verdict.PASS,
+        Verdict.INCONCLUSIVE,
+        Verdict.FAIL,
+    ]
+    assert [evaluated.margin_prevents_pass for evaluated in (clear, touched, over)] == [False, True, False]
     assert touched.passes_without_margin
     assert clear.quantile_interval(list(range(1, 1001))).high == pytest.approx(996 * 1.1)
 

@@ -29,17 +29,19 @@ def autocorrelated(rng, runs, requests, rho=0.6):
 def verdicts(latencies, limit, starts, allowed):
     """Rates of PASS and FAIL. Latencies are logarithms here, as normal ones would be of multiplying disturbances; they
     are counted in batches, ten a run, since that is how they are looked at anyway."""
-    found = [judged(trial, limit, starts, allowed) for trial in latencies]
-    return [sum(verdict is wanted for verdict in found) / len(found) for wanted in (Verdict.PASS, Verdict.FAIL)]
+    outcomes = [judged(trial, limit, starts, allowed) for trial in latencies]
+    return [sum(verdict is wanted for verdict in outcomes) / len(outcomes) for wanted in (Verdict.PASS, Verdict.FAIL)]
 
 
 def judged(runs, limit, starts, allowed):
     counts = batched(runs > limit)
     if len(set(starts)) == 1:
         return exceedance([View(counts, [body(runs)])], starts, allowed).verdict
-    reach = start_pass_margin([[float(np.exp(run.mean()))] for run in runs], starts, 0.95)
-    near = total([total(run) for run in batched(runs > limit - reach)])
-    return exceedance([View(counts, [body(runs)])], starts, allowed, pass_margin=reach, count_at_margin=near).verdict
+    pass_margin = start_pass_margin([[float(np.exp(run.mean()))] for run in runs], starts, 0.95)
+    count_at_margin = total([total(run) for run in batched(runs > limit - pass_margin)])
+    return exceedance(
+        [View(counts, [body(runs)])], starts, allowed, pass_margin=pass_margin, count_at_margin=count_at_margin
+    ).verdict
 
 
 def body(runs):
@@ -63,9 +65,9 @@ def test_repeated_seeds_at_limit_keep_error_rates(share):
     rng = np.random.default_rng(5)
     seeds = autocorrelated(rng, 3, 330) * 0.98**0.5
     runs = seeds[:, [0, 1, 2, 0, 1, 2, 0, 1]] + 0.02**0.5 * rng.standard_normal((TRIALS, 8, 330))
-    found = [exceedance([View(batched(trial > norm.ppf(share)), [body(trial)])], ["s"] * 8, 1 - share,
+    evaluated = [exceedance([View(batched(trial > norm.ppf(share)), [body(trial)])], ["s"] * 8, 1 - share,
                         seeds=[0, 1, 2, 0, 1, 2, 0, 1]).verdict for trial in runs]
-    rates = [sum(verdict is wanted for verdict in found) / TRIALS for wanted in (Verdict.PASS, Verdict.FAIL)]
+    rates = [sum(verdict is wanted for verdict in evaluated) / TRIALS for wanted in (Verdict.PASS, Verdict.FAIL)]
     assert max(rates) <= MOST
 
 
@@ -82,11 +84,11 @@ def in_step(stalls, streams, waves):
 @pytest.mark.parametrize(("streams", "waves", "runs"), [(1, 100, 1), (8, 12, 1), (128, 3, 3), (300, 1, 1), (300, 1, 3)])
 def test_synchronous_streams_at_limit_keep_error_rates(streams, waves, runs):
     """Requests alone, 300 at once in one run: 64 % false PASS and 36 % false FAIL; 128 in three waves 20 and 18 %."""
-    rng, trials, found = np.random.default_rng(6), 500, []
+    rng, trials, outcomes = np.random.default_rng(6), 500, []
     for _ in range(trials):
         requests, stretches = in_step(rng.random((runs, waves * 128)) < 0.01, streams, waves)
-        found.append(exceedance([View(requests), View(stretches)], ["s"] * runs, 0.01, per_step=streams).verdict)
-    wrong = max(found.count(Verdict.PASS), found.count(Verdict.FAIL)) / trials
+        outcomes.append(exceedance([View(requests), View(stretches)], ["s"] * runs, 0.01, per_step=streams).verdict)
+    wrong = max(outcomes.count(Verdict.PASS), outcomes.count(Verdict.FAIL)) / trials
     assert wrong <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
 
 

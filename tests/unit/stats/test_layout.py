@@ -25,11 +25,11 @@ def test_uneven_layout_equals_statsmodels_ols():
     model = ols("value ~ C(session) + C(seed)", frame(FRESH, STORED, values)).fit()
     contrast = np.zeros(len(model.params))
     contrast[[list(model.params.index).index(f"C(session)[T.{number}]") for number in range(1, 5)]] = -1 / 4
-    found = model.t_test(contrast)
-    assert plan.differ(values) == pytest.approx(found.effect.item())
+    contrast_test = model.t_test(contrast)
+    assert plan.differ(values) == pytest.approx(contrast_test.effect.item())
     assert plan.run_squares(values) == pytest.approx(model.ssr)
     assert plan.leftover_df == model.df_resid
-    assert plan.effect_runs == pytest.approx(found.sd.item() ** 2 / model.mse_resid)
+    assert plan.effect_runs == pytest.approx(contrast_test.sd.item() ** 2 / model.mse_resid)
 
 
 def test_balanced_layout_matches_formula():
@@ -57,7 +57,7 @@ def test_seeds_and_a_common_level_cancel(fresh, stored, seed):
     plan = layout(tuple(fresh), tuple(map(tuple, stored)))
     values = np.random.default_rng(seed).standard_normal(len(fresh) + sum(map(len, stored)))
     levels = np.random.default_rng(seed + 1).standard_normal(5)
-    moved = values + 7 + levels[[one for session in [fresh, *stored] for one in session]]
+    moved = values + 7 + levels[[index for session in [fresh, *stored] for index in session]]
     assert plan.differ(moved) == pytest.approx(plan.differ(values))
     assert plan.run_squares(moved) == pytest.approx(plan.run_squares(values), abs=1e-9)
     assert plan.session_squares(moved) == pytest.approx(plan.session_squares(values))

@@ -22,9 +22,9 @@ def runs(rng, factors=(1, 1, 1), spread=0.1, profile=0.0, seed_sd=0.0):
 def test_warming_server_has_drift_of_known_size():
     rng = np.random.default_rng(1)
     for _ in range(50):
-        found = level_drift(runs(rng, (5.67 / 4.7, 5.14 / 4.7, 1)), PRIOR)
-        assert found.total == pytest.approx(log(4.7 / 5.67), abs=0.06)
-        assert not found.steady(TOLERATED)
+        trend = level_drift(runs(rng, (5.67 / 4.7, 5.14 / 4.7, 1)), PRIOR)
+        assert trend.total == pytest.approx(log(4.7 / 5.67), abs=0.06)
+        assert not trend.steady(TOLERATED)
 
 
 @pytest.mark.parametrize("profile", [0.0, 1.0])
@@ -34,8 +34,10 @@ def test_steady_runs_are_called_steady_despite_trend_within_runs(profile):
 
 
 def test_profile_common_to_all_runs_does_not_change_p_value():
-    found = [level_drift(runs(np.random.default_rng(3), (1.2, 1.1, 1), 0.05, profile), PRIOR) for profile in (0.0, 2.0)]
-    assert found[0].p == pytest.approx(found[1].p, rel=1e-6)
+    trends = [
+        level_drift(runs(np.random.default_rng(3), (1.2, 1.1, 1), 0.05, profile), PRIOR) for profile in (0.0, 2.0)
+    ]
+    assert trends[0].p == pytest.approx(trends[1].p, rel=1e-6)
 
 
 def test_runs_that_differ_by_two_percent_from_seed_to_seed_are_steady():

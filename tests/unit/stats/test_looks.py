@@ -8,9 +8,9 @@ from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, only_gross,
 
 
 def spending(counts, sessions=10, primaries=3, suite=30):
-    before = [0, *counts]
+    earlier_counts = [0, *counts]
     return [alpha_at(runs, looked, sessions=sessions, primaries=primaries, suite_primaries=suite)
-            for looked, runs in zip(before, counts, strict=False)]
+            for looked, runs in zip(earlier_counts, counts, strict=False)]
 
 
 def test_first_look_spends_half_of_alpha_and_later_looks_a_quarter():

@@ -43,25 +43,25 @@ def test_t_quantiles_match_published_table(df, table):
 @given(samples)
 def test_t_interval_equals_statsmodels(values):
     low, high = DescrStatsW(values).tconfint_mean(alpha=0.1)
-    found = t_interval(values, 0.95)
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6, abs=1e-6)
+    interval = t_interval(values, 0.95)
+    assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-6, abs=1e-6)
 
 
 @given(samples, st.floats(0.1, 10))
 def test_on_logs_the_interval_scales_with_the_unit(values, factor):
-    one, other = (t_interval(numbers, 0.95, on_log=True) for numbers in (values, [v * factor for v in values]))
-    assert (other.low, other.high) == pytest.approx((one.low * factor, one.high * factor))
+    first, other = (t_interval(numbers, 0.95, on_log=True) for numbers in (values, [v * factor for v in values]))
+    assert (other.low, other.high) == pytest.approx((first.low * factor, first.high * factor))
 
 
 def test_on_logs_limits_lie_around_the_arithmetic_mean():
     """A limit on a mean applies to the arithmetic mean. An interval around the geometric mean would pass too often."""
-    found = t_interval([1.0, 4.0], 0.95, on_log=True)
-    assert sqrt(found.low * found.high) == pytest.approx(2.5)
+    interval = t_interval([1.0, 4.0], 0.95, on_log=True)
+    assert sqrt(interval.low * interval.high) == pytest.approx(2.5)
 
 
 def test_external_estimate_is_centre_of_interval():
-    found = t_interval([1.0, 3.0], 0.95, centre=10.0)
-    assert (found.low + found.high) / 2 == pytest.approx(10)
+    interval = t_interval([1.0, 3.0], 0.95, centre=10.0)
+    assert (interval.low + interval.high) / 2 == pytest.approx(10)
 
 
 def test_wider_interval_has_the_more_careful_limit_on_each_side():
@@ -96,44 +96,44 @@ def test_upper_limit_covers_the_mean_of_skewed_values_in_95_percent():
 
 def test_ratio_with_a_negligible_prior_is_the_paired_t_interval_of_logs():
     tops, bottoms = [3.0, 3.3, 3.1, 2.9], [1.0, 1.05, 1.02, 0.99]
-    found = provisional_ratio(tops, bottoms, StartSd(1e-9, "none"), confidence=0.99)
+    ratio = provisional_ratio(tops, bottoms, StartSd(1e-9, "none"), confidence=0.99)
     logs = [log(top / bottom) for top, bottom in zip(tops, bottoms, strict=True)]
     reference = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.98)
-    assert (found.interval.low, found.interval.high) == pytest.approx((exp(reference.low), exp(reference.high)))
+    assert (ratio.interval.low, ratio.interval.high) == pytest.approx((exp(reference.low), exp(reference.high)))
 
 
 def test_ratio_with_identical_pairs_is_the_prior_alone():
-    found = provisional_ratio([3.0] * 3, [1.0] * 3, StartSd(0.10, "default"))
-    reach = 2.326348 * sqrt(2) * 0.10
-    assert found.ratio == pytest.approx(3)
-    assert found.interval.low == pytest.approx(3 * exp(-reach))
-    assert found.interval.high == pytest.approx(3 * exp(reach))
+    ratio = provisional_ratio([3.0] * 3, [1.0] * 3, StartSd(0.10, "default"))
+    half_width = 2.326348 * sqrt(2) * 0.10
+    assert ratio.ratio == pytest.approx(3)
+    assert ratio.interval.low == pytest.approx(3 * exp(-half_width))
+    assert ratio.interval.high == pytest.approx(3 * exp(half_width))
 
 
 def test_satterthwaite_interval_matches_hand_calculation():
     """s_start 10 %, pairs ±5 %: SE² = 0.02 + 0.005/2, df = 0.0225²/0.0025² = 81."""
-    found = provisional_ratio([exp(0.05), exp(-0.05)], [1.0, 1.0], StartSd(0.10, "default"))
-    assert log(found.interval.high) == pytest.approx(t_quantile(0.99, 81) * 0.15)
-    assert found.pair_sd == pytest.approx(sqrt(0.005))
+    ratio = provisional_ratio([exp(0.05), exp(-0.05)], [1.0, 1.0], StartSd(0.10, "default"))
+    assert log(ratio.interval.high) == pytest.approx(t_quantile(0.99, 81) * 0.15)
+    assert ratio.pair_sd == pytest.approx(sqrt(0.005))
 
 
 def test_single_pair_uses_between_start_sd_and_more_starts_narrow_interval():
-    one = provisional_ratio([2.0], [1.0], StartSd(0.10, "default"))
-    assert one.pair_sd is None
-    assert log(one.interval.high / 2) == pytest.approx(2.326348 * sqrt(0.04))
+    first = provisional_ratio([2.0], [1.0], StartSd(0.10, "default"))
+    assert first.pair_sd is None
+    assert log(first.interval.high / 2) == pytest.approx(2.326348 * sqrt(0.04))
     more = provisional_ratio([2.0], [1.0], StartSd(0.10, "default"), numerator_starts=4, denominator_starts=4)
-    assert more.interval.high < one.interval.high
+    assert more.interval.high < first.interval.high
 
 
 def test_interval_contains_the_ratio_without_the_drift_that_pairs_show():
     """5 % a run, A A A B B B with B's seeds reversed: pairs lie 5, 3 and 1 runs apart, 3 on average."""
     apart = (5, 3, 1)
-    found = provisional_ratio([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"), apart=apart)
+    ratio = provisional_ratio([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"), apart=apart)
     still = provisional_ratio([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"))
-    assert found.ratio == still.ratio == pytest.approx(2 * 1.05**3)
-    assert exp(found.drift) == pytest.approx(1.05**3)
-    assert found.interval.high == still.interval.high
-    assert found.interval.low == pytest.approx(still.interval.low / 1.05**3)
+    assert ratio.ratio == still.ratio == pytest.approx(2 * 1.05**3)
+    assert exp(ratio.drift) == pytest.approx(1.05**3)
+    assert ratio.interval.high == still.interval.high
+    assert ratio.interval.low == pytest.approx(still.interval.low / 1.05**3)
 
 
 @pytest.mark.parametrize("apart", [(), (3, 3, 3), (3, 1, -1, -3), (1,)])

@@ -47,25 +47,25 @@ def test_steady_series_are_called_steady(count, most):
 def test_mser_cuts_warm_up_and_finds_steady_rest():
     rng = np.random.default_rng(9)
     for _ in range(50):
-        found = mser((steady_series(rng, 300, sd=0.05) * np.where(np.arange(300) < 45, 2.0, 1.0)).tolist())
-        assert found.discard >= 45
-        assert found.steady()
+        truncation = mser((steady_series(rng, 300, sd=0.05) * np.where(np.arange(300) < 45, 2.0, 1.0)).tolist())
+        assert truncation.discard >= 45
+        assert truncation.steady()
 
 
 def test_a_warm_up_that_lasts_too_long_is_not_steady():
     rng = np.random.default_rng(10)
     for _ in range(50):
-        found = mser((steady_series(rng, 300, sd=0.05) * np.where(np.arange(300) < 120, 1.5, 1.0)).tolist())
-        assert not found.steady()
-        assert 0.2 < found.step < 0.6
+        truncation = mser((steady_series(rng, 300, sd=0.05) * np.where(np.arange(300) < 120, 1.5, 1.0)).tolist())
+        assert not truncation.steady()
+        assert 0.2 < truncation.step < 0.6
 
 
 def test_a_small_step_does_not_matter():
     series = np.where(np.arange(300) < 120, 1.04, 1.0) * steady_series(np.random.default_rng(11), 300, sd=0.001)
-    found = mser(series.tolist())
-    assert found.step == pytest.approx(0.04, abs=0.01)
-    assert found.steady()
-    assert not found.steady(tolerated=0.02)
+    truncation = mser(series.tolist())
+    assert truncation.step == pytest.approx(0.04, abs=0.01)
+    assert truncation.steady()
+    assert not truncation.steady(tolerated=0.02)
 
 
 def test_mser_of_fewer_than_50_values_is_refused():

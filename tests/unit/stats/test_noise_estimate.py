@@ -18,19 +18,19 @@ def session(rng, run_sd, session_sd, seeds=(0, 1, 2), effect=0.0):
 
 def test_seeds_and_sessions_are_told_from_noise():
     rng = np.random.default_rng(1)
-    found = [estimate_noise([session(rng, 0.01, 0.02) for _ in range(5)]) for _ in range(400)]
-    assert np.mean([estimate.run_sd**2 for estimate in found]) == pytest.approx(0.01**2, rel=0.1)
-    assert np.mean([estimate.session_sd**2 for estimate in found]) == pytest.approx(0.02**2, rel=0.1)
-    assert (found[0].run_df, found[0].session_df) == (8, 4)
+    estimates = [estimate_noise([session(rng, 0.01, 0.02) for _ in range(5)]) for _ in range(400)]
+    assert np.mean([estimate.run_sd**2 for estimate in estimates]) == pytest.approx(0.01**2, rel=0.1)
+    assert np.mean([estimate.session_sd**2 for estimate in estimates]) == pytest.approx(0.02**2, rel=0.1)
+    assert (estimates[0].run_df, estimates[0].session_df) == (8, 4)
 
 
 def test_uneven_session_sizes_keep_noise_estimate_unbiased():
     """The sessions have different numbers of runs, because undecided comparisons measured further runs."""
     rng = np.random.default_rng(2)
     seeds = [(0, 1, 2), (0, 1, 2, 0, 1), (0, 1, 2), (0, 1, 2, 0, 1, 2, 0, 1)]
-    found = [estimate_noise([session(rng, 0.01, 0.02, seed) for seed in seeds]) for _ in range(400)]
-    assert np.mean([estimate.run_sd**2 for estimate in found]) == pytest.approx(0.01**2, rel=0.1)
-    assert np.mean([estimate.session_sd**2 for estimate in found]) == pytest.approx(0.02**2, rel=0.15)
+    estimates = [estimate_noise([session(rng, 0.01, 0.02, seed) for seed in seeds]) for _ in range(400)]
+    assert np.mean([estimate.run_sd**2 for estimate in estimates]) == pytest.approx(0.01**2, rel=0.1)
+    assert np.mean([estimate.session_sd**2 for estimate in estimates]) == pytest.approx(0.02**2, rel=0.15)
 
 
 @pytest.mark.parametrize("sessions", [[], [[(0, 1.0), (1, 2.0)]], [[(0, 1.0)], [(0, 1.1)]]])
@@ -41,8 +41,8 @@ def test_noise_estimate_from_too_few_runs_is_refused(sessions):
 
 @pytest.mark.parametrize("runs", [3, 8])
 def test_smallest_detectable_change_is_detected_in_90_percent(runs):
-    rng, alpha, known = np.random.default_rng(3), 0.001, NoiseEstimate(0.006, 0.004, 20, 9)
-    effect = smallest_detectable(known, PRIOR, 0.02, alpha, runs=runs, sessions=10, seeds=3)
+    rng, alpha, noise = np.random.default_rng(3), 0.001, NoiseEstimate(0.006, 0.004, 20, 9)
+    effect = smallest_detectable(noise, PRIOR, 0.02, alpha, runs=runs, sessions=10, seeds=3)
     today = tuple(number % 3 for number in range(runs))
     seen = [shift(session(rng, 0.006, 0.004, today, effect), [session(rng, 0.006, 0.004) for _ in range(10)],
                   PRIOR).p_worse(0.02) < alpha for _ in range(1500)]

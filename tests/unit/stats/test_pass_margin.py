@@ -16,8 +16,8 @@ def test_pass_margin_of_single_start_is_zero():
 def test_pass_margin_of_starts_matches_hand_calculation():
     """Levels e⁰, e⁰·¹ and e⁰·²: sd 0.1, t(2) 2.92. Failed requests and zeros say nothing of a level."""
     values = [[exp(-1), exp(1)], [exp(0.1), INF, 0.0], [exp(0.2)], [exp(0.2)]]
-    found = start_pass_margin(values, ["a", "b", "c", "c"], 0.95)
-    assert found == pytest.approx(MARGIN_HALF_WIDTHS * 2.919986 * 0.1 / sqrt(3))
+    margin = start_pass_margin(values, ["a", "b", "c", "c"], 0.95)
+    assert margin == pytest.approx(MARGIN_HALF_WIDTHS * 2.919986 * 0.1 / sqrt(3))
 
 
 def test_pass_margin_is_limited_to_largest_margin():

@@ -12,9 +12,9 @@ from pytest_llmperf.stats.spread import satterthwaite
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(2, 20), st.floats(0.1, 10))
 def test_welch_degrees_of_freedom_equal_statsmodels(seed, n, m, ratio):
     rng = np.random.default_rng(seed)
-    one, other = rng.standard_normal(n), ratio * rng.standard_normal(m)
-    parts = [(np.var(sample, ddof=1) / len(sample), len(sample) - 1) for sample in (one, other)]
-    assert satterthwaite(parts) == pytest.approx(CompareMeans.from_data(one, other).dof_satt())
+    first, other = rng.standard_normal(n), ratio * rng.standard_normal(m)
+    parts = [(np.var(sample, ddof=1) / len(sample), len(sample) - 1) for sample in (first, other)]
+    assert satterthwaite(parts) == pytest.approx(CompareMeans.from_data(first, other).dof_satt())
 
 
 def test_equal_variance_parts_add_degrees_of_freedom():

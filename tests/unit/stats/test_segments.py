@@ -56,17 +56,17 @@ def residuals(rng, rows, keep=0.0):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_variance_of_independent_segments_adds_up(rows):
     rng = np.random.default_rng(1)
-    found = [slow_variance(residuals(rng, rows), COSINES) for _ in range(2000)]
-    assert {df for _, df in found} == {COSINES * max(1, rows - 1)}
-    assert np.mean([variance for variance, _ in found]) == pytest.approx(PARTS, rel=0.05)
+    variances = [slow_variance(residuals(rng, rows), COSINES) for _ in range(2000)]
+    assert {df for _, df in variances} == {COSINES * max(1, rows - 1)}
+    assert np.mean([variance for variance, _ in variances]) == pytest.approx(PARTS, rel=0.05)
 
 
 def test_variance_covers_a_correlation_time_of_a_tenth_of_the_run():
     """The constant and four cosines see 71 % of it; ten independent batches would see 37 %."""
     rng, keep = np.random.default_rng(2), float(np.exp(-10 / PARTS))
     truth = PARTS * (1 + keep) / (1 - keep) - 2 * keep * (1 - keep**PARTS) / (1 - keep) ** 2
-    found = np.mean([slow_variance(residuals(rng, 3, keep), COSINES)[0] for _ in range(2000)])
-    assert found / truth == pytest.approx(0.71, abs=0.05)
+    variances = np.mean([slow_variance(residuals(rng, 3, keep), COSINES)[0] for _ in range(2000)])
+    assert variances / truth == pytest.approx(0.71, abs=0.05)
 
 
 def test_course_common_to_all_runs_adds_no_variance():

@@ -32,21 +32,23 @@ def test_shift_without_prior_equals_t_test_of_new_session(rng):
     """As many runs as the stored sessions have: only the sessions' own spread counts, with D − 1 degrees of freedom."""
     stored = [session(rng, 0.05 * rng.standard_normal()) for _ in range(6)]
     fresh = session(rng, 0.2)
-    found = shift(fresh, stored, NO_PRIOR)
-    means = [np.mean([value for _, value in one]) for one in stored]
-    reach = scipy_stats.t.ppf(0.999, 5) * np.std(means, ddof=1) * sqrt(1 + 1 / 6)
+    estimate = shift(fresh, stored, NO_PRIOR)
+    means = [np.mean([value for _, value in session]) for session in stored]
+    half_width = scipy_stats.t.ppf(0.999, 5) * np.std(means, ddof=1) * sqrt(1 + 1 / 6)
     effect = np.mean([value for _, value in fresh]) - np.mean(means)
-    assert found.effect == pytest.approx(effect)
-    assert found.df == pytest.approx(5, rel=1e-4)
-    assert (found.lower(0.999), found.upper(0.999)) == pytest.approx((effect - reach, effect + reach), rel=1e-4)
+    assert estimate.effect == pytest.approx(effect)
+    assert estimate.df == pytest.approx(5, rel=1e-4)
+    assert (estimate.lower(0.999), estimate.upper(0.999)) == pytest.approx(
+        (effect - half_width, effect + half_width), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize(("seeds", "sessions"), [(SEEDS, 1), (SEEDS, 10), ((0, 1, 2, 0, 1, 2), 4)])
 def test_shift_with_certain_prior_matches_formula(rng, seeds, sessions):
-    found = shift(session(rng, seeds=seeds), [session(rng) for _ in range(sessions)], CERTAIN)
+    estimate = shift(session(rng, seeds=seeds), [session(rng) for _ in range(sessions)], CERTAIN)
     expected = 0.01**2 * (1 + 1 / sessions) + 0.02**2 * (1 / len(seeds) + 1 / (3 * sessions))
-    assert found.se == pytest.approx(sqrt(expected), rel=1e-6)
-    assert (found.sessions, found.stored_runs, len(found.differences)) == (sessions, 3 * sessions, len(seeds))
+    assert estimate.se == pytest.approx(sqrt(expected), rel=1e-6)
+    assert (estimate.sessions, estimate.stored_runs, len(estimate.differences)) == (sessions, 3 * sessions, len(seeds))
 
 
 def test_shrinkage_of_shift_matches_hand_calculation():
@@ -54,16 +56,16 @@ def test_shrinkage_of_shift_matches_hand_calculation():
 
     Prior session² = 4 with 3 degrees of freedom against 1: (3·4 + 1·7)/4 = 4.75. SE² = 1.5·4.75 + 1 + 1/2.
     """
-    found = shift([(0, 10.0)], [[(0, -2.0)], [(0, 2.0)]], Prior(1, 2, 3, "test"))
-    assert (found.run_sd, found.session_sd) == (pytest.approx(1), pytest.approx(sqrt(4.75)))
-    assert found.se**2 == pytest.approx(1.5 * 4.75 + 1.5)
+    estimate = shift([(0, 10.0)], [[(0, -2.0)], [(0, 2.0)]], Prior(1, 2, 3, "test"))
+    assert (estimate.run_sd, estimate.session_sd) == (pytest.approx(1), pytest.approx(sqrt(4.75)))
+    assert estimate.se**2 == pytest.approx(1.5 * 4.75 + 1.5)
     parts = (1.5 * 0.75 * 4, 1.5 * 0.25 * 8, 1.5 - 1.5 * 0.25)
-    assert found.df == pytest.approx(sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 1 + parts[2] ** 2 / 3))
+    assert estimate.df == pytest.approx(sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 1 + parts[2] ** 2 / 3))
 
 
 def test_closely_agreeing_sessions_shrink_session_sd_to_prior():
-    found = shift([(0, 0.0)], [[(0, 1.0)], [(0, 1.0)]], Prior(1, 2, 3, "test"))
-    assert found.session_sd == pytest.approx(sqrt(3 / 4) * 2)
+    estimate = shift([(0, 0.0)], [[(0, 1.0)], [(0, 1.0)]], Prior(1, 2, 3, "test"))
+    assert estimate.session_sd == pytest.approx(sqrt(3 / 4) * 2)
 
 
 def test_shift_against_single_session_is_provisional_and_uses_prior(rng):
@@ -76,9 +78,9 @@ def test_shift_against_single_session_is_provisional_and_uses_prior(rng):
 def test_noisier_runs_than_the_prior_says_make_noisier_sessions():
     """Leftovers of ±0.01 where the prior says 0.001: its session sd grows in proportion to the data's own."""
     calm = Prior(0.001, 0.001, 6, "test")
-    found = shift([(0, 0.0), (1, 0.02)], [[(0, 0.02), (1, 0.0)]], calm)
+    estimate = shift([(0, 0.0), (1, 0.02)], [[(0, 0.02), (1, 0.0)]], calm)
     squares = 4 * 0.01**2
-    assert found.session_sd == pytest.approx(0.001 * sqrt(squares / 0.001**2))
+    assert estimate.session_sd == pytest.approx(0.001 * sqrt(squares / 0.001**2))
 
 
 def test_standard_error_falls_with_more_sessions_and_runs(rng):
@@ -99,9 +101,9 @@ def test_shift_limits_have_stated_coverage(sessions, seeds):
     numbers = [0] * len(seeds) + [number for number in range(1, sessions + 1) for _ in SEEDS]
     values = run * rng.standard_normal((trials, len(numbers)))
     values += (between * rng.standard_normal((trials, sessions + 1)))[:, numbers]
-    known = spread(plan, plan.run_squares(values), plan.session_squares(values), prior, np.maximum)
+    estimated = spread(plan, plan.run_squares(values), plan.session_squares(values), prior, np.maximum)
     for alpha in (0.05, 0.001):
-        beyond = plan.differ(values) / np.sqrt(known.variance) > scipy_stats.t.ppf(1 - alpha, known.df)
+        beyond = plan.differ(values) / np.sqrt(estimated.variance) > scipy_stats.t.ppf(1 - alpha, estimated.df)
         assert beyond.mean() <= alpha + 3 * sqrt(alpha / trials)
         assert beyond.mean() >= alpha / 5
 
@@ -111,23 +113,27 @@ def test_shift_limits_have_stated_coverage(sessions, seeds):
 def test_larger_fresh_values_change_effect_but_not_standard_error(seed, more):
     rng = np.random.default_rng(seed)
     fresh, stored = session(rng, seeds=(0, 1, 2, 2)), [session(rng, seeds=(0, 2)), session(rng, seeds=(1, 2, 0))]
-    one, other = (shift([(s, value + by) for s, value in fresh], stored, PRIOR) for by in (0, more))
-    assert other.effect - one.effect == pytest.approx(more)
-    assert (other.se, other.df) == pytest.approx((one.se, one.df))
-    assert np.subtract(other.differences, one.differences) == pytest.approx([more] * 4)
+    first, other = (shift([(s, value + by) for s, value in fresh], stored, PRIOR) for by in (0, more))
+    assert other.effect - first.effect == pytest.approx(more)
+    assert (other.se, other.df) == pytest.approx((first.se, first.df))
+    assert np.subtract(other.differences, first.differences) == pytest.approx([more] * 4)
 
 
 def test_p_values_equal_scipy_t_distribution(rng):
-    found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
-    assert found.p_worse(0.01) == pytest.approx(scipy_stats.t.sf((found.effect - 0.01) / found.se, found.df))
-    assert found.p_better(0.01) == pytest.approx(scipy_stats.t.sf((-found.effect - 0.01) / found.se, found.df))
-    assert found.p_worse(found.lower(0.999)) == pytest.approx(0.001)
+    estimate = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
+    assert estimate.p_worse(0.01) == pytest.approx(
+        scipy_stats.t.sf((estimate.effect - 0.01) / estimate.se, estimate.df)
+    )
+    assert estimate.p_better(0.01) == pytest.approx(
+        scipy_stats.t.sf((-estimate.effect - 0.01) / estimate.se, estimate.df)
+    )
+    assert estimate.p_worse(estimate.lower(0.999)) == pytest.approx(0.001)
 
 
 def test_limits_of_negated_shift_are_mirrored(rng):
-    found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
-    assert found.negated().upper(0.99) == pytest.approx(-found.lower(0.99))
-    assert found.negated().negated() == found
+    estimate = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
+    assert estimate.negated().upper(0.99) == pytest.approx(-estimate.lower(0.99))
+    assert estimate.negated().negated() == estimate
 
 
 @pytest.mark.parametrize(("values", "carried"), [
@@ -137,8 +143,8 @@ def test_limits_of_negated_shift_are_mirrored(rng):
 ])
 def test_minority_of_runs_is_no_evidence_of_change(values, carried):
     seeds = range(len(values))
-    found = shift(list(zip(seeds, values, strict=True)), [[(seed, 0.0) for seed in seeds]], PRIOR)
-    assert found.shown_by_most_runs(0.02) is carried
+    estimate = shift(list(zip(seeds, values, strict=True)), [[(seed, 0.0) for seed in seeds]], PRIOR)
+    assert estimate.shown_by_most_runs(0.02) is carried
     assert (
         shift([(s, -v) for s, v in enumerate(values)], [[(s, 0.0) for s in seeds]], PRIOR)
         .negated()

@@ -44,8 +44,8 @@ def test_interval_of_arrays_is_the_package_s(made, apart):
 ])
 def test_drift_leaves_a_claim_at_the_limit_inconclusive(made, drift, turned, least, most):
     """TPOT; at most 1 % and three standard errors either side. With seeds in A's order 5 % a run decides 80 %."""
-    found = made.judged(made.Claimed(1.2, 1.2, 0.03, 0.03, 0.006, drift, turned), CLAIMS, np.random.default_rng(2))
-    shares = [(found[-1] == verdict).mean() for verdict in (made.PASS, made.FAIL)]
+    outcomes = made.judged(made.Claimed(1.2, 1.2, 0.03, 0.03, 0.006, drift, turned), CLAIMS, np.random.default_rng(2))
+    shares = [(outcomes[-1] == verdict).mean() for verdict in (made.PASS, made.FAIL)]
     assert least <= max(shares) <= most + 3 * (0.01 * 0.99 / CLAIMS) ** 0.5
 
 

@@ -39,11 +39,13 @@ def by_the_package(suite, today, stored):
         compared = []
         for fresh, sessions in zip(today, stored, strict=True):
             pairs = [list(zip(seeds, session, strict=False)) for session in sessions.tolist()]
-            known = sessions_by_host(pairs, hosts, "b" if suite.noise.host else "a")
-            found = shift(list(zip(seeds, fresh[:count].tolist(), strict=False)), known, suite.prior)
-            compared.append(MetricComparison(found, suite.margins))
-        alpha = alpha_at(count, looked_at, sessions=len(known), primaries=suite.per_test, suite_primaries=suite.metrics)
-        verdicts = decide(compared, alpha, gross=only_gross(count, len(known)))
+            by_host = sessions_by_host(pairs, hosts, "b" if suite.noise.host else "a")
+            estimate = shift(list(zip(seeds, fresh[:count].tolist(), strict=False)), by_host, suite.prior)
+            compared.append(MetricComparison(estimate, suite.margins))
+        alpha = alpha_at(
+            count, looked_at, sessions=len(by_host), primaries=suite.per_test, suite_primaries=suite.metrics
+        )
+        verdicts = decide(compared, alpha, gross=only_gross(count, len(by_host)))
         if Verdict.FAIL in verdicts or Verdict.INCONCLUSIVE not in verdicts:
             break
         looked_at = count
@@ -86,14 +88,14 @@ def reruns_by_the_package(suite, today, stored, reruns):
 def test_simulated_reruns_pool_runs_like_package(made, sessions, effect):
     suite = made.Suite(made.Noise(0.02, 0.01), sessions, metrics=6, effect=effect)
     today, stored = made.draw(suite, 6, np.random.default_rng(4), made.MOST_RUNS)
-    found = made.executed(suite, today, stored, made.RERUNS)
+    outcomes = made.executed(suite, today, stored, made.RERUNS)
     names = {made.PASS: {Verdict.PASS, Verdict.IMPROVED}, made.INCONCLUSIVE: {Verdict.INCONCLUSIVE},
              made.FAIL: {Verdict.FAIL}}
     again = 0
-    for at in np.ndindex(found.runs.shape):
+    for at in np.ndindex(outcomes.runs.shape):
         verdicts, runs = reruns_by_the_package(suite, today[at], stored[at], made.RERUNS)
-        assert runs == found.runs[at]
-        for number, theirs in enumerate(found.verdicts[(slice(None), *at)].tolist()):
+        assert runs == outcomes.runs[at]
+        for number, theirs in enumerate(outcomes.verdicts[(slice(None), *at)].tolist()):
             assert verdicts[min(number, len(verdicts) - 1)] in names[theirs]
         again += len(verdicts) > 1
     assert again
@@ -120,10 +122,12 @@ def test_simulated_arrays_have_same_verdicts_as_package(made, noise, sessions, e
 @pytest.mark.parametrize("runs", LOOKS)
 def test_simulated_majority_rule_equals_package(made, runs):
     today = np.random.default_rng(10).uniform(0, 0.2, (300, runs))
-    found = [shift(list(enumerate(row)), [list(enumerate([0.0] * runs))], made.TPOT_PRIOR) for row in today.tolist()]
-    effects = np.array([outcome.effect for outcome in found])
+    estimates = [
+        shift(list(enumerate(row)), [list(enumerate([0.0] * runs))], made.TPOT_PRIOR) for row in today.tolist()
+    ]
+    effects = np.array([outcome.effect for outcome in estimates])
     assert made.carried(effects, today, 0.02).tolist() == [
-        outcome.shown_by_most_runs(0.02) for outcome in found
+        outcome.shown_by_most_runs(0.02) for outcome in estimates
     ]
     assert 0 < made.carried(effects, today, 0.02).sum() < 300
 
@@ -132,10 +136,10 @@ def test_simulated_majority_rule_equals_package(made, runs):
 def test_unchanged_suites_raise_no_alarm(made, sessions):
     """400 suite runs of 30 metrics in each cell: at most 1 % with an alarm (8 with chance), calm TPOT decided."""
     for name, suite in made.cells(made.Suite(made.Noise(0, 0), sessions=sessions)):
-        found = made.simulate(suite, 400, np.random.default_rng(2))
-        assert found.suites_with(made.FAIL) <= 8, name
+        outcome = made.simulate(suite, 400, np.random.default_rng(2))
+        assert outcome.suites_with(made.FAIL) <= 8, name
         if name in ("TPOT 0.5 % / 0.3 %", "TPOT 1 % / 0.5 %"):
-            assert found.share(made.INCONCLUSIVE) <= 0.05
+            assert outcome.share(made.INCONCLUSIVE) <= 0.05
 
 
 @pytest.mark.parametrize("strange", [{"run_df": 3}, {"spoilt": 0.05}])
@@ -149,7 +153,7 @@ def test_another_host_raises_no_alarm_unless_hosts_are_ignored(made):
     suite = made.ttft(made.Suite(made.Noise(0.02, 0.005, host=0.05)))
     today, stored = made.draw(suite, 200, np.random.default_rng(4))
     blind = replace(suite, noise=replace(suite.noise, host=0.0))
-    alarms = [(made.judged(one, today, stored).verdicts == made.FAIL).any((1, 2)).sum() for one in (suite, blind)]
+    alarms = [(made.judged(suite, today, stored).verdicts == made.FAIL).any((1, 2)).sum() for suite in (suite, blind)]
     assert alarms[0] <= 5
     assert alarms[1] > 50
 

@@ -19,13 +19,13 @@ def nvml():
 
 
 @pytest.fixture
-def told():
+def statuses():
     return []
 
 
 @pytest.fixture
-def accelerators(nvml, told):
-    return Accelerators(FOUR, VirtualClock(), told.append, 0.2, 256 << 20, 60.0, nvml)
+def accelerators(nvml, statuses):
+    return Accelerators(FOUR, VirtualClock(), statuses.append, 0.2, 256 << 20, 60.0, nvml)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ class Freed(VirtualClock):
             self.gpu.used_bytes = 0
 
 
-def test_memory_that_comes_back_is_waited_for(accelerators, nvml, told):
+def test_memory_that_comes_back_is_waited_for(accelerators, nvml, statuses):
     nvml.gpus[1].used_bytes = 60 << 30
     accelerators.clock = Freed(nvml.gpus[1])
     accelerators.wait_free(FOUR.gpus[:2])
     assert accelerators.clock.now_ns() == 30_000_000_000
-    assert set(told) == {Waiting("GPU 1 has 61,440 MiB in use, by a process that cannot be seen from here")}
+    assert set(statuses) == {Waiting("GPU 1 has 61,440 MiB in use, by a process that cannot be seen from here")}
 
 
 def test_unreleased_gpu_memory_is_an_error_that_names_process(accelerators, nvml):
@@ -158,7 +158,7 @@ def test_a_driver_that_does_not_say_does_not_stop_the_start(accelerators, nvml, 
     accelerators.wait_free(FOUR.gpus[:1])
 
 
-def test_hanging_driver_before_start_is_reported_once(accelerators, nvml, told, monkeypatch):
+def test_hanging_driver_before_start_is_reported_once(accelerators, nvml, statuses, monkeypatch):
     monkeypatch.setattr(accelerators_module, "NVML_TIMEOUT_S", 0.05)
     nvml.answering.clear()
     try:
@@ -170,10 +170,10 @@ def test_hanging_driver_before_start_is_reported_once(accelerators, nvml, told, 
             assert [device.index for device in trace(0).devices] == [0]
     finally:
         nvml.answering.set()
-    assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
+    assert statuses == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
 
 
-def test_hanging_driver_in_failed_run_is_reported(accelerators, nvml, told, monkeypatch):
+def test_hanging_driver_in_failed_run_is_reported(accelerators, nvml, statuses, monkeypatch):
     monkeypatch.setattr(accelerators_module, "JOIN_S", 0.05)
     nvml.answering.clear()
     try:
@@ -184,7 +184,7 @@ def test_hanging_driver_in_failed_run_is_reported(accelerators, nvml, told, monk
         assert trace(0).problem == "NVML did not answer within 0.05 s"
     finally:
         nvml.answering.set()
-    assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
+    assert statuses == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
 
 
 @pytest.mark.parametrize(

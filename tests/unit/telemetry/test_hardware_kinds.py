@@ -114,13 +114,13 @@ def test_the_cpu_is_known_whatever_became_of_the_driver():
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "expected"),
     [("nvmlInit", "nvmlInit failed"), ("nvmlDeviceGetHandleByIndex", "GPU 0: nvmlDeviceGetHandleByIndex failed")],
 )
-def test_a_driver_that_fails_is_named(call, told):
+def test_a_driver_that_fails_is_named(call, expected):
     hardware = detect(Nvml(fails=call))
     assert hardware.gpus == ()
-    assert str(hardware) == f"no GPU (NVML: {told})"
+    assert str(hardware) == f"no GPU (NVML: {expected})"
 
 
 def test_failed_nvml_shutdown_keeps_detected_hardware():

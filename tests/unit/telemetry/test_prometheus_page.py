@@ -58,8 +58,8 @@ ODD = [
 def test_parsed_page_equals_result_of_prometheus_parser(text):
     theirs = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     ours = parse(text).samples
-    assert [(one.name, dict(one.labels), one.value) for one in ours] == [
-        (one.name, one.labels, one.value) for one in theirs if isfinite(one.value)
+    assert [(sample.name, dict(sample.labels), sample.value) for sample in ours] == [
+        (sample.name, sample.labels, sample.value) for sample in theirs if isfinite(sample.value)
     ]
 
 
@@ -92,8 +92,8 @@ def test_restart_shows_in_counter_or_start_time():
     assert restart_of({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 2.0}) is None
     assert restart_of({"a": 1.0}, {}) is None
     assert restart_of({"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 9.0}) == "its counter a fell from 2 to 1"
-    told = restart_of({"a": 1.0, START_TIME: 1764054321.25}, {"a": 5.0, START_TIME: 1764054399.5})
-    assert told == "its start time changed from 1764054321.25 to 1764054399.5"
+    restart_text = restart_of({"a": 1.0, START_TIME: 1764054321.25}, {"a": 5.0, START_TIME: 1764054399.5})
+    assert restart_text == "its start time changed from 1764054321.25 to 1764054399.5"
 
 
 def test_counter_that_falls_and_recovers_is_named_once():

@@ -41,12 +41,12 @@ def test_hidden_gpus_do_not_determine_machine_kind():
 
 @pytest.mark.parametrize(("shown", "count"), [("0,1", 2), ("1", 1)])
 def test_hidden_dead_gpu_is_ignored(shown, count):
-    found = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ={"CUDA_VISIBLE_DEVICES": shown})
-    assert str(found) == f"{count} × NVIDIA H200, driver 580.1"
+    detected = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ={"CUDA_VISIBLE_DEVICES": shown})
+    assert str(detected) == f"{count} × NVIDIA H200, driver 580.1"
 
 
 @pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,2"}])
 def test_a_dead_gpu_that_would_be_used_is_named(environ):
-    found = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ=environ)
-    assert str(found) == "no GPU (NVML: GPU 2: fell off the bus)"
-    assert found.cpu is not None
+    detected = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ=environ)
+    assert str(detected) == "no GPU (NVML: GPU 2: fell off the bus)"
+    assert detected.cpu is not None

@@ -23,7 +23,7 @@ from pytest_llmperf.wire.completions import to_record
 MS = 1_000_000
 
 
-def asked(output_tokens=4, prompt_tokens=8):
+def request_of(output_tokens=4, prompt_tokens=8):
     return Request(0, (1,) * 8, output_tokens, prompt_tokens)
 
 
@@ -32,14 +32,14 @@ def record_of(events, *, request=None, ending=Ending.COMPLETE, end=LAST_CHUNK, *
     reads = [(0, STREAM_HEAD)]
     reads += [((at + 1) * MS, http_chunk(data)) for at, data in enumerate(events)]
     reads.append((reads[-1][0], end))
-    return to_record(request or asked(), make_exchange(reads, ending=ending, **options))
+    return to_record(request or request_of(), make_exchange(reads, ending=ending, **options))
 
 
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize(("usage", "ids"), [(True, False), (False, True), (True, True)])
 def test_complete_stream_gives_record_with_tokens_and_usage(chat, usage, ids):
     shape = StreamShape((1, 3, 2), chat=chat, continuous_usage=usage, token_ids=ids, cached_tokens=5)
-    record = to_record(asked(6), stream_exchange(shape, intended_ns=MS))
+    record = to_record(request_of(6), stream_exchange(shape, intended_ns=MS))
     assert (record.outcome, record.detail) == (Outcome.OK, None)
     assert record.arrivals_ns == (51 * MS, 61 * MS, 71 * MS)
     assert record.chunk_tokens == (1, 3, 2)
@@ -69,7 +69,7 @@ def test_aborted_or_short_sglang_stream_is_a_failed_request():
 
 
 def test_counts_are_missing_where_the_server_does_not_say():
-    record = to_record(asked(6), stream_exchange(StreamShape((1, 3, 2), continuous_usage=False)))
+    record = to_record(request_of(6), stream_exchange(StreamShape((1, 3, 2), continuous_usage=False)))
     assert record.ok
     assert record.chunk_tokens is None
     assert record.output_tokens == 6
@@ -77,7 +77,7 @@ def test_counts_are_missing_where_the_server_does_not_say():
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_empty_text_of_a_real_token_is_content(chat):
-    record = to_record(asked(), stream_exchange(StreamShape(chat=chat, text="")))
+    record = to_record(request_of(), stream_exchange(StreamShape(chat=chat, text="")))
     assert record.ok
     assert len(record.arrivals_ns) == 4
 
@@ -85,7 +85,7 @@ def test_empty_text_of_a_real_token_is_content(chat):
 @pytest.mark.parametrize("chat", [False, True])
 def test_empty_text_without_counts_is_no_content(chat):
     """Any gateway can send such a chunk at once: it proves no token."""
-    record = to_record(asked(), stream_exchange(StreamShape(chat=chat, text="", continuous_usage=False)))
+    record = to_record(request_of(), stream_exchange(StreamShape(chat=chat, text="", continuous_usage=False)))
     assert (record.outcome, record.arrivals_ns) == (Outcome.EMPTY, ())
 
 
@@ -127,7 +127,7 @@ def test_decreasing_usage_is_named_as_cause():
 def test_any_kind_of_chat_content_counts(field):
     choice = {"index": 0, "delta": {field: "hm"}, "finish_reason": "length"}
     shape = StreamShape((1,), continuous_usage=False)
-    record = record_of([event({"choices": [choice]}), shape.usage_event(), DONE], request=asked(1))
+    record = record_of([event({"choices": [choice]}), shape.usage_event(), DONE], request=request_of(1))
     assert record.ok
     assert record.arrivals_ns == (MS,)
 
@@ -135,13 +135,13 @@ def test_any_kind_of_chat_content_counts(field):
 def test_event_has_stamp_of_completing_read():
     message = b"".join(map(http_chunk, StreamShape((1,)).events())) + LAST_CHUNK
     reads = [(1, STREAM_HEAD + message[:20]), (2, message[20:40]), (3, message[40:])]
-    assert to_record(asked(1), make_exchange(reads)).arrivals_ns == (3,)
+    assert to_record(request_of(1), make_exchange(reads)).arrivals_ns == (3,)
 
 
 def test_chunks_that_share_a_read_are_counted():
     first, second, third, fourth, *rest = map(http_chunk, StreamShape().events())
     reads = [(1, STREAM_HEAD), (2, first), (3, second + third), (4, fourth + b"".join(rest) + LAST_CHUNK)]
-    record = to_record(asked(), make_exchange(reads))
+    record = to_record(request_of(), make_exchange(reads))
     assert record.ok
     assert record.arrivals_ns == (2, 3, 3, 4)
     assert record.coalesced_chunks == 1
@@ -192,9 +192,9 @@ def test_complete_stream_without_content_is_empty():
 @pytest.mark.parametrize(
     ("shape", "request_", "words"),
     [
-        (StreamShape((1, 1)), asked(4), "2 output tokens instead of 4"),
-        (StreamShape((1, 1)), asked(1), "2 output tokens instead of 1"),
-        (StreamShape((1,), prompt_tokens=9), asked(1), "9 prompt tokens instead of 8"),
+        (StreamShape((1, 1)), request_of(4), "2 output tokens instead of 4"),
+        (StreamShape((1, 1)), request_of(1), "2 output tokens instead of 1"),
+        (StreamShape((1,), prompt_tokens=9), request_of(1), "9 prompt tokens instead of 8"),
     ],
 )
 def test_wrong_token_count_makes_request_failed(shape, request_, words):
@@ -204,7 +204,7 @@ def test_wrong_token_count_makes_request_failed(shape, request_, words):
 
 
 def test_prompt_of_unknown_length_is_not_checked():
-    assert to_record(asked(1, None), stream_exchange(StreamShape((1,), prompt_tokens=9))).ok
+    assert to_record(request_of(1, None), stream_exchange(StreamShape((1,), prompt_tokens=9))).ok
 
 
 def test_usage_that_contradicts_the_token_ids_is_caught():
@@ -248,10 +248,10 @@ def test_text_that_a_detokenizer_held_back_is_no_contradiction():
 @pytest.mark.parametrize("continuous", [False, True])
 def test_more_text_than_the_tokens_of_the_usage_can_have_is_caught(continuous):
     long = StreamShape(text="x" * 129, continuous_usage=continuous)
-    record = to_record(asked(), stream_exchange(long))
+    record = to_record(request_of(), stream_exchange(long))
     assert record.outcome is Outcome.COUNTS_DISAGREE
     assert "516 characters of text, usage says 4 tokens (of at most 128 characters)" in record.detail
-    assert to_record(asked(), stream_exchange(StreamShape(text="x" * 128, continuous_usage=continuous))).ok
+    assert to_record(request_of(), stream_exchange(StreamShape(text="x" * 128, continuous_usage=continuous))).ok
 
 
 def test_events_after_done_are_caught():
@@ -262,7 +262,7 @@ def test_events_after_done_are_caught():
 
 @pytest.mark.parametrize(("model", "names"), [("m", ("m",)), (None, ()), ("", ())])
 def test_names_of_models_are_kept_once(model, names):
-    assert to_record(asked(), stream_exchange(StreamShape(model=model))).models == names
+    assert to_record(request_of(), stream_exchange(StreamShape(model=model))).models == names
 
 
 def test_name_of_a_model_in_one_chunk_is_seen():
@@ -339,20 +339,20 @@ def test_usage_that_counts_down_is_malformed():
 def test_other_http_status_makes_request_failed_with_reason(status, headers, words):
     body = b"" if status == 204 else b"{}"
     reads = [(1, step.data) for step in plain(status, body, **headers)]
-    record = to_record(asked(), make_exchange(reads))
+    record = to_record(request_of(), make_exchange(reads))
     assert record.outcome is Outcome.HTTP_STATUS
     assert words in record.detail
 
 
 def test_json_where_a_stream_was_asked_for_is_malformed():
     reads = [(1, step.data) for step in plain(200, b'{"choices":[]}')]
-    record = to_record(asked(), make_exchange(reads))
+    record = to_record(request_of(), make_exchange(reads))
     assert record.outcome is Outcome.MALFORMED
     assert "no server-sent event" in record.detail
 
 
 def test_other_protocols_are_malformed():
-    record = to_record(asked(), make_exchange([(1, b"SSH-2.0-x\r\n")], ending=Ending.CLOSED_EARLY))
+    record = to_record(request_of(), make_exchange([(1, b"SSH-2.0-x\r\n")], ending=Ending.CLOSED_EARLY))
     assert record.outcome is Outcome.MALFORMED
     assert "SSH-2.0" in record.detail
 
@@ -371,14 +371,14 @@ def test_other_protocols_are_malformed():
     (Ending.TOO_LARGE, Outcome.MALFORMED),
 ])  # fmt: skip
 def test_each_ending_of_exchange_has_expected_outcome(ending, outcome):
-    record = to_record(asked(), make_exchange([], ending=ending, error="why"))
+    record = to_record(request_of(), make_exchange([], ending=ending, error="why"))
     assert record.outcome is outcome
     assert record.detail.startswith(f"{ending.value}: why")
 
 
 def test_every_ending_is_mapped():
     for ending in Ending:
-        assert not to_record(asked(), make_exchange([], ending=ending)).ok
+        assert not to_record(request_of(), make_exchange([], ending=ending)).ok
 
 
 def test_partial_answer_keeps_arrivals():
@@ -416,8 +416,8 @@ def test_scripted_event_has_fields_of_vllm_event():
 
 def test_stream_of_far_more_chunks_than_tokens_is_read_no_further():
     request = Request(0, (1, 2, 3), 4, 3)
-    endless = STREAM_HEAD + http_chunk(event({"choices": [{"text": "a"}]}) * 50_000)
-    record = to_record(request, make_exchange([(5, endless)]))
+    unending = STREAM_HEAD + http_chunk(event({"choices": [{"text": "a"}]}) * 50_000)
+    record = to_record(request, make_exchange([(5, unending)]))
     assert record.outcome is Outcome.MALFORMED
     assert "more than 1008 content chunks" in record.detail
     assert len(record.arrivals_ns) == 1009

@@ -96,7 +96,7 @@ def test_anonymised_trace_keeps_lengths_and_times_without_contents(folder, name)
 
 def test_anonymised_trace_keeps_shared_blocks_under_other_ids(folder):
     anonymise(str(folder / "mooncake.jsonl"), folder / "out.jsonl")
-    before = [b for line in read_lines(str(folder / "mooncake.jsonl")) for b in line.blocks]
+    original_blocks = [b for line in read_lines(str(folder / "mooncake.jsonl")) for b in line.blocks]
     after = [b for line in read_lines(str(folder / "out.jsonl")) for b in line.blocks]
-    assert [before.index(block) for block in before] == [after.index(block) for block in after]
-    assert not set(before) & set(after)
+    assert [original_blocks.index(block) for block in original_blocks] == [after.index(block) for block in after]
+    assert not set(original_blocks) & set(after)

@@ -137,9 +137,9 @@ class TestSharedPrefix:
         assert len({r.prompt[96:] for r in SHARED.requests()}) == 12
 
     def test_expected_hit_rate_counts_whole_cached_blocks(self):
-        one = shared_prefix(prefix=100, suffix=28, output=1, arrivals=closed(1), requests=10)
-        assert one.expected_hit_rate(16) == pytest.approx(9 * 96 / 1280)
-        assert one.expected_hit_rate(128) == 0.0
+        workload = shared_prefix(prefix=100, suffix=28, output=1, arrivals=closed(1), requests=10)
+        assert workload.expected_hit_rate(16) == pytest.approx(9 * 96 / 1280)
+        assert workload.expected_hit_rate(128) == 0.0
         two = shared_prefix(prefix=96, suffix=32, output=1, groups=2, arrivals=closed(1), requests=10)
         assert two.expected_hit_rate(16) == pytest.approx(8 * 96 / 1280)
 
@@ -255,11 +255,11 @@ def test_defaults_are_left_out_of_the_text():
 
 def shared_lengths(prompts):
     """How many tokens each two prompts share at their beginning."""
-    def shared(one, other):
-        return next((at for at, two in enumerate(zip(one, other, strict=False)) if len(set(two)) > 1),
-                    min(len(one), len(other)))
+    def shared(first, other):
+        return next((at for at, two in enumerate(zip(first, other, strict=False)) if len(set(two)) > 1),
+                    min(len(first), len(other)))
 
-    return [shared(one, other) for one, other in combinations(prompts, 2)]
+    return [shared(item, other) for item, other in combinations(prompts, 2)]
 
 
 def test_relabelled_requests_share_as_much_and_repeat_no_token_sequence():

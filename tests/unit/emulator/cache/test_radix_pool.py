@@ -81,21 +81,21 @@ def test_computed_prompt_is_shared_during_sequence() -> None:
 def test_two_that_computed_the_same_keep_one_copy() -> None:
     cache = RadixCache(10)
     pair = [sequence((1, 2, 3, 4)), sequence((1, 2, 3, 4))]
-    for one in pair:
-        cache.hold(one)
-        assert cache.allocate(one, 4)
+    for member in pair:
+        cache.hold(member)
+        assert cache.allocate(member, 4)
     assert cache.empty == 2
-    for one in pair:
-        cache.keep(one, 4)
+    for member in pair:
+        cache.keep(member, 4)
     assert cache.empty == 6
 
 
 def test_retracted_sequence_leaves_no_blocks() -> None:
     cache = RadixCache(10)
-    one = sequence((1, 2, 3, 4))
-    cache.hold(one)
-    assert cache.allocate(one, 4)
-    cache.release(one)
+    seq = sequence((1, 2, 3, 4))
+    cache.hold(seq)
+    assert cache.allocate(seq, 4)
+    cache.release(seq)
     assert cache.empty == 10
 
 
@@ -114,18 +114,18 @@ def test_tokens_in_use_are_never_evicted() -> None:
 
 def test_usage_includes_held_but_not_cached_tokens() -> None:
     cache = RadixCache(10)
-    one = sequence((1, 2, 3, 4))
-    cache.hold(one)
-    assert cache.allocate(one, 4)
+    seq = sequence((1, 2, 3, 4))
+    cache.hold(seq)
+    assert cache.allocate(seq, 4)
     assert cache.usage == 0.4
-    cache.release(one, 4)
+    cache.release(seq, 4)
     assert (cache.usage, cache.tree.size) == (0.0, 4)
 
 
 def test_cache_reset_is_refused_while_sequence_runs() -> None:
     cache = RadixCache(10)
-    one = sequence((1, 2, 3, 4))
-    cache.hold(one)
+    seq = sequence((1, 2, 3, 4))
+    cache.hold(seq)
     assert not cache.reset()
-    cache.release(one)
+    cache.release(seq)
     assert cache.reset()

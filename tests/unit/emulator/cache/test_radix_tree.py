@@ -25,22 +25,22 @@ class PrefixDictionary:
         self.clock += 1
         cached = {prefix[:n] for prefix in self.used for n in range(0, len(prefix) + 1, self.page)}
         tokens = self.whole(tokens)
-        found = max((tokens[:n] for n in range(len(tokens) + 1) if tokens[:n] in cached), key=len, default=())
-        if found and found not in self.used:
-            below = min((p for p in self.used if p[: len(found)] == found), key=len)
+        longest = max((tokens[:n] for n in range(len(tokens) + 1) if tokens[:n] in cached), key=len, default=())
+        if longest and longest not in self.used:
+            below = min((p for p in self.used if p[: len(longest)] == longest), key=len)
             self.used[below] = self.clock
-            self.used[found] = self.clock
+            self.used[longest] = self.clock
         for prefix in self.used:
-            if prefix == found[: len(prefix)]:
+            if prefix == longest[: len(prefix)]:
                 self.used[prefix] = self.clock
-        return found
+        return longest
 
     def insert(self, tokens: Tokens) -> Tokens:
-        found = self.match(tokens)
-        if found != self.whole(tokens):
+        longest = self.match(tokens)
+        if longest != self.whole(tokens):
             self.clock += 1
             self.used[self.whole(tokens)] = self.clock
-        return found
+        return longest
 
     def evict(self, tokens: int) -> int:
         gone = 0
@@ -79,12 +79,12 @@ def test_radix_tree_matches_dictionary_of_prefixes(page: int, operations: list[t
                 assert tree.insert(argument)[0] == len(model.insert(argument))
             else:
                 matched, node = tree.match(argument)
-                found = model.match(argument)
-                assert matched == len(found)
+                longest = model.match(argument)
+                assert matched == len(longest)
                 if name == "lock":
                     tree.lock(node)
                     locks.append(node)
-                    model.locked.append(found)
+                    model.locked.append(longest)
         elif name == "evict":
             assert tree.evict(argument) == model.evict(argument)
         elif locks:

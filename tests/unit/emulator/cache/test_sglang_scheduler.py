@@ -98,8 +98,8 @@ def test_without_chunks_a_prompt_is_whole_and_above_the_prefill_limit_alone() ->
 def test_without_chunks_a_second_prompt_must_fit_whole() -> None:
     engine = scheduler(chunked_prefill=False, max_prefill_tokens=100)
     first, second, third = sequence(40), sequence(60), sequence(39)
-    for one in (first, second, third):
-        engine.add(one)
+    for member in (first, second, third):
+        engine.add(member)
     assert step(engine) == [(first, 40)]
     assert step(engine) == [(second, 60), (third, 39)]
 
@@ -107,8 +107,8 @@ def test_without_chunks_a_second_prompt_must_fit_whole() -> None:
 def test_max_running_requests_limits_batch_size() -> None:
     engine = scheduler(max_num_seqs=2)
     three = [sequence(5) for _ in range(3)]
-    for one in three:
-        engine.add(one)
+    for member in three:
+        engine.add(member)
     assert max(len(batch) for batch in drain(engine)) == 2
     assert all(sequence.end == "length" for sequence in three)
 
@@ -126,8 +126,8 @@ def test_admission_reserves_max_tokens() -> None:
 def test_reserved_output_tokens_are_limited() -> None:
     engine = scheduler(num_blocks=9_000, max_num_batched_tokens=8192)
     pair = [sequence(100, max_tokens=5_000), sequence(100, max_tokens=5_000)]
-    for one in pair:
-        engine.add(one)
+    for member in pair:
+        engine.add(member)
     assert len(step(engine)) == 2
 
 
@@ -215,8 +215,8 @@ def test_finishing_sequences_make_room_for_admission() -> None:
     """Two that generate 20 tokens give back 30 each before the third needs them."""
     def admitted(blocks: int, together: bool) -> bool:
         engine = scheduler(num_blocks=blocks, prefix_caching=False)
-        for one in (sequence(10, max_tokens=20), sequence(10, max_tokens=20)):
-            engine.add(one)
+        for member in (sequence(10, max_tokens=20), sequence(10, max_tokens=20)):
+            engine.add(member)
         if not together:
             step(engine)
         engine.add(third := sequence(10, max_tokens=78))
@@ -238,9 +238,9 @@ def test_pool_without_radix_tree_causes_no_retraction() -> None:
 
 def test_retraction_sets_new_token_ratio_to_used_share_plus_20_tokens() -> None:
     ratio = NewTokenRatio()
-    one = sequence(5, max_tokens=100)
-    one.generated = 10
-    ratio.after_retraction([one])
+    seq = sequence(5, max_tokens=100)
+    seq.generated = 10
+    ratio.after_retraction([seq])
     assert ratio.current == pytest.approx(30 / 101)
 
 
@@ -268,7 +268,7 @@ def test_the_token_in_flight_of_a_retracted_sequence_is_dropped() -> None:
         tokens, _ = engine.complete(batch, 0)
         if engine.counters.preemptions:
             assert any(row[0] is young for row in batch.rows)
-            assert [one for one, _ in tokens] == [old]
+            assert [seq for seq, _ in tokens] == [old]
             assert (young.generated, young.expected, young.stale) == (generated, 0, False)
             return
     pytest.fail("nothing was retracted")
@@ -286,8 +286,8 @@ def test_prompt_is_shared_immediately_after_computation() -> None:
 def test_finished_sequence_lets_waiting_sequence_start() -> None:
     engine = scheduler(max_num_seqs=2)
     first, second, third = sequence(5, max_tokens=3), sequence(5, max_tokens=30), sequence(5)
-    for one in (first, second, third):
-        engine.add(one)
+    for member in (first, second, third):
+        engine.add(member)
     assert [len(step(engine)) for _ in range(3)] == [2, 2, 2]
     assert first.end == "length"
     assert step(engine) == [(third, 5)]
@@ -310,8 +310,8 @@ def test_lpm_policy_sorts_queue_by_cached_prefix() -> None:
     engine.add(sequence(cached, max_tokens=1))
     drain(engine)
     cold, first, second = sequence(60), sequence((*cached, *range(1000, 1100))), sequence((*cached, *range(2000, 2060)))
-    for one in (cold, first, second):
-        engine.add(one)
+    for member in (cold, first, second):
+        engine.add(member)
     assert step(engine) == [(first, 100)]
     assert engine.waiting == [second, cold]
 
@@ -331,9 +331,9 @@ def test_lpm_policy_defers_prompt_that_will_share_prefix_with_earlier_prompt() -
 def test_lpm_policy_without_radix_tree_is_first_come_first_served() -> None:
     engine = scheduler(policy="lpm", prefix_caching=False)
     for _ in range(2):
-        one = sequence(tuple(range(50)), max_tokens=1)
-        engine.add(one)
-        assert step(engine) == [(one, 50)]
+        seq = sequence(tuple(range(50)), max_tokens=1)
+        engine.add(seq)
+        assert step(engine) == [(seq, 50)]
     assert engine.counters.prefix_cache_queries == 0
 
 
@@ -364,14 +364,14 @@ def test_hits_are_counted_once_and_to_the_token() -> None:
 
 def test_accepted_drafts_are_added_in_same_step() -> None:
     engine = scheduler(speculation=Speculation(3, (1.0, 1.0, 0.0)))
-    one = sequence(10, max_tokens=8)
-    engine.add(one)
+    seq = sequence(10, max_tokens=8)
+    engine.add(seq)
     for expected in (10, 13, 16):
         step(engine)
-        assert (one.computed, one.length) == (expected, expected + 1)
+        assert (seq.computed, seq.length) == (expected, expected + 1)
     assert [rows[0][1] for rows in drain(engine)] == [4]
     assert engine.counters.spec_accepted_per_position == [3, 3, 0]
-    assert one.generated == 8
+    assert seq.generated == 8
     assert engine.cache.free == 10_000
 
 
@@ -412,7 +412,7 @@ def test_every_sequence_finishes_once_and_no_token_is_lost(
     )
     cache = engine.cache
     pending = sorted(((at, sequence(prompt, new)) for prompt, new, at in requests), key=lambda pair: pair[0])
-    everyone = [one for _, one in pending]
+    everyone = [first for _, first in pending]
     given_out = dict.fromkeys(everyone, 0)
     ended: list[Sequence] = []
     coming = None
@@ -431,8 +431,8 @@ def test_every_sequence_finishes_once_and_no_token_is_lost(
         prefill = [row for row in batch.rows if row[1] > 1 or row[0].generated == 0]
         assert chunk is None or sum(row[1] for row in prefill) <= chunk
         tokens, finished = engine.complete(batch, 0)
-        for one, count in tokens:
-            given_out[one] += count
+        for served, count in tokens:
+            given_out[served] += count
         ended += finished
         assert cache.empty + cache.tree.size + cache.owned == cache.capacity
         assert len(engine.running) <= 8 + mixed

@@ -51,10 +51,10 @@ def test_whole_chunks_are_found_and_a_token_is_left_to_compute() -> None:
 def test_only_vllm_beside_a_server_computes_a_preempted_prompt_again(vllm_server: bool) -> None:
     store = Tiers((Tier("cpu", 100 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK),), TOKEN_BYTES, vllm_server=vllm_server)
     prefill(store, span(0, 12))
-    one = sequence(span(0, 14))
-    assert store.matched(one, 0, 0) == 12
-    one.preemptions = 1
-    assert store.matched(one, 0, 0) == (0 if vllm_server else 12)
+    seq = sequence(span(0, 14))
+    assert store.matched(seq, 0, 0) == 12
+    seq.preemptions = 1
+    assert store.matched(seq, 0, 0) == (0 if vllm_server else 12)
 
 
 def test_stored_chunk_is_found_from_end_of_computing_step() -> None:
@@ -73,39 +73,39 @@ def test_less_than_a_chunk_is_never_kept() -> None:
 
 def test_generated_tokens_are_not_kept() -> None:
     store = tiers()
-    one = sequence(span(0, 6), generated=10)
-    store.store_s(one, 0, 16, DONE)
+    seq = sequence(span(0, 6), generated=10)
+    store.store_s(seq, 0, 16, DONE)
     assert store.stored_tokens == 4
 
 
 def test_loads_of_whole_chunks_happen_in_sequence_with_tier_latency() -> None:
     store = tiers()
     prefill(store, span(0, 16))
-    one = sequence(span(0, 17))
-    assert store.load(one, 0, 16, 0) == 4_500_000
-    assert store.load(one, 6, 10, 0) == 4_000_000 + 3_000_000 + 500_000
-    assert store.load(one, 0, 4, 10_000_000) == 11_500_000
+    seq = sequence(span(0, 17))
+    assert store.load(seq, 0, 16, 0) == 4_500_000
+    assert store.load(seq, 6, 10, 0) == 4_000_000 + 3_000_000 + 500_000
+    assert store.load(seq, 0, 4, 10_000_000) == 11_500_000
 
 
 def test_chunk_is_loaded_from_fastest_tier_and_copied_to_faster_tiers() -> None:
     store = tiers(disk_chunks=100)
     prefill(store, span(0, 8))
     store.clear("cpu")
-    one = sequence(span(0, 9))
-    assert store.load(one, 0, 8, 0) == 21_000_000
-    assert store.load(one, 0, 8, 50_000_000) == 52_500_000
+    seq = sequence(span(0, 9))
+    assert store.load(seq, 0, 8, 0) == 21_000_000
+    assert store.load(seq, 0, 8, 50_000_000) == 52_500_000
 
 
 def test_lookup_hit_is_counted_once_per_sequence() -> None:
     store = tiers()
     prefill(store, span(0, 12))
     assert (store.looked_up_tokens, store.hits) == (0, {"cpu": 0})
-    one = sequence((*span(0, 8), *span(50, 10)))
+    seq = sequence((*span(0, 8), *span(50, 10)))
     for _ in range(2):
-        assert store.matched(one, 8, 0) == 0
+        assert store.matched(seq, 8, 0) == 0
         assert (store.looked_up_tokens, store.hits) == (16, {"cpu": 8})
-    one.preemptions = 1
-    store.load(one, 0, store.matched(one, 0, 0), 0)
+    seq.preemptions = 1
+    store.load(seq, 0, store.matched(seq, 0, 0), 0)
     assert store.hits == {"cpu": 8}
 
 
@@ -120,19 +120,19 @@ def test_lower_tier_counts_only_tokens_missing_in_upper_tiers() -> None:
 
 def test_each_stored_chunk_takes_time_once() -> None:
     store = tiers(disk_chunks=100)
-    one = sequence(span(0, 20))
-    assert store.store_s(one, 0, 3, DONE) == 0
-    assert store.store_s(one, 3, 9, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
-    assert store.store_s(one, 9, 20, DONE) == pytest.approx(3 * CHUNK_BYTES / 40e3)
+    seq = sequence(span(0, 20))
+    assert store.store_s(seq, 0, 3, DONE) == 0
+    assert store.store_s(seq, 3, 9, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
+    assert store.store_s(seq, 9, 20, DONE) == pytest.approx(3 * CHUNK_BYTES / 40e3)
     assert store.store_s(sequence(span(0, 20)), 0, 20, DONE) == 0
     assert store.stored_tokens == 20
 
 
 def test_dropped_chunk_is_not_stored_again_by_same_sequence() -> None:
     store = tiers(cpu_chunks=1)
-    one = sequence(span(0, 12))
-    assert store.store_s(one, 0, 8, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
-    assert store.store_s(one, 8, 12, DONE) == pytest.approx(CHUNK_BYTES / 40e3)
+    seq = sequence(span(0, 12))
+    assert store.store_s(seq, 0, 8, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
+    assert store.store_s(seq, 8, 12, DONE) == pytest.approx(CHUNK_BYTES / 40e3)
 
 
 def test_least_recently_used_chunk_is_evicted_from_end_of_prompt() -> None:
@@ -201,20 +201,20 @@ def test_stored_bytes_stay_within_capacity_and_matched_chunks_load(
     store = tiers(cpu, disk)
     now = 0
     for prompt in prompts:
-        one = sequence(prompt)
-        own = min(local, len(prompt) - 1)
-        found = store.matched(one, own, now)
-        assert own + found < len(prompt)
-        if found:
-            ready = store.load(one, own, found, now)
+        seq = sequence(prompt)
+        local_tokens = min(local, len(prompt) - 1)
+        matched = store.matched(seq, local_tokens, now)
+        assert local_tokens + matched < len(prompt)
+        if matched:
+            ready = store.load(seq, local_tokens, matched, now)
             assert ready > now
             now = ready
-        store.store_s(one, own + found, len(prompt), DONE)
-        store.forget(one)
+        store.store_s(seq, local_tokens + matched, len(prompt), DONE)
+        store.forget(seq)
         for level in store.stores:
             assert level.used_bytes <= level.tier.capacity_bytes
     assert not store._keys
-    assert not store._kept
+    assert not store._stored_chunks
 
 
 def test_tier_may_have_different_store_and_load_bandwidth() -> None:

@@ -191,15 +191,17 @@ def test_independent_engines_need_few_fast_forward_steps() -> None:
 
 def test_two_engines_compute_side_by_side() -> None:
     requests = [(prompt(i, 500), 20, 0.0) for i in range(8)]
-    one, two = (replay(deployment(data_parallel=n), plan(*requests)) for n in (1, 2))
-    assert max(a.ended_ns or 0 for a in two) < 0.7 * max(a.ended_ns or 0 for a in one)
+    first, two = (replay(deployment(data_parallel=n), plan(*requests)) for n in (1, 2))
+    assert max(a.ended_ns or 0 for a in two) < 0.7 * max(a.ended_ns or 0 for a in first)
 
 
 def test_sglang_controller_uses_round_robin() -> None:
     """Its cache-aware router is another program."""
     plans = plan(*[(prompt(0, 64), 4, 40.0 * number) for number in range(8)])
-    own, named = (replay(deployment(SGLANG, data_parallel=2, **how), plans) for how in ({}, {"router": "round-robin"}))
-    assert own == named
+    default, named = (
+        replay(deployment(SGLANG, data_parallel=2, **how), plans) for how in ({}, {"router": "round-robin"})
+    )
+    assert default == named
 
 
 def hit_rate(router: str, seed: int, engines: int = 4, groups: int = 9) -> float:
@@ -278,8 +280,8 @@ def test_an_aborted_request_gives_everything_back(engine: EngineConfig, kind: st
     for steps in range(12):
         server = deployment(engine, **KINDS[kind])
         pair = [Sequence(i, prompt(i, 900), 20, 0) for i in range(2)]
-        for one in pair:
-            server.submit(one, 0)
+        for member in pair:
+            server.submit(member, 0)
         for _ in range(steps):
             server.advance(None, fast_forwarding=False)
         server.abort(pair[0])
@@ -385,11 +387,11 @@ def test_replicas_share_lmcache_server_but_load_in_parallel() -> None:
         assert not beside or max(ttft_ms(answer) for answer in answers) < 1.1 * loading_ms
 
 
-@pytest.mark.parametrize(("engine", "own"), [(CONFIG, False), (CONFIG, True), (SGLANG, False), (SGLANG, True)])
-def test_vllm_takes_last_token_of_whole_chunks_from_lmcache_server(engine: EngineConfig, own: bool) -> None:
+@pytest.mark.parametrize(("engine", "engine_owned"), [(CONFIG, False), (CONFIG, True), (SGLANG, False), (SGLANG, True)])
+def test_vllm_takes_last_token_of_whole_chunks_from_lmcache_server(engine: EngineConfig, engine_owned: bool) -> None:
     tokens = prompt(0, 2048)
     for beside in (True, False):
-        server = deployment(engine, tiers=(Tier("cpu", 10**9, 1e10, 0.0, server=beside),), prefix_caching=own)
+        server = deployment(engine, tiers=(Tier("cpu", 10**9, 1e10, 0.0, server=beside),), prefix_caching=engine_owned)
         replay(server, plan((tokens, 4, 0.0)))
         assert server.reset_prefix_cache()
         (answer,) = replay(server, plan((tokens, 4, 0.0)))
@@ -401,13 +403,13 @@ def test_vllm_takes_last_token_of_whole_chunks_from_lmcache_server(engine: Engin
 
 def test_cache_reset_empties_only_tiers_owned_by_engine() -> None:
     tokens = prompt(0, 2048)
-    for own in (True, False):
-        server = deployment(tiers=(Tier("cpu", 10**10, 1e9, 0.0, own=own),))
+    for engine_owned in (True, False):
+        server = deployment(tiers=(Tier("cpu", 10**10, 1e9, 0.0, owned=engine_owned),))
         replay(server, plan((tokens, 1, 0.0)))
         assert server.reset_prefix_cache()
         server.clear_own_tiers()
         replay(server, plan((tokens, 1, 0.0)))
-        assert server.tier_hits == {"cpu": 0 if own else 2048}
+        assert server.tier_hits == {"cpu": 0 if engine_owned else 2048}
 
 
 def test_clearing_unknown_tier_is_refused() -> None:
@@ -423,8 +425,8 @@ def test_replica_finds_only_finished_chunks_of_other_replica(
     cpu = Tier("cpu", 10**12, 1e12, 0.0, server=True)
     server = deployment(engine, tiers=(cpu,), data_parallel=3, router="round-robin", max_num_batched_tokens=4096,
                         async_scheduling=ahead)
-    one = prompt(0, 2049)
-    first, early, late = replay(server, plan((one, 1, 0), (one, 1, 5), (one, 1, 600)))
+    seq = prompt(0, 2049)
+    first, early, late = replay(server, plan((seq, 1, 0), (seq, 1, 5), (seq, 1, 600)))
     assert [first.cached_tokens, early.cached_tokens] == [0, 0]
     assert ttft_ms(first) == pytest.approx(ttft_ms(early), abs=0.1)
     assert late.cached_tokens == 2048

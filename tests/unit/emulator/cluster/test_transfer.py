@@ -30,17 +30,17 @@ def test_transfer_link_never_exceeds_bandwidth(sends: list[tuple[int, int]], rat
 
 def test_transferred_kv_cache_is_available_once_after_offer() -> None:
     handed = TransferredKv(TransferLink(Link(1e6, 0.0)), 10.0)
-    one = Sequence(0, tuple(range(101)), 4, 0)
-    assert handed.matched(one, 0, 0) == 0
-    handed.offer(one)
-    assert (handed.matched(one, 0, 0), handed.matched(one, 96, 0)) == (100, 4)
-    assert handed.load(one, 1, 99, 0) == 1_000_000
-    assert handed.matched(one, 0, 0) == 0
+    seq = Sequence(0, tuple(range(101)), 4, 0)
+    assert handed.matched(seq, 0, 0) == 0
+    handed.offer(seq)
+    assert (handed.matched(seq, 0, 0), handed.matched(seq, 96, 0)) == (100, 4)
+    assert handed.load(seq, 1, 99, 0) == 1_000_000
+    assert handed.matched(seq, 0, 0) == 0
 
 
 def test_a_forgotten_sequence_is_not_offered() -> None:
     handed = TransferredKv(TransferLink(Link(1e6, 0.0)), 10.0)
-    one = Sequence(0, (1, 2, 3), 4, 0)
-    handed.offer(one)
-    handed.forget(one)
-    assert handed.matched(one, 0, 0) == 0
+    seq = Sequence(0, (1, 2, 3), 4, 0)
+    handed.offer(seq)
+    handed.forget(seq)
+    assert handed.matched(seq, 0, 0) == 0

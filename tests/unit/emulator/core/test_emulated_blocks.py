@@ -13,13 +13,13 @@ def sequence(*tokens: int, generated: int = 0, salt: str = "") -> Sequence:
     return Sequence(0, tokens, 10, 0, salt=salt, generated=generated)
 
 
-def hold(pool: BlockPool, one: Sequence, full: int | None = None) -> Sequence:
+def hold(pool: BlockPool, first: Sequence, full: int | None = None) -> Sequence:
     """Admits it with all its tokens computed."""
-    hits = pool.found(one)
-    pool.share(one, hits)
-    pool.take(one, -(-one.length // pool.block_size) - len(hits))
-    pool.keep(one, one.length // pool.block_size if full is None else full)
-    return one
+    hits = pool.cached_blocks(first)
+    pool.share(first, hits)
+    pool.take(first, -(-first.length // pool.block_size) - len(hits))
+    pool.keep(first, first.length // pool.block_size if full is None else full)
+    return first
 
 
 def test_one_block_is_never_given_out():
@@ -68,24 +68,24 @@ def test_generated_blocks_are_found_by_the_next_turn():
 
 def test_disabled_prefix_caching_finds_and_hashes_no_block():
     pool = BlockPool(20, 4, False)
-    one = hold(pool, sequence(*range(8)))
-    pool.release(one)
+    seq = hold(pool, sequence(*range(8)))
+    pool.release(seq)
     assert pool.lookup(sequence(*range(9))) == 0
-    assert one.hashes == []
+    assert seq.hashes == []
 
 
 def test_only_first_block_of_unique_prompt_is_hashed():
     pool = BlockPool(20, 4, True)
-    one = hold(pool, sequence(*range(16)))
-    assert len(one.hashes) == 1
+    seq = hold(pool, sequence(*range(16)))
+    assert len(seq.hashes) == 1
     assert pool.lookup(sequence(*range(17))) == 16
-    assert len(one.hashes) == 4
+    assert len(seq.hashes) == 4
 
 
 def test_empty_blocks_are_reused_before_cached_blocks_and_tails_before_heads():
     pool = BlockPool(8, 4, True)  # seven blocks
-    one, two = hold(pool, sequence(*range(8))), hold(pool, sequence(*range(100, 111)))
-    pool.release(one)
+    first, two = hold(pool, sequence(*range(8))), hold(pool, sequence(*range(100, 111)))
+    pool.release(first)
     pool.release(two)
     hold(pool, sequence(*range(200, 212)))  # two empty ones were left and one of two's was not full
     assert pool.lookup(sequence(*range(9))) == 8
@@ -113,10 +113,10 @@ def test_a_block_that_was_hit_is_the_last_to_go_again():
 
 def test_a_shared_block_is_held_until_the_last_holder_leaves():
     pool = BlockPool(10, 4, True)
-    one = hold(pool, sequence(*range(8)))
+    seq = hold(pool, sequence(*range(8)))
     two, three = (hold(pool, sequence(*range(9))) for _ in range(2))
     assert pool.free == 9 - 2 - 2
-    pool.release(one)
+    pool.release(seq)
     pool.release(three)
     assert pool.free == 9 - 3
     pool.release(two)
@@ -125,23 +125,23 @@ def test_a_shared_block_is_held_until_the_last_holder_leaves():
 
 def test_older_of_two_equal_blocks_is_found_first():
     pool = BlockPool(10, 4, True)
-    one, two = sequence(*range(5)), sequence(*range(5))
-    for each in (one, two):
+    first, two = sequence(*range(5)), sequence(*range(5))
+    for each in (first, two):
         pool.take(each, 2)
         pool.keep(each, 1)
-    assert pool.found(sequence(*range(5))) == one.blocks[:1]
-    kept = two.blocks[0]
-    pool.release(one)
+    assert pool.cached_blocks(sequence(*range(5))) == first.blocks[:1]
+    older_block = two.blocks[0]
+    pool.release(first)
     hold(pool, sequence(*range(50, 50 + 28)))  # takes all that is free
-    assert pool.found(sequence(*range(5))) == [kept]
+    assert pool.cached_blocks(sequence(*range(5))) == [older_block]
 
 
 def test_reset_needs_all_blocks_back():
     pool = BlockPool(10, 4, True)
-    one = hold(pool, sequence(*range(9)))
+    seq = hold(pool, sequence(*range(9)))
     assert not pool.reset()
     assert pool.lookup(sequence(*range(9))) == 8
-    pool.release(one)
+    pool.release(seq)
     assert pool.reset()
     assert pool.lookup(sequence(*range(9))) == 0
     assert pool.free == 9
@@ -169,14 +169,14 @@ class Reference:
     def find(self, tokens: tuple[int, ...]) -> list[list[object]]:
         hits = []
         for end in range(self.size, len(tokens), self.size):
-            same = [b for b in self.known if b[0] == tokens[:end]]
+            same = [b for b in self.registered if b[0] == tokens[:end]]
             if not same:
                 break
             hits.append(min(same, key=lambda b: b[1]))
         return hits
 
     @property
-    def known(self) -> list[list[object]]:
+    def registered(self) -> list[list[object]]:
         held = (block for blocks in self.held.values() for block in blocks)
         return list({id(block): block for block in [*self.queue, *held] if block[0] is not None}.values())
 
@@ -231,11 +231,11 @@ def test_block_pool_matches_single_queue_reference(actions, usable):
             _, text, length, fork = action
             tokens = tuple(text if position < fork else 50 + text for position in range(length))
             hits = reference.admit(time, tokens, time)
-            one = sequence(*tokens)
-            found = pool.found(one)
+            seq = sequence(*tokens)
+            blocks = pool.cached_blocks(seq)
             if hits is None:
-                assert -(-length // 4) - len(found) > pool.free - pool.idle_among(found)
+                assert -(-length // 4) - len(blocks) > pool.free - pool.idle_among(blocks)
                 continue
-            assert len(found) == hits
-            held[time] = hold(pool, one)
+            assert len(blocks) == hits
+            held[time] = hold(pool, seq)
         assert pool.free == len(reference.queue)

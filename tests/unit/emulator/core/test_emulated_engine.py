@@ -70,8 +70,8 @@ def books_balance(engine: Engine) -> None:
     assert pool.free + len(holders) + len(pool.leaked) == pool.usable
     assert sorted([*holders, *pool._empty, *idle]) == list(range(1, pool.usable + 1))
     assert {block: count - 1 for block, count in holders.items() if count > 1} == pool._further
-    known = [*pool._block.values(), *(block for twins in pool._twins.values() for block in twins)]
-    assert sorted(known) == sorted(pool._hash)
+    registered = [*pool._block.values(), *(block for twins in pool._twins.values() for block in twins)]
+    assert sorted(registered) == sorted(pool._hash)
     assert {*pool._idle} <= pool._hash.keys()
     assert not {*alone} & pool._hash.keys()
     assert all(not s.blocks and not s.computed for s in scheduler.waiting)
@@ -189,8 +189,8 @@ def test_fast_forward_stops_at_arrival(lab):
     engine = lab.engine()
     engine.add(lab.sequence(1, 8, 50), 0)
     first = engine.step(0)
-    leap = engine.fast_forward(first.ended_ns, first.ended_ns + 3_000_000)
-    assert leap.ends_ns[-2] < first.ended_ns + 3_000_000 <= leap.ends_ns[-1]
+    skipped_ns = engine.fast_forward(first.ended_ns, first.ended_ns + 3_000_000)
+    assert skipped_ns.ends_ns[-2] < first.ended_ns + 3_000_000 <= skipped_ns.ends_ns[-1]
 
 
 def test_asynchronous_scheduling_lets_an_arrival_wait_for_one_more_step(lab):
@@ -249,15 +249,15 @@ def test_last_block_of_finished_sequence_is_kept_after_blocks_of_others(lab, lea
     while first.end is None:
         done = (engine.fast_forward(now_ns, None) if leaping else None) or engine.step(now_ns)
         now_ns = done.ended_ns
-    assert engine.scheduler.pool.found(lab.sequence(3, second.tokens(0, 13), 1))[2] == second.blocks[2]
+    assert engine.scheduler.pool.cached_blocks(lab.sequence(3, second.tokens(0, 13), 1))[2] == second.blocks[2]
 
 
 def test_long_fast_forward_has_same_disturbance_as_single_steps(lab):
     endings = []
     for leaping in (False, True):
         engine = lab.engine(lab.Shaky(2), max_model_len=4096, num_blocks=2000)
-        one = lab.sequence(1, 8, 1500)
-        endings.append(lab.drive(engine, [(0, one)], leaping))
+        seq = lab.sequence(1, 8, 1500)
+        endings.append(lab.drive(engine, [(0, seq)], leaping))
     assert endings[0] == endings[1]
 
 
@@ -273,8 +273,8 @@ class Shelf:
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         return now_ns + 7_000_000
 
-    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:
-        return 0.001 if before < 12 else 0.0
+    def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:
+        return 0.001 if computed < 12 else 0.0
 
     def forget(self, sequence: Sequence) -> None:
         self.forgotten.append(sequence.id)
@@ -299,11 +299,11 @@ def test_external_tokens_join_when_load_finishes(lab, asynchronous):
 
 def test_one_that_is_being_loaded_can_be_aborted(lab):
     engine = Engine(lab.config(), lab.time, external=Shelf())
-    one = lab.sequence(1, 20, 4)
-    engine.add(one, 0)
+    seq = lab.sequence(1, 20, 4)
+    engine.add(seq, 0)
     assert engine.step(0) is None
     assert engine.wake_ns(0) == 7_000_000
     assert engine.gauges.kv_usage > 0
-    engine.abort(one)
+    engine.abort(seq)
     assert engine.idle
     assert engine.gauges.kv_usage == 0

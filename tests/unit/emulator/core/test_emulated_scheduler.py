@@ -117,9 +117,9 @@ def test_impossible_request_is_refused_with_reason(lab, prompt, most, flags, why
 )
 def test_largest_possible_request_is_completed_without_preemption(lab, prompt, most, flags):
     engine = lab.engine(**flags)
-    one = lab.sequence(1, prompt, most)
-    lab.drive(engine, [(0, one)], True)
-    assert (one.generated, engine.counters.preemptions) == (most, 0)
+    seq = lab.sequence(1, prompt, most)
+    lab.drive(engine, [(0, seq)], True)
+    assert (seq.generated, engine.counters.preemptions) == (most, 0)
 
 
 def test_each_finished_request_may_leak_blocks(lab):
@@ -133,15 +133,15 @@ def test_each_finished_request_may_leak_blocks(lab):
 
 def test_aborted_sequence_gets_no_further_tokens(lab):
     engine = lab.engine()
-    one, two = lab.sequence(1, 8, 10), lab.sequence(2, 8, 10)
-    engine.add(one, 0)
+    seq, two = lab.sequence(1, 8, 10), lab.sequence(2, 8, 10)
+    engine.add(seq, 0)
     engine.add(two, 0)
     first = engine.step(0)
-    engine.abort(one)
-    engine.abort(one)
+    engine.abort(seq)
+    engine.abort(seq)
     second = engine.step(first.ended_ns)
     assert [s.id for s, _ in second.tokens] == [2]
-    assert (one.end, engine.counters.finished_abort) == ("abort", 1)
+    assert (seq.end, engine.counters.finished_abort) == ("abort", 1)
     assert engine.gauges.running == 1
 
 

@@ -43,13 +43,13 @@ def test_equal_texts_have_equal_accepted_drafts(lab):
 @pytest.mark.parametrize("draft", [None, SHAPES["tiny"]])
 def test_speculation_counters_match_tokens_per_step(lab, asynchronous, draft):
     engine = lab.engine(speculation=Speculation(3, (1.0, 1.0, 0.0), draft), async_scheduling=asynchronous)
-    one = lab.sequence(1, 8, 12)
-    events = lab.drive(engine, [(0, one)], False)
+    seq = lab.sequence(1, 8, 12)
+    events = lab.drive(engine, [(0, seq)], False)
     assert [dict(event.tokens).get(1, 0) for event in events][:5] == [1, 3, 3, 3, 2]
     counters = engine.counters
     assert (counters.spec_drafts, counters.spec_draft_tokens, counters.spec_accepted_tokens) == (4, 12, 8)
     assert counters.spec_accepted_per_position == [4, 4, 0]
-    assert counters.generation_tokens == one.generated == 12
+    assert counters.generation_tokens == seq.generated == 12
 
 
 def test_speculative_steps_are_not_fast_forwarded(lab):

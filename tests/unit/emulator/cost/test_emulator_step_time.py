@@ -32,8 +32,8 @@ def decode(n, context):
     return StepLoad(n, n, 0, n, n * context, float(n * context))
 
 
-def prefill(tokens, before=0):
-    return StepLoad(1, tokens, tokens, 1, before + tokens, tokens * (before + (tokens + 1) / 2))
+def prefill(tokens, computed=0):
+    return StepLoad(1, tokens, tokens, 1, computed + tokens, tokens * (computed + (tokens + 1) / 2))
 
 
 DECODES = [decode(1, 100), decode(16, 1000), decode(200, 2000)]
@@ -103,10 +103,10 @@ def test_batched_step_times_equal_single_step_times(model):
 
 def test_mixture_step_reads_weights_of_visited_experts():
     step = timer(model="mixtral-8x7b")
-    one, many = step.seconds(decode(1, 10)), step.seconds(decode(64, 10))
+    first, many = step.seconds(decode(1, 10)), step.seconds(decode(64, 10))
     dense = SHAPES["mixtral-8x7b"].dense_parameters * 2 / GPUS["h200"].bandwidth_bytes_per_s
-    assert many > 2.5 * one
-    assert one > dense
+    assert many > 2.5 * first
+    assert first > dense
 
 
 def test_eager_decode_step_is_slower_by_launch_overhead():
@@ -139,12 +139,12 @@ def test_the_front_end_limits_how_many_tokens_leave():
 def test_rejected_drafts_do_not_leave(draft):
     """Of 192 streams with four drafts each the front end passes on what was accepted: measured on an H200 32 to 35 ms
     a step, where 960 tokens at the front end's pace would be 38."""
-    known = coefficients_for("vllm", GPUS["h200"])
+    coefficients = coefficients_for("vllm", GPUS["h200"])
     resolved = config(speculation=Speculation(4, (0.5,) * 4, draft=draft))
     load = StepLoad(192, 192 * 5, 0, 192 * 5, 192 * 100, 192.0 * 5 * 100, drafted=192 * 4)
-    at_once = StepTime(resolved, replace(known, stream_s=0.0)).seconds(load)
-    assert at_once < 192 * 5 * known.stream_s
-    assert StepTime(resolved, known).seconds(load) == pytest.approx(max(at_once, 192 * known.stream_s))
+    at_once = StepTime(resolved, replace(coefficients, stream_s=0.0)).seconds(load)
+    assert at_once < 192 * 5 * coefficients.stream_s
+    assert StepTime(resolved, coefficients).seconds(load) == pytest.approx(max(at_once, 192 * coefficients.stream_s))
 
 
 def test_ingress_time_increases_with_prompt_length():
@@ -155,12 +155,12 @@ def test_ingress_time_increases_with_prompt_length():
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_tensor_parallel_step_includes_two_all_reduces_per_layer(tp):
     """Each latency + 2 (tp − 1)/tp × bytes / link."""
-    known = coefficients_for("vllm", GPUS["h200"])
-    free = replace(known, allreduce_s=0.0, allreduce_bandwidth=1e12)
+    coefficients = coefficients_for("vllm", GPUS["h200"])
+    free = replace(coefficients, allreduce_s=0.0, allreduce_bandwidth=1e12)
     resolved, load = config(tensor_parallel=tp), prefill(400)
-    link = GPUS["h200"].link_bytes_per_s * known.allreduce_bandwidth
-    expected = 2 * 32 * (known.allreduce_s + 2 * (tp - 1) / tp * 400 * 4096 * 2 / link)
-    spent = StepTime(resolved, known).seconds(load) - StepTime(resolved, free).seconds(load)
+    link = GPUS["h200"].link_bytes_per_s * coefficients.allreduce_bandwidth
+    expected = 2 * 32 * (coefficients.allreduce_s + 2 * (tp - 1) / tp * 400 * 4096 * 2 / link)
+    spent = StepTime(resolved, coefficients).seconds(load) - StepTime(resolved, free).seconds(load)
     assert spent == pytest.approx(expected, rel=1e-6)
 
 

@@ -19,10 +19,10 @@ def config(*flags, **options):
 
 
 def test_sglang_defaults_are_resolved():
-    found = launch()
-    assert (found.port, found.metrics, found.cached_details) == (30000, False, False)
-    assert found.served_names == ("llama-3.1-8b",)
-    resolved = found.config
+    launched = launch()
+    assert (launched.port, launched.metrics, launched.cached_details) == (30000, False, False)
+    assert launched.served_names == ("llama-3.1-8b",)
+    resolved = launched.config
     assert (resolved.engine, resolved.policy, resolved.block_size) == ("sglang", "fcfs", 1)
     assert (resolved.max_num_batched_tokens, resolved.max_graph_size) == (8192, 256)
     assert 2048 <= resolved.max_num_seqs <= 4096
@@ -31,15 +31,15 @@ def test_sglang_defaults_are_resolved():
 
 
 def test_sglang_configuration_follows_flags():
-    found = config(
+    built = config(
         "--tp", "2", "--chunked-prefill-size", "4096", "--schedule-policy", "lpm", "--page-size", "16",
         "--disable-radix-cache", "--disable-cuda-graph", "--disable-overlap-schedule", "--max-total-tokens", "32000",
         "--max-running-requests", "64", "--kv-cache-dtype", "fp8_e5m2", "--quantization", "fp8", gpus=2,
     )  # fmt: skip
-    assert (found.tensor_parallel, found.max_num_batched_tokens, found.policy) == (2, 4096, "lpm")
-    assert (found.block_size, found.num_blocks, found.max_num_seqs) == (16, 2000, 64)
-    assert [found.prefix_caching, found.cuda_graphs, found.async_scheduling] == [False] * 3
-    assert (found.kv, found.weights) == ("fp8", "fp8")
+    assert (built.tensor_parallel, built.max_num_batched_tokens, built.policy) == (2, 4096, "lpm")
+    assert (built.block_size, built.num_blocks, built.max_num_seqs) == (16, 2000, 64)
+    assert [built.prefix_caching, built.cuda_graphs, built.async_scheduling] == [False] * 3
+    assert (built.kv, built.weights) == ("fp8", "fp8")
 
 
 @pytest.mark.parametrize(("flags", "most"), [
@@ -62,24 +62,24 @@ def test_unsupported_sglang_policy_is_refused(flags):
 
 
 def test_sglang_scheduling_flags_are_resolved():
-    found = config("--enable-mixed-chunk", "--max-prefill-tokens", "9000", "--schedule-conservativeness", "0.7")
-    assert (found.mixed_chunk, found.max_prefill_tokens, found.conservativeness) == (True, 9000, 0.7)
+    built = config("--enable-mixed-chunk", "--max-prefill-tokens", "9000", "--schedule-conservativeness", "0.7")
+    assert (built.mixed_chunk, built.max_prefill_tokens, built.conservativeness) == (True, 9000, 0.7)
     assert not config().mixed_chunk
 
 
 def test_sglang_negative_chunk_size_excludes_chunked_prefill():
-    found = config("--chunked-prefill-size", "-1")
-    assert not found.chunked_prefill
-    assert found.max_num_batched_tokens == 16384
+    built = config("--chunked-prefill-size", "-1")
+    assert not built.chunked_prefill
+    assert built.max_num_batched_tokens == 16384
 
 
 def test_sglang_draft_flags_are_resolved_or_refused():
-    found = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
+    built = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
                    "--speculative-num-draft-tokens", "4")  # fmt: skip
-    assert found.speculation.draft_tokens == 3
+    assert built.speculation.draft_tokens == 3
     given = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", acceptance=(0.9, 0.5))
-    assert given.speculation == replace(found.speculation, acceptance=(0.9, 0.5, 0.5))
-    assert found.async_scheduling
+    assert given.speculation == replace(built.speculation, acceptance=(0.9, 0.5, 0.5))
+    assert built.async_scheduling
     with pytest.raises(UsageError, match="eagle-topk"):
         launch("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "4")
 

@@ -24,33 +24,38 @@ def config(*flags, **options):
     [("h200", 8192, 1024), ("h100", 8192, 1024), ("a100", 2048, 256), ("l4", 2048, 256)],
 )
 def test_vllm_defaults_depend_on_gpu(hardware, budget, sequences):
-    found = config("--max-model-len", "4096", hardware=hardware, model="phi-4-mini")
-    assert (found.max_num_batched_tokens, found.max_num_seqs, found.block_size) == (budget, sequences, 16)
-    assert found.prefix_caching
-    assert found.chunked_prefill
-    assert found.async_scheduling
-    assert found.cuda_graphs
-    assert found.max_graph_size == 512
+    built = config("--max-model-len", "4096", hardware=hardware, model="phi-4-mini")
+    assert (built.max_num_batched_tokens, built.max_num_seqs, built.block_size) == (budget, sequences, 16)
+    assert built.prefix_caching
+    assert built.chunked_prefill
+    assert built.async_scheduling
+    assert built.cuda_graphs
+    assert built.max_graph_size == 512
 
 
 def test_vllm_command_line_of_plugin_is_resolved():
-    found = launch(
+    launched = launch(
         "--host", "127.0.0.1", "--port", "23456", "--served-model-name", "nonce", "--generation-config", "vllm",
         "--enable-prompt-tokens-details", "--disable-uvicorn-access-log", "--seed", "0", "--load-format", "dummy",
         "--max-model-len", "16384", "--max-num-batched-tokens", "1024", "--no-enable-prefix-caching",
         "--no-async-scheduling",
     )  # fmt: skip
-    assert (found.host, found.port, found.served_names, found.model) == ("127.0.0.1", 23456, ("nonce",), "llama-3.1-8b")
-    assert found.cached_details
-    assert (found.config.max_model_len, found.config.max_num_batched_tokens) == (16384, 1024)
-    assert not found.config.prefix_caching
-    assert not found.config.async_scheduling
-    assert found.config.max_num_seqs == 1024
+    assert (launched.host, launched.port, launched.served_names, launched.model) == (
+        "127.0.0.1",
+        23456,
+        ("nonce",),
+        "llama-3.1-8b",
+    )
+    assert launched.cached_details
+    assert (launched.config.max_model_len, launched.config.max_num_batched_tokens) == (16384, 1024)
+    assert not launched.config.prefix_caching
+    assert not launched.config.async_scheduling
+    assert launched.config.max_num_seqs == 1024
 
 
 def test_flag_spellings_and_number_suffixes_are_accepted():
-    found = config("--max_num_seqs=64", "--max-num-batched-tokens", "2K", "--max_model_len", "8k")
-    assert (found.max_num_seqs, found.max_num_batched_tokens, found.max_model_len) == (64, 2048, 8000)
+    built = config("--max_num_seqs=64", "--max-num-batched-tokens", "2K", "--max_model_len", "8k")
+    assert (built.max_num_seqs, built.max_num_batched_tokens, built.max_model_len) == (64, 2048, 8000)
 
 
 def test_token_budget_never_exceeds_tokens_of_all_sequences():
@@ -160,15 +165,15 @@ def test_synthetic_acceptance_is_converted_to_conditional_rates():
 
 
 def test_given_acceptance_takes_the_place_of_the_methods_own():
-    found = config("-sc", '{"method": "ngram", "num_speculative_tokens": 3}', acceptance=(0.9, 0.5))
-    assert found.speculation.acceptance == (0.9, 0.5, 0.5)
+    built = config("-sc", '{"method": "ngram", "num_speculative_tokens": 3}', acceptance=(0.9, 0.5))
+    assert built.speculation.acceptance == (0.9, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("method", ["ngram", "eagle3", "mtp"])
 def test_given_acceptance_replaces_only_acceptance_rates(method):
     flags = ["-sc", json.dumps({"method": method, "num_speculative_tokens": 3})]
-    own, given = config(*flags).speculation, config(*flags, acceptance=(0.9, 0.5)).speculation
-    assert given == replace(own, acceptance=(0.9, 0.5, 0.5))
+    default, given = config(*flags).speculation, config(*flags, acceptance=(0.9, 0.5)).speculation
+    assert given == replace(default, acceptance=(0.9, 0.5, 0.5))
 
 
 def test_offloading_and_lmcache_flags_give_tiers(tmp_path):
@@ -181,12 +186,12 @@ def test_offloading_and_lmcache_flags_give_tiers(tmp_path):
     connector = ["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}']
     server = ["--kv-transfer-config", '{"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}']
     env = {"LMCACHE_CONFIG_FILE": str(file), "LMCACHE_MAX_LOCAL_DISK_SIZE": "7"}
-    found = config(*connector, env=env).tiers
-    assert [(tier.name, tier.capacity_bytes // 2**30, tier.chunk_tokens) for tier in found] == [
+    built = config(*connector, env=env).tiers
+    assert [(tier.name, tier.capacity_bytes // 2**30, tier.chunk_tokens) for tier in built] == [
         ("cpu", 2, 128),
         ("disk", 7, 128),
     ]
-    assert [tier.watermark for tier in found] == [1, 1]
+    assert [tier.watermark for tier in built] == [1, 1]
     assert [(tier.watermark, tier.evicted_share) for tier in config(*server, env=env).tiers] == [(0.8, 0.2), (1, 0)]
 
 
@@ -194,9 +199,9 @@ def test_offloading_and_lmcache_flags_give_tiers(tmp_path):
 def test_lmcache_server_is_shared_by_all_gpus(connector, stores):
     flags = ["-tp", "2", "-dp", "2", "--kv-transfer-config", json.dumps({"kv_connector": connector})]
     env = {"LMCACHE_MAX_LOCAL_CPU_SIZE": "32", "LMCACHE_LOCAL_DISK": "/x", "LMCACHE_MAX_LOCAL_DISK_SIZE": "64"}
-    found = config(*flags, gpus=4, env=env).tiers
-    assert [tier.capacity_bytes / 2**30 for tier in found] == [32 * stores, 64 * stores]
-    assert {tier.server for tier in found} == {stores == 1}
+    built = config(*flags, gpus=4, env=env).tiers
+    assert [tier.capacity_bytes / 2**30 for tier in built] == [32 * stores, 64 * stores]
+    assert {tier.server for tier in built} == {stores == 1}
 
 
 def test_unknown_model_or_hardware_is_refused_with_known_names():

@@ -31,8 +31,8 @@ def parsed(event):
     return json.loads(event[6:])
 
 
-def streamed(asked, launch=VLLM, steps=((7, 8), (9,))):
-    writer = events_of(asked, launch, 5, 1234)
+def streamed(request, launch=VLLM, steps=((7, 8), (9,))):
+    writer = events_of(request, launch, 5, 1234)
     events = writer.opening()
     sent = 0
     for ids in steps:
@@ -77,8 +77,8 @@ def test_cached_tokens_are_omitted_without_server_flag():
 
 
 def test_chats_begin_with_the_role():
-    asked = ask("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], stream=True, stream_options=ALL)
-    (role, first, last), _ = streamed(asked)
+    request = ask("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], stream=True, stream_options=ALL)
+    (role, first, last), _ = streamed(request)
     assert role["object"] == "chat.completion.chunk"
     assert role["id"].startswith("chatcmpl-")
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -91,8 +91,8 @@ def test_chats_begin_with_the_role():
 
 
 def test_two_prompts_are_two_choices_of_one_stream():
-    asked = ask(prompt=[[1, 2], [3]], stream=True, stream_options=ALL)
-    writer = events_of(asked, VLLM, 0, 0)
+    request = ask(prompt=[[1, 2], [3]], stream=True, stream_options=ALL)
+    writer = events_of(request, VLLM, 0, 0)
     first = parsed(writer.tokens(1, [4], 0, False))
     assert (first["choices"][0]["index"], first["usage"]["prompt_tokens"]) == (1, 1)
     writer.tokens(0, [4, 5], 1, False)
@@ -106,8 +106,8 @@ def test_without_a_tokenizer_texts_are_empty():
 
 
 def test_sglangs_own_stream_is_cumulative():
-    asked = ask("/generate", SGLANG, input_ids=[1, 2, 3], sampling_params={"max_new_tokens": 3}, stream=True)
-    (first, last), end = streamed(asked, SGLANG)
+    request = ask("/generate", SGLANG, input_ids=[1, 2, 3], sampling_params={"max_new_tokens": 3}, stream=True)
+    (first, last), end = streamed(request, SGLANG)
     assert first["output_ids"] == [7, 8]
     assert last["output_ids"] == [7, 8, 9]
     assert last["text"] == "".join(map(text_of, (7, 8, 9)))
@@ -121,8 +121,8 @@ def test_sglangs_own_stream_is_cumulative():
 
 def test_sglangs_incremental_stream_is_not():
     launch = sglang_launch(["--model-path", "tiny", "--incremental-streaming-output"], machine("h200", 1), {})
-    asked = ask("/generate", launch, input_ids=[1, 2, 3], stream=True)
-    (_, last), _ = streamed(asked, launch)
+    request = ask("/generate", launch, input_ids=[1, 2, 3], stream=True)
+    (_, last), _ = streamed(request, launch)
     assert last["output_ids"] == [9]
     assert last["meta_info"]["completion_tokens"] == 3
 
@@ -130,8 +130,8 @@ def test_sglangs_incremental_stream_is_not():
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_unstreamed_answer_contains_text_and_usage(path):
     body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {}
-    asked = ask(path, **body)
-    reply = json.loads(unstreamed_answer(asked, VLLM, 1, 99, [Generated(1, [7, 8, 9])]).body)
+    request = ask(path, **body)
+    reply = json.loads(unstreamed_answer(request, VLLM, 1, 99, [Generated(1, [7, 8, 9])]).body)
     (choice,) = reply["choices"]
     text = "".join(map(text_of, (7, 8, 9)))
     assert (choice["message"]["content"] if "chat" in path else choice["text"]) == text

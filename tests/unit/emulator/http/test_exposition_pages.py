@@ -41,12 +41,12 @@ def counted():
 
 
 def latencies():
-    found = Latencies(8192)
+    latencies = Latencies(8192)
     sequence = Sequence(0, (1,) * 40, 3, 0)
     sequence.first_scheduled_ns, sequence.generated, sequence.cached_tokens = 5 * MS, 3, 16
-    found.emissions(sequence, [30 * MS, 40 * MS, 60 * MS], [1, 1, 1])
-    found.finished(sequence, 30 * MS, 60 * MS)
-    return found
+    latencies.emissions(sequence, [30 * MS, 40 * MS, 60 * MS], [1, 1, 1])
+    latencies.finished(sequence, 30 * MS, 60 * MS)
+    return latencies
 
 
 def test_histogram_counts_values_up_to_each_bound():
@@ -84,16 +84,16 @@ def test_gap_before_several_tokens_is_counted_per_chunk_or_per_token(per_token, 
     each.first_token(sequence, 10 * MS)
     each.gap(30 * MS, 3)
     each.gap(20 * MS, 2)
-    for found in (once, each):
-        assert found.inter_token_latency_seconds.count == gaps
-        assert found.inter_token_latency_seconds.total == pytest.approx(0.05)
+    for latencies in (once, each):
+        assert latencies.inter_token_latency_seconds.count == gaps
+        assert latencies.inter_token_latency_seconds.total == pytest.approx(0.05)
     assert once.inter_token_latency_seconds.cumulative() == each.inter_token_latency_seconds.cumulative()
 
 
 def test_vllm_page_shows_all_counters():
-    found = samples(vllm_page(vllm(*DRAFTS), [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5))
+    values = samples(vllm_page(vllm(*DRAFTS), [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5))
     engine = (("engine", "0"),)
-    assert found["process_start_time_seconds", ()] == 7.5
+    assert values["process_start_time_seconds", ()] == 7.5
     for name, value in {
         "num_requests_running": 2, "num_requests_waiting": 1, "kv_cache_usage_perc": 0.25, "prompt_tokens_total": 100,
         "prompt_tokens_cached_total": 48, "prefix_cache_queries_total": 100, "prefix_cache_hits_total": 32,
@@ -103,17 +103,17 @@ def test_vllm_page_shows_all_counters():
         "inter_token_latency_seconds_count": 2, "request_queue_time_seconds_count": 1,
         "e2e_request_latency_seconds_count": 1, "iteration_tokens_total_count": 4, "iteration_tokens_total_sum": 256,
     }.items():  # fmt: skip
-        assert found[f"vllm:{name}", engine] == value, name
-    assert found["vllm:time_to_first_token_seconds_sum", engine] == pytest.approx(0.030)
-    assert found["vllm:inter_token_latency_seconds_sum", engine] == pytest.approx(0.030)
-    assert found["vllm:request_time_per_output_token_seconds_sum", engine] == pytest.approx(0.015)
-    assert found["vllm:request_queue_time_seconds_sum", engine] == pytest.approx(0.005)
-    assert found["vllm:request_prefill_kv_computed_tokens_sum", engine] == 24
-    assert found["vllm:request_success_total", (*engine, ("finished_reason", "length"))] == 5
-    assert found["vllm:prompt_tokens_by_source_total", (*engine, ("source", "local_cache_hit"))] == 32
-    assert found["vllm:prompt_tokens_by_source_total", (*engine, ("source", "external_kv_transfer"))] == 16
+        assert values[f"vllm:{name}", engine] == value, name
+    assert values["vllm:time_to_first_token_seconds_sum", engine] == pytest.approx(0.030)
+    assert values["vllm:inter_token_latency_seconds_sum", engine] == pytest.approx(0.030)
+    assert values["vllm:request_time_per_output_token_seconds_sum", engine] == pytest.approx(0.015)
+    assert values["vllm:request_queue_time_seconds_sum", engine] == pytest.approx(0.005)
+    assert values["vllm:request_prefill_kv_computed_tokens_sum", engine] == 24
+    assert values["vllm:request_success_total", (*engine, ("finished_reason", "length"))] == 5
+    assert values["vllm:prompt_tokens_by_source_total", (*engine, ("source", "local_cache_hit"))] == 32
+    assert values["vllm:prompt_tokens_by_source_total", (*engine, ("source", "external_kv_transfer"))] == 16
     positions = [
-        value for (name, _), value in found.items() if name == "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        value for (name, _), value in values.items() if name == "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     ]
     assert positions == [8, 4, 0]
 
@@ -138,15 +138,15 @@ def test_the_configuration_is_in_labels():
 
 
 def test_metrics_page_without_speculation_has_no_speculation_counters():
-    found = samples(vllm_page(vllm(), [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))], started_s=0, served=0))
-    assert not [name for name, _ in found if "spec_decode" in name]
+    values = samples(vllm_page(vllm(), [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))], started_s=0, served=0))
+    assert not [name for name, _ in values if "spec_decode" in name]
 
 
 def test_data_parallel_engines_have_separate_labels():
     rows = [(Counters(prompt_tokens=n), Gauges(0, 0, 0.0), Latencies(8192)) for n in (3, 4)]
-    found = samples(vllm_page(vllm(), rows, started_s=0, served=0))
-    values = [found["vllm:prompt_tokens_total", (("engine", str(index)),)] for index in (0, 1)]
-    assert values == [3, 4]
+    values = samples(vllm_page(vllm(), rows, started_s=0, served=0))
+    totals = [values["vllm:prompt_tokens_total", (("engine", str(index)),)] for index in (0, 1)]
+    assert totals == [3, 4]
 
 
 def test_sglang_page_shows_all_counters():

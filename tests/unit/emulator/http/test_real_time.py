@@ -38,17 +38,17 @@ def service(launch: Launch) -> Service:
     return Service(launch, Deployment(launch.config, Instant()), Faults(), 0, 0)
 
 
-def completion(**asked: object) -> bytes:
-    return json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, **asked}).encode()
+def completion(**fields: object) -> bytes:
+    return json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, **fields}).encode()
 
 
 async def posted(app: App, body: bytes, path: str = "/v1/completions", query: bytes = b"") -> tuple[int, bytes]:
     """Status and body of the answer to a POST."""
     sent: list[Any] = []
-    asked = [{"type": "http.request", "body": body}]
+    messages = [{"type": "http.request", "body": body}]
 
     async def receive() -> Any:
-        return asked.pop() if asked else await asyncio.Future()
+        return messages.pop() if messages else await asyncio.Future()
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -28,15 +28,15 @@ def refused(path="/v1/completions", launch=VLLM, raw=None, **body):
 
 
 def test_token_id_prompt_is_used_unchanged():
-    found = ask(prompt=[5, 6, 7], max_tokens=4, min_tokens=4, ignore_eos=True, temperature=0, model="it")
-    assert found.prompts == ((5, 6, 7),)
-    assert (found.kind, found.max_tokens, found.stream, found.salt) == ("completion", 4, False, "")
+    request = ask(prompt=[5, 6, 7], max_tokens=4, min_tokens=4, ignore_eos=True, temperature=0, model="it")
+    assert request.prompts == ((5, 6, 7),)
+    assert (request.kind, request.max_tokens, request.stream, request.salt) == ("completion", 4, False, "")
 
 
 def test_every_form_of_prompt_is_accepted():
     assert ask(prompt=[[1, 2], [3]]).prompts == ((1, 2), (3,))
-    one, two = ask(prompt=["one", "two"]).prompts
-    assert one != two
+    first, two = ask(prompt=["one", "two"]).prompts
+    assert first != two
     assert ask(prompt="some words and more").prompts == (tokens_of("some words and more", VLLM.config.shape.vocab),)
     assert ask(prompt=[1]).max_tokens == 16
 
@@ -50,17 +50,17 @@ def test_stream_options_are_read_from_request():
 
 
 def test_chat_request_becomes_prompt_with_default_token_limit():
-    found = ask("/v1/chat/completions", messages=[{"role": "user", "content": "Say something"}])
-    assert found.kind == "chat"
-    assert found.max_tokens == 1000 - found.prompt_tokens
+    request = ask("/v1/chat/completions", messages=[{"role": "user", "content": "Say something"}])
+    assert request.kind == "chat"
+    assert request.max_tokens == 1000 - request.prompt_tokens
     parts = [{"role": "user", "content": [{"type": "text", "text": "Say something"}]}]
-    assert ask("/v1/chat/completions", messages=parts, max_completion_tokens=3).prompts == found.prompts
+    assert ask("/v1/chat/completions", messages=parts, max_completion_tokens=3).prompts == request.prompts
     assert ask("/v1/chat/completions", messages=parts, max_completion_tokens=3).max_tokens == 3
 
 
 def test_sglang_generate_request_is_read():
-    found = ask("/generate", SGLANG, input_ids=[1, 2], sampling_params={"max_new_tokens": 5}, stream=True)
-    assert (found.kind, found.prompts, found.max_tokens, found.stream) == ("generate", ((1, 2),), 5, True)
+    request = ask("/generate", SGLANG, input_ids=[1, 2], sampling_params={"max_new_tokens": 5}, stream=True)
+    assert (request.kind, request.prompts, request.max_tokens, request.stream) == ("generate", ((1, 2),), 5, True)
     assert ask("/generate", SGLANG, text="hello").max_tokens == 128
 
 

@@ -32,9 +32,9 @@ def post(index, at_ns=None, path="/v1/completions", **given):
 
 
 def say(server, **command):
-    found = answer(Pipe(server), json.dumps(command))
-    assert "error" not in found, found
-    return found
+    reply = answer(Pipe(server), json.dumps(command))
+    assert "error" not in reply, reply
+    return reply
 
 
 def replay(server, *requests, concurrency=None, name="replay"):
@@ -70,11 +70,11 @@ def test_pipe_answers_every_command_once():
 def test_stored_plan_gives_same_records_as_given_plan():
     server = Pipe(service())
     given = {"concurrency": 1, "requests": [post(0), post(1, body="no JSON")]}
-    kept = answer(server, json.dumps({"plan": {"name": "p", **given}}))
-    assert kept == {"now_ns": 0}
-    found = answer(server, json.dumps({"simulate": {"plan": "p"}}))
-    assert found == answer(Pipe(service()), json.dumps({"simulate": given}))
-    assert [record["outcome"] for record in found["records"]] == ["ok", "http status"]
+    plan_reply = answer(server, json.dumps({"plan": {"name": "p", **given}}))
+    assert plan_reply == {"now_ns": 0}
+    reply = answer(server, json.dumps({"simulate": {"plan": "p"}}))
+    assert reply == answer(Pipe(service()), json.dumps({"simulate": given}))
+    assert [record["outcome"] for record in reply["records"]] == ["ok", "http status"]
 
 
 def test_restart_resets_clock_cache_and_noise_but_keeps_plans():
@@ -105,14 +105,14 @@ def test_a_service_that_cannot_be_renewed_says_so():
      '{"replay": {"requests": [{"index": 3, "body": "{}"}]}}', '{"replay": {"requests": [{"index": 0}]}}'],
 )  # fmt: skip
 def test_a_bad_command_is_answered_with_a_sentence(line):
-    found = answer(Pipe(service()), line)
-    assert set(found) == {"error"}
-    assert found["error"]
+    reply = answer(Pipe(service()), line)
+    assert set(reply) == {"error"}
+    assert reply["error"]
 
 
 def test_a_stream_is_one_read_for_the_head_and_one_per_event():
-    found = replay(service(), post(0, at_ns=2 * MS))
-    (exchange,) = found["exchanges"]
+    replayed = replay(service(), post(0, at_ns=2 * MS))
+    (exchange,) = replayed["exchanges"]
     assert (exchange["intended_ns"], exchange["sent_ns"], exchange["ending"]) == (2 * MS, 2 * MS, "complete")
     events = texts(exchange)
     assert len(events) == 6
@@ -123,7 +123,7 @@ def test_a_stream_is_one_read_for_the_head_and_one_per_event():
     assert exchange["read_ns"][0] > exchange["sent_ns"]
     usage = json.loads(events[-2])["usage"]
     assert usage["completion_tokens"] == 4
-    assert exchange["ended_ns"] == exchange["read_ns"][-1] == found["ended_ns"] == found["now_ns"]
+    assert exchange["ended_ns"] == exchange["read_ns"][-1] == replayed["ended_ns"] == replayed["now_ns"]
 
 
 def test_records_are_the_same_facts_without_bytes():
@@ -166,19 +166,19 @@ def test_the_prefix_cache_works_and_is_reset():
     assert replay(server, post(0, body=body(prompt)), name="simulate")["records"][0]["cached_tokens"] == 0
 
 
-@pytest.mark.parametrize(("query", "kept"), [("", 96), ("?reset_external=false", 96), ("?reset_external=true", 0)])
-def test_offloaded_cache_is_emptied_only_if_requested(query, kept):
+@pytest.mark.parametrize(("query", "expected"), [("", 96), ("?reset_external=false", 96), ("?reset_external=true", 0)])
+def test_offloaded_cache_is_emptied_only_if_requested(query, expected):
     server = service(flags=("--kv-offloading-size", "4", "--enable-prompt-tokens-details"))
     replay(server, post(0, body=body(range(100))))
     say(server, http={"method": "POST", "path": f"/reset_prefix_cache{query}", "body": ""})
-    assert replay(server, post(0, body=body(range(100))), name="simulate")["records"][0]["cached_tokens"] == kept
+    assert replay(server, post(0, body=body(range(100))), name="simulate")["records"][0]["cached_tokens"] == expected
 
 
 def test_cache_disabled_by_fault_keeps_flag_and_never_hits():
     server = service("--fault", "prefix_cache=off")
     for _ in range(2):
-        found = replay(server, post(0, body=body(range(100))), name="simulate")
-    assert found["records"][0]["cached_tokens"] == 0
+        replayed = replay(server, post(0, body=body(range(100))), name="simulate")
+    assert replayed["records"][0]["cached_tokens"] == 0
     page = say(server, http={"method": "GET", "path": "/metrics", "body": None})["body"]
     assert 'enable_prefix_caching="True"' in page
 
@@ -198,9 +198,9 @@ def test_slower_steps_by_fault_take_longer():
 
 def test_closed_loop_and_conversation_are_replayed():
     requests = [post(0), post(1), post(2), post(3, after=0, think_ns=7 * MS)]
-    found = replay(service(), *requests, concurrency=2)["exchanges"]
-    assert found[2]["sent_ns"] == min(found[0]["ended_ns"], found[1]["ended_ns"])
-    assert found[3]["intended_ns"] >= found[0]["ended_ns"] + 7 * MS
+    replayed = replay(service(), *requests, concurrency=2)["exchanges"]
+    assert replayed[2]["sent_ns"] == min(replayed[0]["ended_ns"], replayed[1]["ended_ns"])
+    assert replayed[3]["intended_ns"] >= replayed[0]["ended_ns"] + 7 * MS
 
 
 def faulty(fault, tokens=20, requests=40):
@@ -209,10 +209,10 @@ def faulty(fault, tokens=20, requests=40):
 
 
 def test_errors_are_statuses_and_events():
-    found = faulty("errors")
-    heads = [exchange["data"][:12] for exchange in found]
+    replayed = faulty("errors")
+    heads = [exchange["data"][:12] for exchange in replayed]
     refused, served = heads.count("HTTP/1.1 500"), heads.count("HTTP/1.1 200")
-    inside = [e for e in found if '"error":{' in e["data"] and e["data"].startswith("HTTP/1.1 200")]
+    inside = [e for e in replayed if '"error":{' in e["data"] and e["data"].startswith("HTTP/1.1 200")]
     assert refused >= 4
     assert len(inside) >= 4
     assert refused + served == 40
@@ -224,26 +224,26 @@ def test_errors_are_statuses_and_events():
 
 
 def test_truncated_streams_close_early():
-    fates = [http_fault_of(parse_faults(["truncated=50%"]), 3, number, 20) for number in range(40)]
-    assert 10 <= sum(fate is not None for fate in fates) <= 30
-    for exchange, fate in zip(faulty("truncated"), fates, strict=True):
-        if fate is None:
+    faults = [http_fault_of(parse_faults(["truncated=50%"]), 3, number, 20) for number in range(40)]
+    assert 10 <= sum(fault is not None for fault in faults) <= 30
+    for exchange, fault in zip(faulty("truncated"), faults, strict=True):
+        if fault is None:
             assert exchange["ending"] == "complete"
             assert "[DONE]" in exchange["data"]
         else:
             assert exchange["ending"] == "closed early"
             assert "[DONE]" not in exchange["data"]
             assert not exchange["data"].endswith(LAST_CHUNK.decode())
-            assert len(texts(exchange)) == fate.after_tokens
+            assert len(texts(exchange)) == fault.after_tokens
 
 
 def test_hanging_streams_end_when_the_client_loses_patience():
-    found = faulty("hangs")
-    hung = [exchange for exchange in found if exchange["ending"] == "idle timeout"]
+    replayed = faulty("hangs")
+    hung = [exchange for exchange in replayed if exchange["ending"] == "idle timeout"]
     assert 10 <= len(hung) <= 30
     for exchange in hung:
         assert exchange["ended_ns"] == exchange["read_ns"][-1] + Patience().idle_ns
-    silent = [exchange for exchange in found if exchange["ending"] == "first byte timeout"]
+    silent = [exchange for exchange in replayed if exchange["ending"] == "first byte timeout"]
     assert 1 <= len(silent) <= 5  # one in twenty hangs after the head already
     for exchange in silent:
         assert exchange["ended_ns"] == exchange["sent_ns"] + Patience().first_byte_ns
@@ -254,9 +254,9 @@ def test_a_queue_longer_than_the_idle_limit_is_no_silence():
     limits = {"first_byte_ns": 60_000 * MS, "idle_ns": 50 * MS}
     given = {"limits": limits, "requests": [post(i, at_ns=0, body=body([i], 100)) for i in range(3)]}
     server = service(flags=("--max-model-len", "4096", "--max-num-seqs", "1"))
-    found = say(server, replay=given)["exchanges"]
-    assert [exchange["ending"] for exchange in found] == ["complete"] * 3
-    assert found[-1]["read_ns"][1] - found[-1]["read_ns"][0] > 2 * limits["idle_ns"]
+    exchanges = say(server, replay=given)["exchanges"]
+    assert [exchange["ending"] for exchange in exchanges] == ["complete"] * 3
+    assert exchanges[-1]["read_ns"][1] - exchanges[-1]["read_ns"][0] > 2 * limits["idle_ns"]
 
 
 def test_client_limit_ends_request_in_virtual_time():

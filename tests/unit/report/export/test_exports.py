@@ -57,9 +57,9 @@ def test_pytest_benchmark_compares_two_exports(tests, tmp_path):
     for name in ("old", "new"):
         export(tests, "pytest-benchmark", tmp_path / f"{name}.json")
     command = [Path(sys.executable).with_name("pytest-benchmark"), "compare", "old.json", "new.json"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    assert "test_x[h200] ttft_p50 (old)" in told.stdout
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert "test_x[h200] ttft_p50 (old)" in completed.stdout
 
 
 def test_latencies_are_seconds_and_a_run_is_a_round(tests, tmp_path, measurement):
@@ -81,10 +81,10 @@ def test_exported_commit_is_read_from_session_file(tests, tmp_path):
 def test_vllm_has_a_file_for_each_measurement(tests, tmp_path, measurement):
     (path,) = export(tests, "vllm", tmp_path / "out")
     assert path.parent == tmp_path / "out"
-    found, expected = json.loads(path.read_text()), measurement.to_vllm_json()
-    assert found.keys() == expected.keys()
-    assert found["mean_ttft_ms"] == pytest.approx(expected["mean_ttft_ms"])
-    assert found["errors"] == ["", "", "", "reset"]
+    exported, expected = json.loads(path.read_text()), measurement.to_vllm_json()
+    assert exported.keys() == expected.keys()
+    assert exported["mean_ttft_ms"] == pytest.approx(expected["mean_ttft_ms"])
+    assert exported["errors"] == ["", "", "", "reset"]
 
 
 @pytest.mark.parametrize(("form", "read"), [("csv", pd.read_csv), ("parquet", pd.read_parquet)])
@@ -151,10 +151,10 @@ def test_corrupt_requests_file_is_refused_and_writes_no_export(tests, tmp_path, 
 def test_export_to_folder_is_refused_with_suggested_file(tests, tmp_path, monkeypatch, out, suggested):
     monkeypatch.chdir(tmp_path)
     Path("there").mkdir()
-    before = sorted(tmp_path.rglob("*"))
+    earlier_files = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match=f"this is a folder. Name a file: --out={suggested}"):
         export(tests, "csv", Path(out))
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == earlier_files
 
 
 def test_unwritable_export_path_is_refused(tests, tmp_path):

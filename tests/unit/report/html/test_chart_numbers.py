@@ -18,9 +18,9 @@ from pytest_llmperf.testing.records import make_record
 def drawn(tmp_path, measurement_of):
     def draw(*lists_of_records, **fields):
         write_test(tmp_path, "test_x", [measurement_of(*lists_of_records, **fields)], [])
-        found = charts(read_run(tmp_path)[0])
-        json.dumps(found, allow_nan=False)
-        return found
+        page_charts = charts(read_run(tmp_path)[0])
+        json.dumps(page_charts, allow_nan=False)
+        return page_charts
 
     return draw
 
@@ -58,9 +58,9 @@ def test_in_flight_series_includes_requests_without_stored_arrivals(tmp_path):
     records = [make_record(i, intended_ms=0, ttft_ms=50, chunks=11, itl_ms=10) for i in range(64)]
     (tmp_path / "requests.gz").write_bytes(encode(records, most_arrivals=400))
     run = Run.of_values(0, 1, {}, requests=tmp_path / "requests.gz")
-    found = charts(TestResult("test_x", True, None, (Measurement("e", "w", {}, (run,)),), ()))
-    assert max(found["timelines"][0]["runs"][0]["in_flight"]["requests"]) == 64
-    (side,) = found["distributions"]["ttft"]
+    page_charts = charts(TestResult("test_x", True, None, (Measurement("e", "w", {}, (run,)),), ()))
+    assert max(page_charts["timelines"][0]["runs"][0]["in_flight"]["requests"]) == 64
+    (side,) = page_charts["distributions"]["ttft"]
     assert (side["n"], side["of"]) == (32, "32 of 64 requests")
 
 
@@ -69,10 +69,10 @@ def test_distribution_of_all_requests_has_no_partial_label(drawn):
 
 
 def test_runs_without_served_requests_give_empty_charts(drawn):
-    found = drawn([], [make_record(0, chunks=1)])
-    (side,) = found["distributions"]["itl"]
+    page_charts = drawn([], [make_record(0, chunks=1)])
+    (side,) = page_charts["distributions"]["itl"]
     assert (side["n"], side["pooled"]) == (0, [])
-    assert found["timelines"][0]["runs"][0]["in_flight"] == {"time_s": [], "requests": []}
+    assert page_charts["timelines"][0]["runs"][0]["in_flight"] == {"time_s": [], "requests": []}
 
 
 def _sides(*sides):

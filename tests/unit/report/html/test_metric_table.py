@@ -49,30 +49,30 @@ def test_gaps_per_token_are_left_out_where_each_chunk_has_one_token():
 
 def test_baseline_and_change_stand_beside_the_mean():
     now = {"ttft_p50": 12.0, "output_throughput": 90.0, "ttft_p99": 5.0}
-    found = cells(metric_table([side(now, stored=stored({"ttft_p50": 10.0, "output_throughput": 100.0}))]))
-    assert (found["ttft_p50"].mean, found["ttft_p50"].baseline, found["ttft_p50"].change) == (
+    cell_texts = cells(metric_table([side(now, stored=stored({"ttft_p50": 10.0, "output_throughput": 100.0}))]))
+    assert (cell_texts["ttft_p50"].mean, cell_texts["ttft_p50"].baseline, cell_texts["ttft_p50"].change) == (
         "12 ms", "10 ms", "+20.0 %")
-    assert found["output_throughput"].change == "-10.0 %"
-    assert (found["ttft_p99"].baseline, found["ttft_p99"].change) == ("", "")
+    assert cell_texts["output_throughput"].change == "-10.0 %"
+    assert (cell_texts["ttft_p99"].baseline, cell_texts["ttft_p99"].change) == ("", "")
 
 
 def test_value_of_another_formula_has_no_change():
-    before = stored({"ttft_p50": 10.0}, formulas={"ttft_p50": "ttft.0"})
-    found = cells(metric_table([side({"ttft_p50": 12.0}, stored=before)]))
-    assert found["ttft_p50"].change == "another formula"
+    stored_values = stored({"ttft_p50": 10.0}, formulas={"ttft_p50": "ttft.0"})
+    cell_texts = cells(metric_table([side({"ttft_p50": 12.0}, stored=stored_values)]))
+    assert cell_texts["ttft_p50"].change == "another formula"
 
 
 def test_failed_requests_make_the_mean_infinite():
     measured = side({"ttft_max": 12.0}, judged={"ttft_max": float("inf")}, stored=stored({"ttft_max": 9.0}))
-    found = cells(metric_table([measured]))
-    assert (found["ttft_max"].mean, found["ttft_max"].change) == ("infinite", "infinite")
+    cell_texts = cells(metric_table([measured]))
+    assert (cell_texts["ttft_max"].mean, cell_texts["ttft_max"].change) == ("infinite", "infinite")
 
 
 def test_judged_metric_has_the_values_of_the_check():
     check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, estimate=0.129, before=12.97,
                         after=14.64)
-    found = cells(metric_table([side({"ttft_p50": 14.8}, stored=stored({"ttft_p50": 12.9}), checks=(check,))]))
-    assert (found["ttft_p50"].mean, found["ttft_p50"].baseline, found["ttft_p50"].change) == (
+    cell_texts = cells(metric_table([side({"ttft_p50": 14.8}, stored=stored({"ttft_p50": 12.9}), checks=(check,))]))
+    assert (cell_texts["ttft_p50"].mean, cell_texts["ttft_p50"].baseline, cell_texts["ttft_p50"].change) == (
         "14.64 ms", "12.97 ms", "+12.9 %")
 
 

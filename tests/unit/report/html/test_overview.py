@@ -61,8 +61,8 @@ def test_title_of_many_builds_states_the_number_of_builds():
 def test_tiles_have_totals_and_the_range_of_each_metric():
     measured = [measurement_with({"ttft_p50": value, "output_throughput": 100.0}) for value in (20.0, 35.5)]
     test = TestResult("t", True, None, tuple(measured), ())
-    found = {tile.name: (tile.value, tile.unit, tile.note) for tile in tiles([test])}
-    assert found == {
+    tile_by_name = {tile.name: (tile.value, tile.unit, tile.note) for tile in tiles([test])}
+    assert tile_by_name == {
         "Requests": ("200", "", "20 failed, 2,000 output tokens"),
         "Output throughput": ("100", "tokens/s", "over 2 measurements"),
         "TTFT, median": ("20 – 35.5", "ms", "over 2 measurements"),
@@ -71,8 +71,8 @@ def test_tiles_have_totals_and_the_range_of_each_metric():
 
 def test_tiles_of_one_claim_have_both_sides():
     measured = [replace(measurement_with({"ttft_p50": value}), side=side) for side, value in (("a", 20.0), ("b", 35.5))]
-    found = {tile.name: tile.value for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
-    assert found["TTFT, median"] == "A 20 · B 35.5"
+    tile_by_name = {tile.name: tile.value for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
+    assert tile_by_name["TTFT, median"] == "A 20 · B 35.5"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_failures_of_one_cause_are_grouped_and_the_others_follow():
     cache = at_most(10, 12, metric="prefix_cache_hit_rate(b)", verdict=Verdict.FAIL, cause=Cause.RUNS_MISS_LIMIT)
     tests = [ended(at_most(1, 0)), ended(FAILED), ended(cache, name="t.py::test_1"), ended(cache, name="t.py::test_2"),
              ended(error="Port 8001 is taken."), ended(error="Port 8002 is taken.")]
-    found = groups([row_of(test, str(number)) for number, test in enumerate(tests)])
-    assert [(group.verdict.value, group.cause, len(group.rows)) for group in found] == [
+    row_groups = groups([row_of(test, str(number)) for number, test in enumerate(tests)])
+    assert [(group.verdict.value, group.cause, len(group.rows)) for group in row_groups] == [
         ("ERROR", "Port … is taken.", 2),
         ("FAIL", "prefix cache hit rate: runs miss limit", 2),
         ("FAIL", "", 1),

@@ -32,7 +32,10 @@ def page(tmp_path):
 
 
 def packed(text):
-    return [gzip.decompress(base64.b64decode(one)).decode() for one in re.findall(r'data-packed="([^"]*)"', text)]
+    return [
+        gzip.decompress(base64.b64decode(packed_text)).decode()
+        for packed_text in re.findall(r'data-packed="([^"]*)"', text)
+    ]
 
 
 def test_report_page_shows_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measurement):
@@ -127,9 +130,9 @@ def test_report_page_shows_session_facts_if_available(tmp_path, page, measuremen
 
 def test_failed_report_keeps_previous_page(tmp_path, page, measurement):
     written = write_test(tmp_path / "run", TEST, [measurement], [])
-    before = page()
+    previous_page = page()
     written.write_text("{")
     with pytest.raises(Exception, match="no JSON"):
         page()
-    assert (tmp_path / "out/report.html").read_text() == before
+    assert (tmp_path / "out/report.html").read_text() == previous_page
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]

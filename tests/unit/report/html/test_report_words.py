@@ -13,9 +13,9 @@ from pytest_llmperf.slo.model import Comparison
 
 @pytest.mark.parametrize("module", [words, series])
 def test_docstring_examples_match_output(module):
-    found = doctest.testmod(module)
-    assert found.attempted
-    assert not found.failed
+    outcome = doctest.testmod(module)
+    assert outcome.attempted
+    assert not outcome.failed
 
 
 @pytest.mark.parametrize(
