@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from os import PathLike
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
 from pytest_llmperf.model.engine import EngineSpec, Flag, fields_as_json, flags_as_json
+from pytest_llmperf.telemetry.hardware import KINDS
 
 #: Fields of a request that a workload, or another argument of `endpoint`, decides.
 OWN_FIELDS = {
@@ -91,6 +93,7 @@ def endpoint(
     headers_env: Mapping[str, str] | None = None,
     metrics: str | Sequence[str] | None = None,
     metrics_headers_env: Mapping[str, str] | None = None,
+    kind: str | None = None,
     api_key: object = None,
     headers: object = None,
 ) -> EngineSpec:
@@ -119,6 +122,9 @@ def endpoint(
             replica, "dns://NAME:PORT" for a headless service, or "prometheus+http://HOST:PORT?match={…}". By default
             the page `/metrics` of `url` is read; an empty list reads no counters.
         metrics_headers_env: environment variable by HTTP header for `metrics`. The headers of `url` are not sent there.
+        kind: hardware kind of the service, such as "h200". The test then runs as this kind, `-m h200` selects a test
+            whose `engine` marker names the endpoint, and baselines of this kind are compared. By default the kind is
+            that of the machine that sends.
         api_key, headers: rejected with what to write instead, because a test must not contain a key.
 
     Raises:
@@ -145,13 +151,17 @@ def endpoint(
     call = f"endpoint({url!r}"
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)
+    if kind is not None and kind not in KINDS:
+        near = get_close_matches(str(kind), KINDS, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: {', '.join(KINDS)}.")
     if metrics_headers_env and not addresses:
         raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. "
                         "Add metrics=.")
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return EngineSpec(
         engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
-        api=api, metrics=addresses, metrics_headers=metrics_headers,
+        api=api, metrics=addresses, metrics_headers=metrics_headers, kind=kind,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.judging.outcome import change_of, change_result
+from pytest_llmperf.judging.outcome import change_of, change_result, with_unseen_gpu
 from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.judging.steadiness import drift_p
@@ -243,7 +243,8 @@ def _with_build(
         facts["host_stored"] = any(session.host == host for session in sessions)
         versions = (session.differs.get(VERSION, stored.fingerprint.get(VERSION)) for session in sessions)
         facts["stored_versions"] = list(dict.fromkeys(version or "unknown" for version in versions))
-    return replace(result, facts={**result.facts, **facts}) if changed or provisional else result
+    result = replace(result, facts={**result.facts, **facts}) if changed or provisional else result
+    return with_unseen_gpu(result, conditions)
 
 
 def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:

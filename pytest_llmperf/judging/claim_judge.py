@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.judging.outcome import with_unseen_gpu
 from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
@@ -63,7 +64,8 @@ def _with_notes(result: CheckResult, measurement: Measurement) -> CheckResult:
     notes: Facts = {"looks": measurement.looks} if measurement.looks > 1 and not result.facts.get("exact") else {}
     if latency and measurement.bound is None:
         notes["hardware_bound_unknown"] = True
-    return replace(result, facts=result.facts | notes) if result.facts else result
+    noted = replace(result, facts=result.facts | notes) if result.facts else result
+    return with_unseen_gpu(noted, measurement.conditions)
 
 
 def judge_pooled_executions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp
 
@@ -12,6 +12,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import unseen_gpu
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 from pytest_llmperf.stats.exceedance import Exceedance
 from pytest_llmperf.stats.interval import Interval
@@ -73,6 +74,12 @@ def unavailable(metric: str, missing: int, runs: int, side: str = "") -> Facts:
     """Which metric is missing in how many of the runs, and what the metric needs."""
     facts: Facts = {"metric": metric, "missing_runs": missing, "of_runs": runs, "needs": find(metric).needs}
     return facts | {"side": side} if side else facts
+
+
+def with_unseen_gpu(result: CheckResult, conditions: Mapping[str, str]) -> CheckResult:
+    """The result with the note that no check of GPUs was possible, because the GPU is declared and not seen."""
+    kind = unseen_gpu(conditions)
+    return result if kind is None else replace(result, facts={**result.facts, "unseen_gpu": kind})
 
 
 def exceedance_facts(exceedance: Exceedance, sample: Sample, counted_as: str) -> Facts:

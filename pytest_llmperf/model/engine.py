@@ -110,6 +110,7 @@ class EngineSpec:
         api: how requests are written and answers are read; another than the default only of an endpoint.
         metrics: of an endpoint, addresses of the replicas' counters; None: the page of `url`; (): no page at all.
         metrics_headers: of an endpoint, pairs of HTTP header and source for `metrics`; never a value.
+        kind: of an endpoint, the hardware kind that its test declares; None without a declaration.
     """
 
     engine: str
@@ -124,6 +125,7 @@ class EngineSpec:
     api: Api = DEFAULT
     metrics: tuple[str, ...] | None = None
     metrics_headers: tuple[tuple[str, str], ...] = ()
+    kind: str | None = None
 
     @property
     def installed_as(self) -> str:
@@ -180,6 +182,7 @@ class EngineSpec:
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
         shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
         shown = [mask(text, secrets) for text in shown]
+        shown += [f"kind={self.kind!r}"] if self.kind is not None else []
         shown += [f"{name}={value if name in LITERAL else repr(value)}" for name, value in self.api.stated.items()]
         shown += [f"header.{header}={source}" for header, source in self.secret_headers]
         shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []

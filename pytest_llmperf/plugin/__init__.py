@@ -11,7 +11,7 @@ from pytest_llmperf.plugin.configure import (
 )
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.fixtures import engine, perf, pytest_generate_tests
-from pytest_llmperf.plugin.kinds import pytest_runtest_setup
+from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
 from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.verdicts import (
     pytest_report_teststatus,
@@ -22,9 +22,11 @@ __all__ = [
     "engine",
     "perf",
     "pytest_addoption",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
+    "pytest_itemcollected",
     "pytest_load_initial_conftests",
     "pytest_report_header",
     "pytest_report_teststatus",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.fixtures import spec_of
-from pytest_llmperf.plugin.identity import params_of
+from pytest_llmperf.plugin.identity import params_of, spec_of
 from pytest_llmperf.plugin.kinds import kind_of, skip_what_cannot_run_here
 
 if TYPE_CHECKING:

@@ -11,14 +11,13 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.endings import conclude_late
-from pytest_llmperf.plugin.identity import params_of, test_id
+from pytest_llmperf.plugin.identity import params_of, spec_of, spec_of_marker, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EXECUTION, leave_without_traceback
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
-    from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.perf_session import PerfSession
 
@@ -36,22 +35,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("engine", marker.args, indirect=True, ids=ids)
 
 
-def spec_of(item: pytest.Item) -> EngineSpec | None:
-    """The spec that an item's `engine` fixture will start; None where it uses none."""
-    from pytest_llmperf.model.engine import EngineSpec
-
-    chosen = _spec_of_marker(item)
-    return chosen if isinstance(chosen, EngineSpec) else None
-
-
-def _spec_of_marker(item: pytest.Item) -> object:
-    """The argument of the engine marker for this item: an engine spec if the marker is valid, None without a marker."""
-    params = params_of(item)
-    marker = item.get_closest_marker("engine")
-    chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
-    return chosen(params.get("case")) if callable(chosen) else chosen
-
-
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Server:
     """The running server of `@pytest.mark.engine(spec)`, shared by all tests with an equal spec."""
@@ -64,7 +47,7 @@ def engine(request: pytest.FixtureRequest) -> Server:
             pytest.fail(f"{item.nodeid}: @pytest.mark.engine of a parameter takes one engine: write a pytest.param for "
                         "each.", pytrace=False)
     if spec is None:
-        why = (f"@pytest.mark.engine gives {_spec_of_marker(item)!r}, which is no engine: write" if marker
+        why = (f"@pytest.mark.engine gives {spec_of_marker(item)!r}, which is no engine: write" if marker
                else "the test uses the fixture `engine` and does not say which: add")
         pytest.fail(f'{item.nodeid}: {why} @pytest.mark.engine(vllm("MODEL", …)) with a spec, or a function of the '
                     "case that gives one.", pytrace=False)

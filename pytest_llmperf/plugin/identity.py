@@ -1,12 +1,16 @@
-"""Maps pytest items to tests. Items that only repeat a test belong to the same test; they pool runs and share a
-baseline."""
+"""Maps pytest items to tests and engines. Items that only repeat a test belong to the same test; they pool runs and
+share a baseline."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.model.engine import EngineSpec
 
 STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
 
@@ -33,6 +37,22 @@ def params_of(item: pytest.Item) -> Mapping[str, object]:
     """What it was parametrised with, by name."""
     callspec = getattr(item, "callspec", None)
     return {} if callspec is None else callspec.params
+
+
+def spec_of(item: pytest.Item) -> EngineSpec | None:
+    """The spec that an item's `engine` fixture will start; None where it uses none."""
+    from pytest_llmperf.model.engine import EngineSpec
+
+    chosen = spec_of_marker(item)
+    return chosen if isinstance(chosen, EngineSpec) else None
+
+
+def spec_of_marker(item: pytest.Item) -> object:
+    """The argument of the engine marker for this item: an engine spec if the marker is valid, None without a marker."""
+    params = params_of(item)
+    marker = item.get_closest_marker("engine")
+    chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
+    return chosen(params.get("case")) if callable(chosen) else chosen
 
 
 def _without_group(item: pytest.Item) -> str:

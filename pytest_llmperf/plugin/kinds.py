@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.endings import conclude_setup
+from pytest_llmperf.plugin.identity import spec_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback
 
@@ -68,22 +69,53 @@ def requested_kinds(expression: str) -> set[str]:
     return {k for k in KINDS for others in (False, True) if not holds(None, others) and holds(k, others)}
 
 
-def refuse_missing_hardware(config: pytest.Config) -> None:
-    """Usage error where hardware was asked for that is not here: never a green run of skips."""
+def missing_hardware(config: pytest.Config) -> str | None:
+    """The error if `-m` asks for hardware that this machine lacks; None if the machine has the hardware."""
     if config.option.collectonly or config.option.help:
-        return
+        return None
     requested = requested_kinds(config.getoption("-m", default="") or "")
     if not requested or "cpu" in requested:
-        return
+        return None
     hardware = config.stash[STATE].hardware
-    if hardware.kind not in requested:
-        wanted = " or ".join(sorted(requested))
-        here = "--emulate gives" if hardware.emulated else "this machine has"
-        raise pytest.UsageError(
-            f"-m asks for {wanted}, and {here} {hardware}. Run it on a machine with {wanted}, emulate one: "
-            f"--emulate {min(requested)}, look at what it would run with --collect-only, or drop -m to run what can "
-            "run."
-        )
+    if hardware.kind in requested:
+        return None
+    wanted = " or ".join(sorted(requested))
+    here = "--emulate gives" if hardware.emulated else "this machine has"
+    return (
+        f"-m asks for {wanted}, and {here} {hardware}. Run it on a machine with {wanted}, emulate one: --emulate "
+        f"{min(requested)}, name an endpoint of this kind in the engine marker: endpoint(…, kind={min(requested)!r}), "
+        "look at what it would run with --collect-only, or drop -m to run what can run."
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test of an endpoint with the declared kind, so that `-m h200` selects the test."""
+    kind = declared_kind(item)
+    if kind is not None and not kinds_of(item):
+        item.add_marker(getattr(pytest.mark, kind))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Usage error where `-m` asks for hardware that neither this machine nor a declared endpoint has.
+
+    Under xdist only workers collect. Their tests are skipped, and `NothingMeasured` ends the session with this error.
+    """
+    problem = missing_hardware(session.config)
+    if problem is None or hasattr(session.config, "workerinput"):
+        return
+    if not any(declared_kind(item) is not None and kind_of(item) for item in session.items):
+        raise pytest.UsageError(problem)
+
+
+def declared_kind(item: pytest.Item) -> str | None:
+    """The hardware kind that the endpoint of the item's engine marker declares; None without such an endpoint."""
+    if item.get_closest_marker("engine") is None:
+        return None
+    try:
+        spec = spec_of(item)
+    except Exception:  # of the function that gives the spec: the fixture reports the error
+        return None
+    return None if spec is None else spec.kind
 
 
 def kinds_of(item: pytest.Item) -> list[str]:
@@ -102,7 +134,9 @@ def running_kind(kinds: list[str], hardware: Hardware, requested: set[str]) -> s
 
 
 def kind_of(item: pytest.Item) -> str | None:
-    """The kind that this item runs as on this machine; None where it cannot."""
+    """The kind that this item runs as on this machine, or at its endpoint; None where it cannot."""
+    if (declared := declared_kind(item)) in kinds_of(item):
+        return declared
     requested = requested_kinds(item.config.getoption("-m", default="") or "")
     return running_kind(kinds_of(item), item.config.stash[STATE].hardware, requested)
 
@@ -134,7 +168,7 @@ def skip_what_cannot_run_here(item: pytest.Item) -> None:
     if kind is None:
         pytest.skip(f"needs {' or '.join(kinds)}; {way_out(kinds, hardware)}")
     on_cpu = kind == "cpu" and "cpu" in kinds
-    if needed > len(hardware.gpus) and not on_cpu:
+    if needed > len(hardware.gpus) and not on_cpu and declared_kind(item) is None:
         pytest.skip(f"needs {needed} GPUs; {_machine_text(hardware)}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.fixtures import spec_of
+from pytest_llmperf.plugin.identity import spec_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
-from pytest_llmperf.plugin.kinds import GPU_KINDS, refuse_missing_hardware
+from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.state import STATE, State, references_of
 
 FOLDERS = ("--llmperf-runs", "--llmperf-report")
@@ -26,7 +26,6 @@ def refuse(config: pytest.Config) -> None:
     _refuse_moving_the_root(config)
     refuse_contradictory_options(config)
     _refuse_unreadable_values(config)
-    refuse_missing_hardware(config)
 
 
 def _refuse_wrong_plugin_name(config: pytest.Config) -> None:

@@ -130,6 +130,7 @@ def _decided(config: pytest.Config, folder: Path) -> dict[str, TestResult]:
     """
     from datetime import UTC, datetime
 
+    from pytest_llmperf.results.conditions import DECLARED
     from pytest_llmperf.results.reader import read_run
     from pytest_llmperf.session.provenance import provenance, read_provenance
 
@@ -137,7 +138,8 @@ def _decided(config: pytest.Config, folder: Path) -> dict[str, TestResult]:
     tests, stored = read_run(folder), read_provenance(folder)
     now = provenance(config.rootpath, folder.name, datetime.now(UTC), [state.settings.baselines_dir],
                      state.session.host)
-    kinds = {measurement.conditions.get("hardware", "") for test in tests for measurement in test.measurements}
+    kinds = {measurement.conditions.get("hardware", "") for test in tests for measurement in test.measurements
+             if DECLARED not in measurement.conditions}
     kind = state.hardware.labelled(state.hardware.kind)
     differing = [("commit", stored.commit, now.commit)] if stored.commit != now.commit else []
     if kinds and kinds.isdisjoint({kind, "cpu"} if not state.hardware.emulated else {kind}):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.baselines import mode_of, run_file_of
-from pytest_llmperf.plugin.kinds import CANNOT_RUN, way_out
+from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, way_out
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
@@ -158,12 +158,13 @@ class NothingMeasured:
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # pytest's own last line comes within
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         nothing = bool(self._needed) and not self._measured
-        if nothing and not self._ran and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+        missing = missing_hardware(self._config) if nothing else None
+        if nothing and not self._ran and (os.environ.get("CI") or missing) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         yield
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if nothing and reporter is not None:
-            reporter.write_line(self._sentence(), red=True)
+            reporter.write_line(self._sentence() if missing is None else f"NOTHING MEASURED: {missing}", red=True)
 
     def _sentence(self) -> str:
         (kind, _), count = self._needed.most_common(1)[0], self._needed.total()

@@ -111,6 +111,7 @@ class Facts(TypedDict, total=False):
     failed_requests: int
     longest_unseen_s: float  # slow spells with a longer mean distance are not excluded
     hardware_bound_unknown: bool
+    unseen_gpu: str  # declared hardware kind of an endpoint
     looks: int  # looks that share the error of the verdict; absent for a single look
     proven_rate: float  # requests/s
     refuted_rate: float  # requests/s

@@ -23,12 +23,14 @@ from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 
 EMULATED = "emulated-"
+#: Condition of an endpoint whose test declares the hardware kind. Nobody sees such a GPU.
+DECLARED = "hardware_declared"
 PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
 OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
 PER_METRIC = frozenset({"formulas"})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
-RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas"})
+RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas", DECLARED})
 VERSION = "engine.version"
 # FlashInfer is a package of the installation; the other variables of `host_env` are settings of the host.
 BUILD = frozenset({
@@ -159,7 +161,15 @@ def server_kind(conditions: Mapping[str, str]) -> str:
     >>> server_kind({"hardware": "cpu", "url": "http://10.0.0.5:8000"})
     'unknown'
     """
+    if DECLARED in conditions:
+        return kind_of(conditions)
     return serving_hardware(kind_of(conditions), conditions.get("url"))
+
+
+def unseen_gpu(conditions: Mapping[str, str]) -> str | None:
+    """The GPU kind that a test declares for an endpoint, whose telemetry is not seen; None for any other server."""
+    kind = conditions.get(DECLARED)
+    return None if kind in (None, "cpu") else kind
 
 
 def digest(conditions: Mapping[str, str]) -> str:

@@ -168,6 +168,8 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
     if facts.get("no_loss_proven"):
         yield "no loss proven, none excluded"
     yield from _notes_on_slo(facts)
+    if "unseen_gpu" in facts:
+        yield f"telemetry of the declared {facts['unseen_gpu']} not seen"
     if result.verdict is Verdict.PASS and "stored_runs" in facts:
         yield _detectable(result)
     if "reference" in facts and result.verdict is not Verdict.FAIL:

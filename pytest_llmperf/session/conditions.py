@@ -11,7 +11,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.results.conditions import PLANTED
+from pytest_llmperf.results.conditions import DECLARED, PLANTED
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
@@ -49,6 +49,8 @@ def conditions(
     if spec.model_aliases:
         values_by_name["model_alias"] = json.dumps(sorted(spec.model_aliases))
     values_by_name |= spec.api.stated
+    if spec.kind is not None:
+        values_by_name[DECLARED] = spec.kind
     if server.replica_count:
         values_by_name["replicas"] = str(server.replica_count)
     if connections != "keep-alive":

@@ -9,6 +9,7 @@ from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
 from pytest_llmperf.judging.claim_judge import ClaimJudge, claim_judge, judge_slos
+from pytest_llmperf.judging.outcome import with_unseen_gpu
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
@@ -483,13 +484,15 @@ class Perf:
         side_a.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
         side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
         self._execution.claims.append((text, side_a, side_b))
-        results = judge_sequentially(judge, self._execution, side_a, side_b, runs)
+        results = [with_unseen_gpu(result, side_a.finished.conditions)
+                   for result in judge_sequentially(judge, self._execution, side_a, side_b, runs)]
         self._execution.add_results(results)
         return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
 
     def _serving_kind(self, a: Server | EngineSpec, b: Server | EngineSpec) -> str:
         """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
-        kinds = [serving_hardware(self.kind, spec_of(side).url) for side in (a, b)]
+        specs = [spec_of(side) for side in (a, b)]
+        kinds = [spec.kind or serving_hardware(self.kind, spec.url) for spec in specs]
         return self.kind if self.kind in kinds else kinds[0]
 
     def _capacity(

@@ -55,7 +55,7 @@ class Series:
     Args:
         session: the session, which starts servers and sends requests.
         test: test id, for messages.
-        kind: hardware kind of the test.
+        kind: hardware kind of the test, unless the specification declares another.
         engine: a running server, or a spec to start.
         workload: the workload. Run i adds i to the seed of the workload, so no prompt repeats.
         on_run: called after each run, so an interruption loses only the unfinished run.
@@ -87,7 +87,7 @@ class Series:
     ) -> None:
         self.session = session
         self.test = test
-        self.kind = kind
+        self.kind = (engine if isinstance(engine, EngineSpec) else engine.spec).kind or kind
         self.engine = engine
         self.workload = workload
         self.measurement: Measurement | None = None

@@ -45,7 +45,8 @@ def test_asking_for_missing_hardware_is_a_usage_error(pytester, dist):
     pytester.makepyfile(MARKED)
     result = pytester.runpytest_subprocess("-m", "h200", *dist)
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["*-m asks for h200, and this machine has no GPU*--collect-only*"])
+    lines = result.outlines if dist else result.errlines  # under xdist the workers collect
+    assert any("-m asks for h200, and this machine has no GPU" in line and "--collect-only" in line for line in lines)
 
 
 def test_collecting_is_always_allowed(pytester):

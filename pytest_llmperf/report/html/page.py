@@ -21,6 +21,7 @@ from pytest_llmperf.report.html.words import in_words, title
 from pytest_llmperf.report.metric_rows import comparisons_of, replica_rows
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import unseen_gpu
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
@@ -36,7 +37,9 @@ class Side:
 
     @property
     def hardware(self) -> str:
-        return self.measurement.conditions.get("hardware", "unknown")
+        declared = unseen_gpu(self.measurement.conditions)
+        hardware = self.measurement.conditions.get("hardware", "unknown")
+        return hardware if declared is None else f"{hardware} (declared; its telemetry is not seen)"
 
 
 @dataclass(frozen=True, slots=True)
