@@ -63,12 +63,12 @@ class FakeEngine:
         path = request.url.path
         self.paths.append(path)
         self.queries.append((path, dict(request.url.params)))
-        found = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
+        response = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
         if path not in self.answers and b'"stream":true' in request.content:
-            found = httpx.Response(200, content=b"".join(StreamShape((1,)).events()))
-        if isinstance(found, Exception):
-            raise found
-        return found(request) if callable(found) else found
+            response = httpx.Response(200, content=b"".join(StreamShape((1,)).events()))
+        if isinstance(response, Exception):
+            raise response
+        return response(request) if callable(response) else response
 
     def routes(self):
         usage = {"completion_tokens": 1}

@@ -116,7 +116,7 @@ ANSWERS = {
 def test_probe_has_protocol_and_stream_of_the_test(make_server, fake_engine, protocol, streamed):
     fake_engine.answers[PATHS[protocol]] = ANSWERS[protocol, streamed]
     probe(make_server(spec(protocol=protocol, stream=streamed)), TEXT, 1.0)
-    assert fake_engine.asked == [PATHS[protocol]]
+    assert fake_engine.paths == [PATHS[protocol]]
 
 
 def refused(make_server, fake_engine, answer, request=TEXT, **options):

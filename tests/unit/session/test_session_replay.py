@@ -278,7 +278,7 @@ def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_
     """Else they are a stranger's in the first run."""
     warm_up(make_server(), WORKLOAD, replayer())
     # The probe of an endpoint; then before the first batch, and after the last.
-    assert fake_engine.requested_spec == ["/v1/completions", "/metrics", "/metrics"]
+    assert fake_engine.paths == ["/v1/completions", "/metrics", "/metrics"]
 
 
 def test_server_that_never_becomes_steady_ends_warm_up_with_error(make_server, replayer, fake_engine):

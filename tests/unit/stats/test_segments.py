@@ -65,8 +65,8 @@ def test_variance_covers_a_correlation_time_of_a_tenth_of_the_run():
     """The constant and four cosines see 71 % of it; ten independent batches would see 37 %."""
     rng, keep = np.random.default_rng(2), float(np.exp(-10 / PARTS))
     truth = PARTS * (1 + keep) / (1 - keep) - 2 * keep * (1 - keep**PARTS) / (1 - keep) ** 2
-    variances = np.mean([slow_variance(residuals(rng, 3, keep), COSINES)[0] for _ in range(2000)])
-    assert variances / truth == pytest.approx(0.71, abs=0.05)
+    covered = np.mean([slow_variance(residuals(rng, 3, keep), COSINES)[0] for _ in range(2000)])
+    assert covered / truth == pytest.approx(0.71, abs=0.05)
 
 
 def test_course_common_to_all_runs_adds_no_variance():
@@ -76,8 +76,9 @@ def test_course_common_to_all_runs_adds_no_variance():
 
 def test_independent_segments_are_called_dependent_in_5_percent():
     rng = np.random.default_rng(3)
-    found = [slow_variance(residuals(rng, 3), COSINES) for _ in range(4000)]
-    assert np.mean([variance / PARTS > dependent_above(df) for variance, df in found]) == pytest.approx(0.05, abs=0.012)
+    variances = [slow_variance(residuals(rng, 3), COSINES) for _ in range(4000)]
+    alarms = [variance / PARTS > dependent_above(df) for variance, df in variances]
+    assert np.mean(alarms) == pytest.approx(0.05, abs=0.012)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
