@@ -86,6 +86,7 @@ class EngineConfig:
         block_size: tokens per KV block (SGLang: page size).
         num_blocks: KV blocks of one replica.
         prefix_caching: whether the prefix cache is on.
+        answer_caching: whether the prefix cache keeps generated tokens beside prompts.
         chunked_prefill: whether a prompt may be cut to the token budget.
         policy: order in which waiting sequences are admitted.
         weights, kv: data types of the weights and of the KV cache.
@@ -109,6 +110,7 @@ class EngineConfig:
     block_size: int
     num_blocks: int
     prefix_caching: bool = True
+    answer_caching: bool = True
     chunked_prefill: bool = True
     policy: Policy = "fcfs"
     weights: Dtype = "bfloat16"

@@ -19,6 +19,7 @@ class Faults:
     Args:
         step_time: relative increase of the step time.
         prefix_cache_off: whether the prefix cache never hits, independent of the flags.
+        answer_cache_off: whether the prefix cache loses generated tokens and keeps prompts only.
         chunk_budget: divides the token budget of a step. Resolved, so it shows.
         kv: changes the number of KV blocks by this fraction. Resolved, so it shows.
         acceptance: added to the acceptance probability of each draft position.
@@ -34,6 +35,7 @@ class Faults:
 
     step_time: float = 0.0
     prefix_cache_off: bool = False
+    answer_cache_off: bool = False
     chunk_budget: float = 1.0
     kv: float = 0.0
     acceptance: float = 0.0
@@ -70,7 +72,8 @@ class Faults:
             speculation = replace(speculation, acceptance=changed)
         tiers = tuple(tier.faster(1 / self.offload_bandwidth) for tier in config.tiers)
         caching = config.prefix_caching and not self.prefix_cache_off
-        return replace(config, gpu=gpu, speculation=speculation, tiers=tiers, prefix_caching=caching)
+        return replace(config, gpu=gpu, speculation=speculation, tiers=tiers, prefix_caching=caching,
+                       answer_caching=not self.answer_cache_off)
 
 
 def _share(text: str, where: str) -> float:
@@ -91,10 +94,13 @@ def _throttle(text: str, where: str) -> dict[str, object]:
     return fields | ({"throttle_steps": int(steps)} if steps else {})
 
 
-def _prefix_cache(text: str, where: str) -> dict[str, object]:
-    if text != "off":
-        raise UsageError(f"{where}: it can only be off.")
-    return {"prefix_cache_off": True}
+def _off(field: str) -> Callable[[str, str], dict[str, object]]:
+    def read(text: str, where: str) -> dict[str, object]:
+        if text != "off":
+            raise UsageError(f"{where}: it can only be off.")
+        return {field: True}
+
+    return read
 
 
 def _leak(text: str, where: str) -> dict[str, object]:
@@ -106,7 +112,8 @@ def _leak(text: str, where: str) -> dict[str, object]:
 # name → (how its value looks, what it means)
 _READERS: dict[str, tuple[str, Callable[[str, str], dict[str, object]]]] = {
     "step_time": ("+5%", lambda text, where: {"step_time": fraction(text, where, least=-0.99)}),
-    "prefix_cache": ("off", _prefix_cache),
+    "prefix_cache": ("off", _off("prefix_cache_off")),
+    "answer_cache": ("off", _off("answer_cache_off")),
     "chunk_budget": ("/4", lambda text, where: {"chunk_budget": divisor(text, where)}),
     "kv": ("-50%", lambda text, where: {"kv": fraction(text, where, least=-0.999)}),
     "acceptance": ("-0.2", lambda text, where: {"acceptance": fraction(text, where, most=1.0)}),

@@ -12,10 +12,11 @@ from pytest_llmperf.judging.outcome import each_run_result, requirement_result, 
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
 from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
-from pytest_llmperf.metrics.families import FAMILIES, output_tokens, prompt_tokens
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
+from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
+from pytest_llmperf.metrics.turns import turns_of
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import Verdict
@@ -31,7 +32,9 @@ from pytest_llmperf.stats.segments import batches, cosines_for, independent_segm
 #: Parts of a run, each of so many served requests at least; a run of fewer parts than `_FEWEST_PARTS` is not cut.
 _PARTS, _FEWEST_PARTS, _REQUESTS_PER_PART = 10, 5, 10
 #: Of served requests: nothing served is none of them, although the run then has no duration to divide by.
-SERVED_PER_S = ("request_throughput", "output_throughput", "total_token_throughput", "goodput")
+SERVED_PER_S = (
+    "request_throughput", "conversation_throughput", "output_throughput", "total_token_throughput", "goodput",
+)  # fmt: skip
 _WORSE_THAN = {Direction.LOWER: Comparison.AT_MOST, Direction.HIGHER: Comparison.AT_LEAST}
 
 
@@ -184,8 +187,9 @@ def _token_weights(share: str, run: RunMetrics) -> list[int]:
 
     All alike where the server did not say.
     """
-    served = [record for record in run.records if record.ok]
-    tokens_of = prompt_tokens if share.endswith("hit_rate") else output_tokens
+    named = turns_of(share)
+    served = [record for record in run.records if record.ok and (named is None or record.turn in named[1])]
+    tokens_of = prompt_tokens if "hit_rate" in share else output_tokens
     weights = [tokens for record in served if (tokens := tokens_of(record))]
     return weights if len(weights) == len(served) else [1] * len(served)
 
@@ -198,7 +202,7 @@ def _replicates(slo: Slo, run: RunMetrics) -> list[Sequence[float]]:
         return [] if rates is None else [rates]
     if not (by_request := _by_request(slo, run)):
         return []
-    if FAMILIES[metric.family].per_request:
+    if find_family(metric.family).per_request:
         return [by_request]
     by_time = [statistic((part / 1e6).tolist(), metric.stat) for part in gap_segments_ns(run, metric.family, _PARTS)]
     return [by_request, [value for value in by_time if value is not None]]
@@ -228,7 +232,7 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
     Such a run has neither a latency nor a duration; "unavailable" would be an ERROR, and hide the FAIL of error_rate.
     """
     metric = find(slo.metric)
-    latency = metric.family is not None and not FAMILIES[metric.family].with_failed
+    latency = metric.family is not None and not find_family(metric.family).with_failed
     limited = {Direction.LOWER: latency, Direction.HIGHER: metric.name in SERVED_PER_S}.get(metric.direction, False)
     empty = sum(bool(run.records) and not any(record.ok for record in run.records) for run in sample.runs)
     if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
@@ -253,6 +257,6 @@ def _failures(slo: Slo, sample: Sample) -> Facts:
 def _failed_requests(slo: Slo, sample: Sample) -> int:
     """Number of failed requests, which have no value of this latency; 0 for a metric that includes failed requests."""
     family = find(slo.metric).family
-    if family is None or FAMILIES[family].with_failed:
+    if family is None or find_family(family).with_failed:
         return 0
     return sum(not record.ok for run in sample.runs for record in run.records)

@@ -14,8 +14,7 @@ from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
-from pytest_llmperf.metrics.families import FAMILIES
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts, Problem
@@ -60,7 +59,7 @@ def judge_slos(
 def _with_notes(result: CheckResult, measurement: Measurement) -> CheckResult:
     """The result with the number of looks that share its error, and a note on a latency without a hardware bound."""
     family = find(result.metric.partition("(")[0]).family
-    latency = family is not None and not FAMILIES[family].with_failed
+    latency = family is not None and not find_family(family).with_failed
     notes: Facts = {"looks": measurement.looks} if measurement.looks > 1 and not result.facts.get("exact") else {}
     if latency and measurement.bound is None:
         notes["hardware_bound_unknown"] = True

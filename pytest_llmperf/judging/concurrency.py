@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.registry import find_family
 from pytest_llmperf.metrics.run import RunMetrics
 
 
@@ -16,7 +16,7 @@ def mean_concurrency(runs: Sequence[RunMetrics], family: str) -> float:
 
     With concurrency c at time t: ∫ c² dt ÷ ∫ c dt, Kish's design effect of weights; at least 1.
     """
-    during = FAMILIES[family].during
+    during = find_family(family).during
     alone = concurrency = 0
     for run in runs:
         for requests, length_ns in _concurrency_intervals(map(during, run.records)):
@@ -35,9 +35,9 @@ def observations_per_step(runs: Sequence[RunMetrics], family: str, streams: floa
         family: latency family.
         streams: mean concurrency of the streams.
     """
-    if not FAMILIES[family].one_gap:
+    if not find_family(family).one_gap:
         return 1.0
-    if FAMILIES[family].per_request:
+    if find_family(family).per_request:
         return streams
     gaps = sum(max(0, len(record.arrivals_ns) - 1) for run in runs for record in run.records if record.ok)
     taken = sum(len(values or ()) for run in runs for values in run.by_request(family) or ())

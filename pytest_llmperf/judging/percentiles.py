@@ -16,8 +16,7 @@ from pytest_llmperf.judging.outcome import (
 )
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import missing_observations, sample_with_failures_ms
-from pytest_llmperf.metrics.families import FAMILIES
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.model.verdict import Verdict
@@ -82,7 +81,7 @@ def views(runs: Sequence[RunMetrics], family: str, limit_ms: float, over: Sequen
     quartile_ms = body_limit_ms(runs, family)
     lower = [] if quartile_ms is None else [quartile_ms]
     bodies = [[exceedances_by_request(run, family, each) or [] for run in runs] for each in lower]
-    if FAMILIES[family].per_request:
+    if find_family(family).per_request:
         return [View(over, bodies, concurrency)]
     by_time = [[exceedances_by_segment(run, family, each) for run in runs] for each in (limit_ms, *lower)]
     return [View(over, bodies), View(by_time[0], by_time[1:])]
@@ -113,7 +112,7 @@ def _or_by_level(counted: Exceedance, slo: Slo, sample: Sample, margin: float) -
 
 def level_pass_margin_of(sample: Sample, family: str, confidence: float) -> float:
     """Pass margin of a latency for slow changes of the server, see `pass_margin.level_pass_margin`."""
-    if FAMILIES[family].per_request:
+    if find_family(family).per_request:
         runs: Sequence[Sequence[float]] = [run.samples(family) for run in sample.runs]
         return level_pass_margin(runs, sample.seeds, mean_concurrency(sample.runs, family), confidence)
     by_time = [gap_segments_ns(run, family, 1)[0].tolist() for run in sample.runs]

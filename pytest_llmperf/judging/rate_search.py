@@ -14,7 +14,7 @@ from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.interval import Interval, factor
 from pytest_llmperf.stats.mean import mean, sd, t_quantile
 
-SEARCHED = "max_rate"
+SEARCHED = ("max_rate", "max_conversation_rate")
 
 
 def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -30,7 +30,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         return unavailable_result(slo, missing, len(sample.runs))
     if len(set(sample.seeds)) == 1:
         return _judge_single_seed(slo, sample, rates)
-    beyond = [run.value(f"{SEARCHED}_beyond") or inf for run in sample.runs]
+    beyond = [run.value(f"{slo.metric}_beyond") or inf for run in sample.runs]
     logs, tops = ([log(rate) for rate in each] for each in (rates, beyond))
     middle, top = mean(logs), mean(tops)
     step = max((high - low for low, high in zip(logs, tops, strict=True) if high < inf), default=0.0)
@@ -57,8 +57,8 @@ def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> Chec
     """Judges searches with a single seed. Each search has judged its rates, so the verdict is the weakest rate that all
     searches proved or refuted, compared with the limit."""
     proven, refuted = (
-        _worst_of_searches(sample, f"{SEARCHED}_proven", min),
-        _worst_of_searches(sample, f"{SEARCHED}_refuted", max),
+        _worst_of_searches(sample, f"{slo.metric}_proven", min),
+        _worst_of_searches(sample, f"{slo.metric}_refuted", max),
     )
     is_proven = proven is not None and proven >= slo.limit
     is_refuted = refuted is not None and refuted <= slo.limit

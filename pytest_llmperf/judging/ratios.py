@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import ceil, expm1, floor, log, sqrt
 
 from pytest_llmperf.judging.outcome import each_run_result, unavailable, unavailable_result
+from pytest_llmperf.judging.rate_search import SEARCHED
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
 from pytest_llmperf.metrics.registry import Metric
@@ -34,7 +35,7 @@ def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
     """
     if metric.name == "startup_s":
         return StartSd(0.20, "default for start-up times")
-    if metric.name == "max_rate":
+    if metric.name in SEARCHED:
         return StartSd(0.05, "default for the highest rate within an SLO")
     kind = kind_of(metric)
     if kind is Kind.TAIL:

@@ -61,7 +61,7 @@ def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         return judge_percentile(slo, sample, confidence)
     if slo.metric == STARTUP:
         return judge_startup(slo, sample, confidence)
-    if slo.metric == SEARCHED:
+    if slo.metric in SEARCHED:
         return judge_searched(slo, sample, confidence)
     return judge_average(slo, sample, confidence)
 

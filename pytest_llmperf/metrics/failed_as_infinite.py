@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import inf, isinf
 
 from pytest_llmperf.metrics.families import FAMILIES
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic, summarise
+from pytest_llmperf.metrics.turns import turn_names
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 
@@ -46,7 +47,8 @@ def _statistics_with_failures(records: Sequence[RequestRecord]) -> dict[str, flo
     run = RunMetrics(RunRecords(records), {})
     if _all_served(run):
         return {}
-    statistics = {f"{family}_{stat}": value for family in FAMILIES if any(missing_observations(run, family).values())
+    families = [*FAMILIES, *(f"ttft_{turn}" for turn in turn_names(records))]
+    statistics = {f"{family}_{stat}": value for family in families if any(missing_observations(run, family).values())
                   for stat, value in summarise(sample_with_failures_ms(run, family)).items()}
     return {name: None if value is None or isinf(value) else value for name, value in statistics.items()}
 
@@ -73,7 +75,7 @@ def missing_observations(run: RunMetrics, family: str) -> dict[int, int]:
     observation to a latency between tokens.
     """
     by_request = run.by_request(family) or ()
-    between, per_request = FAMILIES[family].between_tokens, FAMILIES[family].per_request
+    between, per_request = find_family(family).between_tokens, find_family(family).per_request
     served = [(len(values), run.records[at].asked_output_tokens) for at, values in enumerate(by_request)
               if values is not None]
     requested_gaps = sum(max(0, tokens - 1) for _, tokens in served)

@@ -7,9 +7,11 @@ request (a single token has no gap). None means that the server did not send the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from operator import sub
 
+from pytest_llmperf.metrics.turns import Turns, turns_of
 from pytest_llmperf.model.record import RequestRecord
 
 Samples = tuple[float, ...]
@@ -118,6 +120,7 @@ class Family:
         between_tokens: whether the latency is a time between tokens, so an answer of one token has no value.
         one_gap: whether a value is a single gap. One step of the server makes the gaps of all decoding requests.
         with_failed: whether failed requests contribute too (the metric describes the load generator, not the server).
+        turns: the turns of conversations that contribute; None for all requests.
     """
 
     name: str
@@ -130,6 +133,7 @@ class Family:
     between_tokens: bool = False
     one_gap: bool = False
     with_failed: bool = False
+    turns: Turns | None = None
 
     @property
     def streamed(self) -> bool:
@@ -155,3 +159,13 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (
     Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
            "a request that was sent", before_send, with_failed=True),
 )}
+
+
+@cache
+def family_named(name: str) -> Family | None:
+    """The latency sample of that name: one of `FAMILIES`, or TTFT of some turns, such as "ttft_turn2plus"."""
+    if name in FAMILIES or (named := turns_of(name)) is None or named[0] not in FAMILIES:
+        return FAMILIES.get(name)
+    family, turns = FAMILIES[named[0]], named[1]
+    return replace(family, name=name, formula=f"{family.formula}, of {turns} of conversations", formula_id=f"{name}.1",
+                   needs=f"a served request of {turns} of a conversation", turns=turns)

@@ -9,9 +9,10 @@ from enum import Enum
 from functools import cache
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics.families import FAMILIES, Family
+from pytest_llmperf.metrics.families import FAMILIES, Family, family_named
 from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
 from pytest_llmperf.metrics.summary import ALIASES, STATS
+from pytest_llmperf.metrics.turns import turns_of
 from pytest_llmperf.metrics.units import Direction, Unit
 
 
@@ -73,10 +74,22 @@ def _server(formula: ServerFormula) -> Metric:
 _USAGE = "a served request, and a server that reports its token counts in its usage"
 _END = "last content chunk of a served request, or last intended send of any where that is later"
 _DURATION = f"duration_s is first intended send → {_END}"
+
+
+def _hit_rate(name: str) -> Metric:
+    _, turns = turns_of(name) or ("", "")
+    return _run_level(name, Unit.SHARE, Direction.HIGHER,
+                      f"cached ÷ prompt tokens of the served requests of {turns} of conversations",
+                      f"a served request of {turns}, and a server that reports cached tokens in its usage")
+
+
 _RUN_LEVEL = (
     _run_level("duration_s", Unit.S, Direction.LOWER, f"first intended send → {_END}", version=2),
     _run_level("request_throughput", Unit.REQUESTS_PER_S, Direction.HIGHER,
                f"served requests ÷ duration_s; {_DURATION}", version=2),
+    _run_level("conversation_throughput", Unit.CONVERSATIONS_PER_S, Direction.HIGHER,
+               f"conversations of which every turn was served ÷ duration_s; {_DURATION}", "a conversation"),
+    _hit_rate("hit_rate_turn2plus"),
     _run_level("output_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
                f"output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2, per_token=True),
     _run_level("total_token_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
@@ -113,7 +126,7 @@ def find(name: str) -> Metric:
     metric = _find_uncached(name)
     if metric is not None:
         return metric
-    if name in FAMILIES:
+    if family_named(name) is not None:
         stats = ", ".join(f"{name}_{stat}" for stat in STATS)
         raise SloError(f"{name!r} is a whole sample; say which statistic of it: {stats}")
     raise SloError(f"there is no metric {name!r}{suggestion(name, all_metrics())}")
@@ -127,16 +140,27 @@ def is_metric(name: str) -> bool:
 def _find_uncached(name: str) -> Metric | None:
     family, _, stat = name.rpartition("_")
     metric = all_metrics().get(f"{family}_{ALIASES.get(stat, stat)}") if family else None
-    metric = metric or all_metrics().get(name)
+    metric = metric or all_metrics().get(name) or _of_turns(name)
     if metric is None and (position := POSITION.fullmatch(name)):
         return _server(acceptance_at(int(position[1])))
     return metric
 
 
+@cache
+def _of_turns(name: str) -> Metric | None:
+    """A metric of some turns of conversations."""
+    sample, _, stat = name.rpartition("_")
+    if (named := turns_of(name)) is not None and named[0] not in FAMILIES:
+        return _hit_rate(name)
+    family = family_named(sample)
+    stat = ALIASES.get(stat, stat)
+    return None if family is None or family.turns is None or stat not in STATS else _statistic(family, stat)
+
+
 def per_token(names: Iterable[str]) -> list[str]:
     """Those of these metrics and latency samples that rest on how many tokens the answers have."""
     return [name for name in names
-            if (FAMILIES[name].between_tokens if name in FAMILIES else find(name).per_token)]
+            if (find(name).per_token if (family := family_named(name)) is None else family.between_tokens)]
 
 
 def streamed(names: Iterable[str]) -> list[str]:
@@ -151,8 +175,8 @@ def find_family(name: str) -> Family:
     Raises:
         SloError: no such sample.
     """
-    if name in FAMILIES:
-        return FAMILIES[name]
+    if (family := family_named(name)) is not None:
+        return family
     raise SloError(f"there is no latency sample {name!r}{suggestion(name, FAMILIES)}")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.server import Counters, counter_difference, server_values
 from pytest_llmperf.metrics.summary import summarise
+from pytest_llmperf.metrics.turns import hit_rate, served_conversations, turn_names, turns_of
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
@@ -50,7 +51,7 @@ class RunMetrics:
     def contributions_ns(self) -> Mapping[str, tuple[Samples | None, ...] | None]:
         """Per latency sample, what each record contributed, None for a failed request; the whole entry is None where
         the server did not say what is needed."""
-        return {name: self.source.derived(of_family) for name, of_family in _BY_FAMILY.items()}
+        return {name: self.source.derived(_of_family(name)) for name in FAMILIES}
 
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
         """Nanoseconds that each request contributed, as `contributions_ns`.
@@ -58,7 +59,7 @@ class RunMetrics:
         Raises:
             SloError: no such latency sample.
         """
-        return self.source.derived(_BY_FAMILY[find_family(family).name])
+        return self.source.derived(_of_family(find_family(family).name))
 
     def samples(self, family: str) -> tuple[float, ...]:
         """The pooled sample in milliseconds, e.g. of "ttft"; empty where there is none.
@@ -102,11 +103,15 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
     """
     source = RunRecords.of(records)
     values: dict[str, float | None] = {}
-    for name, of_family in _BY_FAMILY.items():
-        by_request = source.derived(of_family)
+    turns = turn_names(source)
+    for name in (*FAMILIES, *(f"ttft_{turn}" for turn in turns)):
+        by_request = source.derived(_of_family(name))
         pooled = [value_ns / _NS_PER_MS for values_ns in by_request or () for value_ns in values_ns or ()]
         values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
     values |= run_level(source.derived(_ordered))
+    for name in (f"hit_rate_{turn}" for turn in turns):
+        if (named := turns_of(name)) is not None:
+            values[name] = hit_rate(source, named[1], counters or {})
     values |= server_values(counters or {})
     return RunMetrics(source, values, _counted_by(records, counters or {}))
 
@@ -129,10 +134,12 @@ def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> Counted
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:
     """See `RunMetrics.contributions_ns`. One request with missing data makes the whole sample unknown, because the
     remaining requests would be a biased selection."""
-    family = FAMILIES[name]
+    family = find_family(name)
     contributions: list[Samples | None] = []
     for record in _ordered(records):
-        if not (record.ok or family.with_failed):
+        if family.turns is not None and record.turn not in family.turns:
+            contributions.append(())
+        elif not (record.ok or family.with_failed):
             contributions.append(None)
         elif (taken := family.take(record)) is None:
             return None
@@ -141,7 +148,10 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
     return tuple(contributions)
 
 
-_BY_FAMILY = {name: partial(_contributions, name) for name in FAMILIES}  # computed one by one, on demand
+@cache
+def _of_family(name: str) -> partial[tuple[Samples | None, ...] | None]:
+    """One function per sample, by which `RunRecords.derived` keeps the result."""
+    return partial(_contributions, name)
 
 
 def span_ns(records: Sequence[RequestRecord]) -> tuple[int, int] | None:
@@ -170,6 +180,7 @@ def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
     return {
         "duration_s": duration_s,
         "request_throughput": _per_s(len(served), duration_s),
+        "conversation_throughput": _per_s(served_conversations(records), duration_s),
         "output_throughput": _per_s(output, duration_s),
         "total_token_throughput": _per_s(None if output is None or prompt is None else output + prompt, duration_s),
         "error_rate": (len(records) - len(served)) / len(records) if records else None,

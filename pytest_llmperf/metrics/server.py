@@ -74,10 +74,15 @@ def _peak(name: str, unit: Unit, direction: Direction, formula: str) -> ServerFo
     return replace(_plain(name, unit, direction, name, formula), needs=needs)
 
 
-def _searched(name: str, formula: str) -> ServerFormula:
+def _searched(suffix: str, formula: str) -> tuple[ServerFormula, ServerFormula]:
+    """The rate in requests, and for workloads of conversations the rate in conversations."""
+    requests, conversations = f"max_rate{suffix}", f"max_conversation_rate{suffix}"
     per_request = "; of conversations their rate × requests of a conversation"
-    formula_of_counter = _plain(name, Unit.REQUESTS_PER_S, Direction.HIGHER, name, formula + per_request)
-    return replace(formula_of_counter, needs="a search: perf.max_rate(…)", version=2)
+    of_requests = _plain(requests, Unit.REQUESTS_PER_S, Direction.HIGHER, requests, formula + per_request)
+    of_conversations = _plain(conversations, Unit.CONVERSATIONS_PER_S, Direction.HIGHER, conversations,
+                              f"{formula}, ÷ requests of a conversation")
+    return (replace(of_requests, needs="a search: perf.max_rate(…)", version=2),
+            replace(of_conversations, needs="a search with conversations: perf.max_rate(…)"))
 
 
 def _share(name: str, part: str, whole: str) -> ServerFormula:
@@ -114,10 +119,10 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
            "1 where each GPU holds whole experts, 0 where each holds a part of every one: as the flags were read"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
-    _searched("max_rate", "highest offered rate that a search found to be within the SLO"),
-    _searched("max_rate_beyond", "lowest offered rate above it that was over the SLO, proven or not"),
-    _searched("max_rate_proven", "highest offered rate that the search proved to be within the SLO"),
-    _searched("max_rate_refuted", "lowest offered rate that the search proved to be over the SLO"),
+    *_searched("", "highest offered rate that a search found to be within the SLO"),
+    *_searched("_beyond", "lowest offered rate above it that was over the SLO, proven or not"),
+    *_searched("_proven", "highest offered rate that the search proved to be within the SLO"),
+    *_searched("_refuted", "lowest offered rate that the search proved to be over the SLO"),
     ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,
                   "Δspec_accepted_tokens ÷ Δspec_draft_tokens; 0 where nothing was drafted",
                   f"{_COUNTERS} spec_accepted_tokens and spec_draft_tokens"),

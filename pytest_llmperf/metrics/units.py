@@ -24,6 +24,7 @@ class Unit(Enum):
     S = "s"
     SHARE = "%"
     REQUESTS_PER_S = "requests/s"
+    CONVERSATIONS_PER_S = "conversations/s"
     TOKENS_PER_S = "tokens/s"
     COUNT = ""
     TOKENS_PER_STEP = "tokens/step"

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
-from pytest_llmperf.metrics.registry import Metric, all_metrics
+from pytest_llmperf.metrics.registry import Metric, all_metrics, find, is_metric
 from pytest_llmperf.metrics.server import SERVER
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.report.value_text import value_text
@@ -75,7 +75,8 @@ def before_and_change(
 def _rows(
     runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult]
 ) -> Iterator[tuple[str, ...]]:
-    for metric in all_metrics().values():
+    others = [find(name) for run in runs for name in run.metrics.values if is_metric(name)]
+    for metric in dict.fromkeys([*all_metrics().values(), *others]):
         run_values = [run.metrics.value(metric.name) for run in runs]
         values = [value for value in run_values if value is not None]
         if not values or len(values) < len(run_values):

@@ -24,7 +24,8 @@ MOST_BYTES = 1700
 MARKUP_BYTES = len('<property name="" value="" />')
 LONGEST_TEXT = 120
 SUFFIXES = {
-    Unit.MS: "_ms", Unit.REQUESTS_PER_S: "_requests_per_s", Unit.TOKENS_PER_S: "_tokens_per_s",
+    Unit.MS: "_ms", Unit.REQUESTS_PER_S: "_requests_per_s", Unit.CONVERSATIONS_PER_S: "_conversations_per_s",
+    Unit.TOKENS_PER_S: "_tokens_per_s",
     Unit.CHANGE: "_pct", Unit.POINTS: "_pp",
 }  # fmt: skip
 _RATIO = re.compile(r"(\w+)\(b\) / \1\(a\)")

@@ -37,7 +37,7 @@ from pytest_llmperf.workload.arguments import number
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
-METRIC = "max_rate"
+METRIC, CONVERSATIONS = "max_rate", "max_conversation_rate"
 RUNS_PER_LOOK = 2
 # A point that stays open is looked at three times at most, and its error of 5 % is shared between the looks.
 CONFIDENCE_OF_LOOKS = (0.975, 0.9875, 0.9875)
@@ -194,8 +194,13 @@ class Capacity(Series):
         return self.measurement
 
     def _counters(self, result: SearchResult) -> dict[str, float | None]:
-        return {METRIC: self._rate(result), f"{METRIC}_beyond": result.lowest_over,
-                f"{METRIC}_proven": result.proven, f"{METRIC}_refuted": result.refuted}
+        rates = {"": self._rate(result), "_beyond": result.lowest_over, "_proven": result.proven,
+                 "_refuted": result.refuted}
+        counters = {f"{METRIC}{suffix}": rate for suffix, rate in rates.items()}
+        if self._per_arrival > 1:
+            counters |= {f"{CONVERSATIONS}{suffix}": rate and rate / self._per_arrival
+                         for suffix, rate in rates.items()}
+        return counters
 
     def _judge(self, seed: int, rate: float) -> TriedRate:
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""

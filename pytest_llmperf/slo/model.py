@@ -13,8 +13,8 @@ from pytest_llmperf.metrics.units import Unit
 Side = Literal["a", "b"]
 
 #: How a limit in each unit is written in canonical text; a share as percent.
-_SUFFIX = {Unit.MS: "ms", Unit.S: "s", Unit.SHARE: "%", Unit.REQUESTS_PER_S: "/s", Unit.TOKENS_PER_S: "/s",
-           Unit.COUNT: "", Unit.TOKENS_PER_STEP: ""}
+_SUFFIX = {Unit.MS: "ms", Unit.S: "s", Unit.SHARE: "%", Unit.REQUESTS_PER_S: "/s", Unit.CONVERSATIONS_PER_S: "/s",
+           Unit.TOKENS_PER_S: "/s", Unit.COUNT: "", Unit.TOKENS_PER_STEP: ""}
 
 
 class Comparison(Enum):

@@ -19,7 +19,7 @@ from pytest_llmperf.slo.quantity import read_comparison, read_number, read_quant
 from pytest_llmperf.slo.text import Cursor, Token
 
 _EXACT_UNITS = (Unit.COUNT, Unit.SHARE)
-_RATIO_UNITS = (Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP)
+_RATIO_UNITS = (Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.CONVERSATIONS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP)
 
 
 def parse_slo(text: str) -> Slo:

@@ -21,12 +21,14 @@ _FACTORS: dict[Unit, dict[str, str]] = {
     Unit.S: {name: str(Decimal(factor) / 1000) for name, factor in _TIME_MS.items()},
     Unit.SHARE: {"%": "0.01", "": "1"},
     Unit.REQUESTS_PER_S: {"/s": "1", "req/s": "1", "requests/s": "1"},
+    Unit.CONVERSATIONS_PER_S: {"/s": "1", "conversations/s": "1"},
     Unit.TOKENS_PER_S: {"/s": "1", "tok/s": "1", "tokens/s": "1"},
     Unit.COUNT: {"": "1"},
     Unit.TOKENS_PER_STEP: {"": "1"},
 }
 _EXAMPLES = {Unit.MS: "500ms", Unit.S: "60s", Unit.SHARE: "60% or 0.6", Unit.REQUESTS_PER_S: "3.5/s",
-             Unit.TOKENS_PER_S: "1200/s", Unit.COUNT: "0", Unit.TOKENS_PER_STEP: "2.3"}
+             Unit.CONVERSATIONS_PER_S: "0.7/s", Unit.TOKENS_PER_S: "1200/s", Unit.COUNT: "0",
+             Unit.TOKENS_PER_STEP: "2.3"}
 
 
 def read_comparison(cursor: Cursor) -> tuple[Comparison, Token]:

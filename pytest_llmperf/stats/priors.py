@@ -86,7 +86,7 @@ _REFERENCE_STEP_MARGINS = Margins(0.003, 0.01)
 _TAILS = ("p90", "p95", "p99", "max")
 _GAPS = ("itl", "itl_per_token")
 _FIRST_TOKEN = ("ttft", "e2el", "send_delay")
-_LIKE_TAILS = ("queue_time_mean", "max_rate", "startup_s")
+_LIKE_TAILS = ("queue_time_mean", "max_rate", "max_conversation_rate", "startup_s")
 
 
 def kind_of(metric: Metric) -> Kind:
@@ -97,7 +97,7 @@ def kind_of(metric: Metric) -> Kind:
         return Kind.TAIL
     if metric.family in _GAPS and metric.stat == "p50":
         return Kind.STEP
-    return Kind.TTFT if metric.family in _FIRST_TOKEN else Kind.TPOT
+    return Kind.TTFT if (metric.family or "").startswith(_FIRST_TOKEN) else Kind.TPOT
 
 
 def prior_for(metric: Metric, hardware: str) -> Prior:

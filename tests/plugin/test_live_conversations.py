@@ -57,3 +57,20 @@ def test_failed_turn_ends_conversation_and_counts_later_turns(run, pytester, clo
             assert (record.outcome.value == "conversation ended") == (not records[record.after].ok)
             assert (record.sent_ns is None) == (not records[record.after].ok)
     assert 0 < sum(record.outcome.value == "conversation ended" for record in records) < 60
+
+
+@pytest.mark.emulated
+def test_rate_of_conversations_is_reported_beside_rate_of_requests(run, pytester):
+    suite = SUITE.format(engine="vllm", context="max_model_len", text=False)
+    measured = suite.replace("closed(2)", "poisson(2)").replace("import closed", "import poisson")
+    result, _ = run(measured, "--emulate", "h200", "-v")
+    result.stdout.fnmatch_lines(["*request_throughput * requests/s*", "*conversation_throughput * conversations/s*"])
+    found = measured.replace("conversations=4", "conversations=60")[: measured.index("def test_it")] + """
+def test_it(perf):
+    found = perf.max_rate(vllm("llama-3.1-8b", max_model_len=4096), TALK, slo="ttft_p50 <= 60ms", precision=1)
+    assert found.value("max_rate") == 3 * found.value("max_conversation_rate")
+    perf.check(found, "max_conversation_rate >= 1/s", "max_rate >= 3/s")
+"""
+    result, _ = run(found, "--emulate", "h200", "-v")
+    assert result.ret == 0, result.outlines
+    result.stdout.fnmatch_lines(["PASS  test_it*conversations/s  max_conversation_rate >= 1/s"])

@@ -35,12 +35,14 @@ class RadixCache:
         capacity: tokens of KV cache.
         page_size: tokens that are allocated and matched together; 1 for single tokens.
         enabled: whether the tree stores prefixes; False for --disable-radix-cache.
+        answers: whether the tree stores generated tokens.
     """
 
-    def __init__(self, capacity: int, page_size: int = 1, enabled: bool = True) -> None:
+    def __init__(self, capacity: int, page_size: int = 1, enabled: bool = True, answers: bool = True) -> None:
         self.capacity = capacity - capacity % page_size
         self.page_size = page_size
         self.enabled = enabled
+        self.answers = answers
         self.tree = RadixTree(page_size)
         self.empty = self.capacity
         self.leaked = 0
@@ -127,6 +129,7 @@ class RadixCache:
         if not self.enabled:
             return
         holding = self._held[sequence]
+        upto = upto if self.answers else min(upto, sequence.prompt_length)
         whole = upto - upto % self.page_size
         if whole <= holding.shared:
             return

@@ -45,13 +45,17 @@ class BlockPool:
         block_size: tokens per block.
         caching: whether the prefix cache finds full blocks again.
         last_again: whether the engine computes the last block of a hit again.
+        answers: whether blocks with generated tokens are found again.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, caching: bool, last_again: bool = False) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, caching: bool, last_again: bool = False, answers: bool = True
+    ) -> None:
         self.block_size = block_size
         self.caching = caching
         self.usable = num_blocks - 1
         self._last_again = last_again
+        self._answers = answers
         self.free = self.usable  # blocks that can be had: empty or idle
         self.leaked: list[int] = []
         self._empty = list(_all(self.usable))
@@ -126,6 +130,8 @@ class BlockPool:
     def keep(self, sequence: Sequence, full: int) -> None:
         """Lets the first `full` blocks of a sequence be found."""
         start = sequence.registered
+        if not self._answers:
+            full = min(full, sequence.prompt_length // self.block_size)
         if not self.caching or full <= start:
             return
         sequence.registered = full

@@ -38,7 +38,8 @@ class SchedulerState:
         self.waiting: deque[Sequence] = deque()
         speculation = config.speculation
         again = speculation is not None and speculation.of_target
-        self.pool = BlockPool(config.num_blocks, config.block_size, config.prefix_caching, again)
+        self.pool = BlockPool(config.num_blocks, config.block_size, config.prefix_caching, again,
+                              config.answer_caching)
         self._admission = Admission(config, self.pool, self.counters, external)
         self._config = config
         self._asynchronous = config.async_scheduling

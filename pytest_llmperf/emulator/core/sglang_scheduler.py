@@ -43,7 +43,8 @@ class SglangScheduler:
         leaked_blocks: int = 0,
     ) -> None:
         self.counters = Counters()
-        self.cache = RadixCache(config.num_blocks * config.block_size, config.block_size, config.prefix_caching)
+        self.cache = RadixCache(config.num_blocks * config.block_size, config.block_size, config.prefix_caching,
+                                config.answer_caching)
         self.ratio = NewTokenRatio(config.conservativeness)
         self._config = config
         self._external = external

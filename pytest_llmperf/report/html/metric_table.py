@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from pytest_llmperf.metrics import find, is_metric
+from pytest_llmperf.metrics.turns import turns_of
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
 from pytest_llmperf.report.metric_rows import before_and_change
@@ -17,14 +18,17 @@ from pytest_llmperf.results.measurement import Measurement
 
 #: Statistics of a latency in the table; the values run by run have all.
 STATISTICS = ("mean", "p50", "p90", "p99", "max")
+CONVERSATIONS = "Conversations, by turn"
 GROUPS = {
     "Throughput and errors": ("request_throughput", "output_throughput", "total_token_throughput", "duration_s",
                               "error_rate", "goodput", "slo_attainment"),
     "Caches": ("prefix_cache_hit_rate", "cached_tokens", "external_cache_hit_rate", "external_cached_tokens",
                "lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate", "lmcache_evictions"),
+    CONVERSATIONS: ("conversation_throughput",),
     "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "kv_usage_peak", "kv_blocks",
                   "chunk_budget"),
-    "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted"),
+    "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted", "max_conversation_rate",
+                     "max_conversation_rate_proven", "max_conversation_rate_refuted"),
 }  # fmt: skip
 OTHERS = "Other"
 SHARED_GAPS = "itl_per_token_"
@@ -108,6 +112,8 @@ def _per_chunk(name: str) -> str:
 
 
 def _title(name: str) -> str:
+    if turns_of(name.rpartition("_")[0]) or name in GROUPS[CONVERSATIONS] or turns_of(name):
+        return CONVERSATIONS
     if is_metric(name) and (family := find(name).family) is not None:
         return FAMILY_WORDS[family]
     return next((title for title, names in GROUPS.items() if name in names), OTHERS)

@@ -20,7 +20,7 @@ _FAMILIES = {
     "largest_stall": "longest stall of a request",
     "send_delay": "send delay",
 }
-_STATISTIC = re.compile(rf"({'|'.join(_FAMILIES)})_(mean|p\d+|max)")
+_STATISTIC = re.compile(rf"({'|'.join(_FAMILIES)})(?:_turn(\d+)(plus)?)?_(mean|p\d+|max)")
 #: Latency sample → heading of its metrics.
 FAMILY_WORDS = {
     "ttft": "Time to first token (TTFT)",
@@ -58,7 +58,9 @@ def metric_in_words(name: str) -> str:
     match = _STATISTIC.fullmatch(name)
     if match is None:
         return name.replace("_", " ")
-    family, stat = _FAMILIES[match[1]], match[2]
+    family, stat = _FAMILIES[match[1]], match[4]
+    if match[2] is not None:
+        family += f" in turn {match[2]}{' and later' if match[3] else ''}"
     return f"{_STATS[stat]} {family}" if stat in _STATS else f"{stat[1:]}th percentile of the {family}"
 
 

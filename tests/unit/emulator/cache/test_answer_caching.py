@@ -1,0 +1,32 @@
+"""The planted fault `answer_cache=off`: the prefix cache keeps prompts and loses generated tokens."""
+
+import io
+import json
+
+import pytest
+
+from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.options import read_options
+from pytest_llmperf.emulator.virtual.workload import run_workload
+
+VLLM = ("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")
+SGLANG = ("--model-path", "tiny", "--context-length", "4096", "--enable-cache-report")
+
+
+def cached_tokens(engine, *options):
+    name = "vllm" if engine is VLLM else "sglang"
+    service = build_service(read_options(["--hardware", "h200", "--engine", name, "--pipe", *options, "--", *engine]))
+    lines = [{"prompt": list(range(100)), "max_tokens": 200},
+             {"prompt": [7] * 20, "max_tokens": 4, "after": 0, "continues": True}]
+    records = io.StringIO()
+    run_workload(service, io.StringIO("\n".join(map(json.dumps, lines))), records)
+    answers = [json.loads(line) for line in records.getvalue().splitlines()]
+    assert [answer["prompt_tokens"] for answer in answers] == [100, 320]
+    return answers[1]["cached_tokens"]
+
+
+@pytest.mark.parametrize(("engine", "with_answers", "prompts_only"), [(VLLM, 288, 96), (SGLANG, 299, 100)],
+                         ids=["vllm", "sglang"])
+def test_lost_answers_leave_prompt_of_turn_before_in_cache(engine, with_answers, prompts_only):
+    assert cached_tokens(engine) == with_answers
+    assert cached_tokens(engine, "--fault", "answer_cache=off") == prompts_only
