@@ -172,17 +172,25 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
 
 
 @contextmanager
-def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
+def measuring(arguments: argparse.Namespace, name: str, resume: str | None = None) -> Iterator[Execution]:
     """What measures, here or on the emulator; stops every server in the end and writes the run folder.
+
+    Args:
+        arguments: of the command.
+        name: of the command, which stands for a test's id in the run folder.
+        resume: run folder to go on in, or "newest"; None writes a new one.
 
     Raises:
         ConfigError: the project's settings are wrong, or there is no such kind to emulate.
+        UsageError: the run folder cannot be resumed.
     """
     from pytest_llmperf.config.emulation import GPUS, Emulation
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
     from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf_session import PerfSession
+    from pytest_llmperf.session.provenance import add_host
+    from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
     from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
 
     kind = arguments.emulate
@@ -192,7 +200,13 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
     hardware = detect() if kind is None else emulated_hardware(kind, GPUS)
     root, watch = project_root(), _watch()
     settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
-    session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation)
+    folder = None if resume is None else folder_to_resume(resume, root / settings.runs_dir, Path.cwd())
+    session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation,
+                          session_id=None if folder is None else folder.name)
+    if folder is not None:
+        tests = resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host)
+        session.resumed = {test.test: test for test in tests}
+        add_host(folder, session.host)
     execution = begin_execution(session, name, hardware.kind)
     try:
         yield execution

@@ -25,7 +25,8 @@ def add_options(group: pytest.OptionGroup) -> None:
         default=None,
         metavar="RUN",
         help="go on in this run folder: the tests that it has decided do not run again and are reported with their "
-        "verdicts, all others run; for hardware that is lent for minutes (newest: the newest run folder)",
+        "verdicts, all others run, and a search keeps the rates that it has judged; for hardware that is lent for "
+        "minutes (newest: the newest run folder)",
     )
 
 
@@ -94,58 +95,22 @@ def register(config: pytest.Config) -> None:
         return
     from pytest_llmperf.errors import LlmperfError
     from pytest_llmperf.session.provenance import add_host
+    from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
 
     if config.getoption("numprocesses", default=None):
         raise pytest.UsageError("--resume and -n: one process goes on in a run folder. Drop -n.")
     state = config.stash[STATE]
-    runs = config.rootpath / state.settings.runs_dir
-    folder = _newest(runs) if named == "newest" else (config.invocation_params.dir / named).resolve()
-    if folder.parent != runs.resolve():
-        raise pytest.UsageError(f"--resume {named}: the run folder must lie in {runs}, where this session writes. "
-                                f"Write --llmperf-runs={folder.parent}, or move the folder.")
-    state.session_id = folder.name  # before the session is built, which writes there
     try:
-        decided = _decided(config, folder)
+        folder = folder_to_resume(named, config.rootpath / state.settings.runs_dir, config.invocation_params.dir)
+        state.session_id = folder.name  # before the session is built, which writes there
+        tests = resumed_tests(folder, config.rootpath, [state.settings.baselines_dir], state.hardware,
+                              state.session.host)
         add_host(folder, state.session.host)
-    except (LlmperfError, OSError) as error:
+    except LlmperfError as error:
+        text = str(error)
+        raise pytest.UsageError(text if text.startswith("--resume") else f"--resume {named}: {text}") from error
+    except OSError as error:
         raise pytest.UsageError(f"--resume {named}: {error}") from error
+    decided = {test.test: test for test in tests if test.complete and not test.error and test.verdict.value in DECIDED}
+    state.session.resumed = {test.test: test for test in tests if test.test not in decided}
     config.pluginmanager.register(Resume(decided), "llmperf-resume")
-
-
-def _newest(runs_dir: Path) -> Path:
-    from pytest_llmperf.results.reader import stored_runs
-
-    folders = stored_runs(runs_dir)
-    if not folders:
-        raise pytest.UsageError(f"--resume newest: no run is stored in {runs_dir}. Drop --resume.")
-    return folders[-1].resolve()
-
-
-def _decided(config: pytest.Config, folder: Path) -> dict[str, TestResult]:
-    """The decided tests of a run of this commit and this hardware kind. The host may be another one.
-
-    Raises:
-        pytest.UsageError: the run is of another commit or hardware kind.
-        LlmperfError: the folder is no run folder.
-    """
-    from datetime import UTC, datetime
-
-    from pytest_llmperf.results.conditions import DECLARED
-    from pytest_llmperf.results.reader import read_run
-    from pytest_llmperf.session.provenance import provenance, read_provenance
-
-    state = config.stash[STATE]
-    tests, stored = read_run(folder), read_provenance(folder)
-    now = provenance(config.rootpath, folder.name, datetime.now(UTC), [state.settings.baselines_dir],
-                     state.session.host)
-    kinds = {measurement.conditions.get("hardware", "") for test in tests for measurement in test.measurements
-             if DECLARED not in measurement.conditions}
-    kind = state.hardware.labelled(state.hardware.kind)
-    differing = [("commit", stored.commit, now.commit)] if stored.commit != now.commit else []
-    if kinds and kinds.isdisjoint({kind, "cpu"} if not state.hardware.emulated else {kind}):
-        differing.append(("hardware", ", ".join(sorted(kinds)), kind))
-    if differing:
-        texts = "; ".join(f"its {name} is {was}, and this is {is_}" for name, was, is_ in differing)
-        raise pytest.UsageError(f"--resume {folder.name}: {texts}. Verdicts of another {differing[0][0]} do not "
-                                "belong to this session. Drop --resume.")
-    return {test.test: test for test in tests if test.complete and not test.error and test.verdict.value in DECIDED}

@@ -108,7 +108,10 @@ def file_name(test: str, worker: str = "") -> str:
 
 def _write_requests(run_dir: Path, stem: str, run: Run) -> str:
     """Write the requests file of a run, and return its path relative to the run folder. The start time in the name
-    distinguishes the file from the files of a repeated test."""
+    distinguishes the file from the files of a repeated test. A run that was read back from this folder keeps its file.
+    """
+    if run.requests is not None and run.requests.is_relative_to(run_dir):
+        return str(run.requests.relative_to(run_dir))
     records = run.records
     name = f"requests/{stem}-{records.start_ns}.json.gz"
     path = run_dir / name

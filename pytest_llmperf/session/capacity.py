@@ -28,6 +28,7 @@ from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.bisection import SearchResult, TriedRate, search_rate
+from pytest_llmperf.session.resumption import RATE, RATE_VERDICT, SEARCH, take_rate
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -91,10 +92,21 @@ def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldow
 class RateSeries(Series):
     """Runs at one rate of a search: evidence for its result, and nothing to compare with anything."""
 
-    def _empty_measurement(self, server: Server) -> Measurement:
+    search = ""  # the workload and terms of the search
+
+    def begun(self, server: Server) -> Measurement:
+        """The measurement before its first run."""
         nothing = super()._empty_measurement(server)
         rate = self.workload.rate * self.workload.requests_per_arrival
-        return replace(nothing, conditions={**nothing.conditions, "tried_rate": f"{rate:g}/s"})
+        return replace(nothing, conditions={**nothing.conditions, RATE: f"{rate:g}/s", SEARCH: self.search})
+
+    def _empty_measurement(self, server: Server) -> Measurement:
+        return self.begun(server)
+
+    def judged(self, verdict: Verdict) -> None:
+        """Store the verdict of the rate, which a resumed search takes over."""
+        self.measurement = replace(self.finished, conditions={**self.finished.conditions, RATE_VERDICT: verdict.value})
+        self._on_run()
 
 
 class Capacity(Series):
@@ -104,6 +116,8 @@ class Capacity(Series):
         session, test, kind, engine, workload, on_run, side, label, beside: as in `Series`. The search first tries the
             rate of the workload. All rates count requests; a rate of conversations is multiplied by their turns.
         terms: terms of the search.
+        stored: rates that an earlier command has judged in this run folder. The search takes them over and removes them
+            from this list.
         keep: called with the series of each tried rate.
     """
 
@@ -118,6 +132,7 @@ class Capacity(Series):
         terms: SearchTerms,
         on_run: Callable[[], None],
         keep: Callable[[Series], None],
+        stored: list[Measurement] | None = None,
         side: str = "",
         label: str = "",
         beside: tuple[EngineSpec, ...] = (),
@@ -129,9 +144,10 @@ class Capacity(Series):
         self.results: list[SearchResult] = []
         self.unfinished: list[TriedRate] = []  # what the search tried that goes on, or ended before its answer
         self._keep_series = keep
+        self._stored = [] if stored is None else stored
         self._per_arrival = workload.requests_per_arrival
         self._start = workload.rate * self._per_arrival
-        self._tried_rates = 0
+        self._tried_rates = self._measured_rates = 0
         self._short_load_warnings: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
     @property
@@ -148,7 +164,7 @@ class Capacity(Series):
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Capacity:
         """Searches of the same rates on another specification; see `Series.twin`."""
         return Capacity(self.session, self.test, self.kind, engine, self.workload, terms=self.terms,
-                        on_run=self._on_run, keep=self._keep_series, label=label, beside=beside)
+                        on_run=self._on_run, keep=self._keep_series, stored=self._stored, label=label, beside=beside)
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """Run `runs` further searches; see `Series.extend`.
@@ -204,8 +220,6 @@ class Capacity(Series):
 
     def _judge(self, seed: int, rate: float) -> TriedRate:
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""
-        if self._tried_rates:
-            self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
         workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
         server = self._server()
         # Rates are compared on equal prompts, except on a server whose cache cannot be emptied.
@@ -216,13 +230,11 @@ class Capacity(Series):
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
         series = RateSeries(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
                             may_preempt=True, label=label)
+        series.search = f"{self.workload}, {self.terms}"
         series.follow((), execution=self.execution, first_seed=first_seed)
+        series.measurement = take_rate(self._stored, series.begun(server))
         self._keep_series(series)
-        verdict = Verdict.INCONCLUSIVE
-        for confidence in CONFIDENCE_OF_LOOKS:
-            verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
-            if verdict is not Verdict.INCONCLUSIVE:
-                break
+        verdict = self._stored_verdict(series) or self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
                           {name: _measured(name, series.finished) for name in self.shown})
         self.unfinished.append(point)
@@ -230,6 +242,25 @@ class Capacity(Series):
         if (why := _short_load_warning(series.finished, workload)) is not None:
             self._short_load_warnings[rate] = f"{label}: {why}"
         return point
+
+    def _stored_verdict(self, series: RateSeries) -> Verdict | None:
+        """The verdict of an earlier command; None if this rate has to be measured."""
+        if series.measurement is None:
+            return None
+        self._on_run()
+        return Verdict(series.measurement.conditions[RATE_VERDICT])
+
+    def _measured_verdict(self, series: RateSeries, rate: float) -> Verdict:
+        if self._measured_rates:
+            self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
+        self._measured_rates += 1
+        verdict = Verdict.INCONCLUSIVE
+        for confidence in CONFIDENCE_OF_LOOKS:
+            verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
+            if verdict is not Verdict.INCONCLUSIVE:
+                break
+        series.judged(verdict)
+        return verdict
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.

@@ -18,6 +18,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import check_context, spec_of
+from pytest_llmperf.session.resumption import finished_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Execution:
         self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
         self._results: list[CheckResult] = []
         self.series: list[Series] = []
+        self.stored = finished_rates(session.resumed.get(test))  # rates of a resumed search, until it takes them over
         self.claims: list[tuple[str, Series, Series]] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
@@ -78,8 +80,9 @@ class Execution:
 
     @property
     def measurements(self) -> list[Measurement]:
-        """The test's measurements so far, including a measurement that is still running."""
-        return [series.measurement for series in self.series if series.measurement is not None]
+        """The test's measurements so far, including a measurement that is still running, then those of a resumed search
+        that the search has not reached again."""
+        return [*(series.measurement for series in self.series if series.measurement is not None), *self.stored]
 
     def series_of(self, measurement: Measurement, call: str) -> Series:
         """The series whose newest measurement this is.

@@ -501,7 +501,7 @@ class Perf:
         execution = self._execution
         return execution.begin(
             Capacity(execution.session, execution.test, self.kind, engine, workload, terms=terms,
-                     on_run=execution.write, keep=execution.series.append, side=side)
+                     on_run=execution.write, keep=execution.series.append, stored=execution.stored, side=side)
         )
 
     def _series(

@@ -6,7 +6,7 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,7 @@ from pytest_llmperf.model.status import Note, Notify, Starting
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.conditions import field_rules
-from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import add_canary, host_digest, lacks_canary, provenance, write_provenance
@@ -107,6 +107,7 @@ class PerfSession:
             self.notify(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
+        self.resumed: Mapping[str, TestResult] = {}  # test → its result in the run folder where this session goes on
         self._executions: dict[str, list[MeasuringTest]] = {}
         self._on_begin = on_begin  # called with the run folder before the first measurement
         self._begun = False

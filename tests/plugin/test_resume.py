@@ -82,3 +82,30 @@ def test_resume_of_other_hardware_is_refused(run):
     result, _ = run(SUITE, "--emulate", "l4", "--resume", "newest")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*its hardware is emulated h200, and this is emulated l4*Drop --resume*"])
+
+
+SEARCH = """
+from pytest_llmperf import poisson, random_tokens, vllm
+
+CHAT = random_tokens(input=(200, 600), output=8, arrivals=poisson(60), requests=40)
+
+def test_it(perf):
+    found = perf.max_rate(vllm("llama-3.1-8b", max_model_len=4096), CHAT, slo="ttft_p50 <= 100ms", precision=0.2)
+    perf.check(found, "max_rate >= 1/s")
+"""
+
+
+def test_interrupted_search_of_test_keeps_judged_rates(run):
+    run(SEARCH, "--emulate", "h200")
+    (path,) = Path(".llmperf/runs").glob("*/tests/*.json")
+    content = json.loads(path.read_text())
+    rates = [each for each in content["measurements"] if "tried_rate" in each["conditions"]]
+    path.write_text(json.dumps(content | {"complete": False, "measurements": rates[:3], "checks": []}))
+    result, _ = run(SEARCH, "--emulate", "h200", "--resume", "newest")
+    assert result.ret == 0
+    again = json.loads(path.read_text())["measurements"]
+    assert len(again) == len(content["measurements"])
+    for before in rates[:3]:
+        (after,) = [each for each in again if each["workload"] == before["workload"]]
+        assert after["runs"][0]["started_at"] == before["runs"][0]["started_at"]
+        assert after["runs"][0]["requests"] == before["runs"][0]["requests"]

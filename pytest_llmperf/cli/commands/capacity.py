@@ -1,6 +1,7 @@
 """Search the highest request rate that an engine serves within its SLOs.
 
 Brackets the rate, then bisects; at each rate the SLO rule decides, with more runs where it stays open.
+A search that was interrupted goes on with --resume RUN: the rates that it has judged are not measured again.
   llmperf capacity vllm:llama-3.1-8b --flag max_num_batched_tokens=1024 --slo "ttft_p99 <= 500ms" --emulate h200
 """
 
@@ -23,16 +24,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo", action="append", required=True, help='e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
     parser.add_argument("--precision", type=float, default=0.04, help="share, of the rate (default: 0.04)")
     parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")
+    parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
+                        "options: its judged rates are kept (newest: the newest run folder)")
     parser.add_argument("--searches", type=int, default=1, help="each with seeds of its own (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.capacity import Capacity, search_terms
     from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.resumption import check_search
 
     spec, workload = target.spec_of(arguments), target.workload_of(arguments)
-    search_terms(arguments.slo, arguments.precision, arguments.cooldown)  # a typo costs no server start
-    with target.measuring(arguments, "llmperf capacity") as execution:
+    # A typo costs no server start.
+    terms = search_terms(arguments.slo, arguments.precision, arguments.cooldown)
+    with target.measuring(arguments, "llmperf capacity", arguments.resume) as execution:
+        check_search(execution.stored, f"{workload}, {terms}", str(spec))
         try:
             Perf(execution).max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches,
                                      precision=arguments.precision, cooldown_s=arguments.cooldown)

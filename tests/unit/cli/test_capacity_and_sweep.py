@@ -76,6 +76,84 @@ def test_interrupted_capacity_search_prints_known_bounds():
     assert "60/s" in out.splitlines()[2]
 
 
+SEARCH = ("capacity", *SMALL, "--slo", "ttft_p50 <= 100ms", "--rate", "60", "--precision", "0.2", "--cooldown", "0")
+
+
+def tried(run_file):
+    """Requests files of each tried rate, in the order of the run file."""
+    measurements = json.loads(run_file.read_text())["measurements"]
+    return {each["conditions"]["tried_rate"]: [run["requests"] for run in each["runs"]] for each in measurements
+            if "tried_rate" in each["conditions"]}
+
+
+def cut(run_file, rates):
+    """The run file as an interruption leaves it, after so many rates and one run of the next."""
+    content = json.loads(run_file.read_text())
+    kept = [each for each in content["measurements"] if "tried_rate" in each["conditions"]][: rates + 1]
+    del kept[-1]["conditions"]["rate_verdict"]
+    kept[-1] |= {"runs": kept[-1]["runs"][:1], "complete": False}
+    run_file.write_text(json.dumps(content | {"measurements": kept, "complete": False}))
+
+
+@pytest.mark.emulated
+def test_resumed_search_measures_only_missing_rates_and_finds_same_answer(tmp_path, capsys):
+    assert main(SEARCH) == 0
+    whole = capsys.readouterr().out
+    (run_file,) = tmp_path.glob(".llmperf/runs/*/tests/*.json")
+    first = tried(run_file)
+    cut(run_file, 3)
+    judged = dict(list(first.items())[:3])
+    for _ in range(2):  # the second time nothing is missing
+        assert main((*SEARCH, "--resume", "newest")) == 0
+        resumed = capsys.readouterr().out
+        assert resumed.splitlines()[-1] == whole.splitlines()[-1]
+        assert {line for line in whole.splitlines() if line.split()[0] in judged} <= set(resumed.splitlines())
+        again = tried(run_file)
+        assert list(again) == list(first)
+        assert {rate: again[rate] for rate in judged} == judged
+        judged, whole = again, resumed
+    assert len(list(tmp_path.glob(".llmperf/runs/*/tests/*.json"))) == 1
+    assert all((run_file.parents[1] / path).is_file() for paths in again.values() for path in paths)
+
+
+@pytest.mark.emulated
+def test_search_resumes_in_several_commands(tmp_path, capsys):
+    assert main(SEARCH) == 0
+    whole = capsys.readouterr().out
+    (run_file,) = tmp_path.glob(".llmperf/runs/*/tests/*.json")
+    cut(run_file, 3)
+    command = [sys.executable, "-m", "pytest_llmperf", *SEARCH, "--resume", str(run_file.parents[1])]
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
+        next(line for line in search.stderr if "the SLO" in line)
+        search.send_signal(signal.SIGINT)
+        search.communicate(timeout=60)
+    verdicts = [each["conditions"].get("rate_verdict") for each in json.loads(run_file.read_text())["measurements"]]
+    assert len(verdicts) - verdicts.count(None) >= 3  # of the first command, whether the second has reached them or not
+    assert main((*SEARCH, "--resume", "newest")) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == whole.splitlines()[-1]
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(("change", "words"), [
+    (("--slo", "ttft_p50 <= 90ms"), "Give the options of the first command"),
+    (("--requests", "50"), "Give the options of the first command"),
+    (("--emulate", "h100"), "its hardware is emulated h200, and this is emulated h100"),
+])
+def test_search_with_other_options_is_not_resumed(tmp_path, capsys, change, words):
+    assert main(SEARCH) == 0
+    (run_file,) = tmp_path.glob(".llmperf/runs/*/tests/*.json")
+    before = run_file.read_text()
+    assert main((*SEARCH, *change, "--resume", "newest")) == 2
+    assert words in capsys.readouterr().err
+    assert json.loads(run_file.read_text())["measurements"] == json.loads(before)["measurements"]
+
+
+@pytest.mark.parametrize(("named", "words"), [("newest", "no run is stored"), ("/tmp/elsewhere/run", "must lie in")])
+def test_search_without_run_folder_is_not_resumed(capsys, named, words):
+    assert main((*SEARCH, "--resume", named)) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.emulated
 def test_unsuccessful_capacity_search_prints_tried_rates(capsys):
     assert main(("capacity", *SMALL, "--slo", "ttft_p50 <= 0.01ms", "--rate", "60", "--cooldown", "0")) == 2

@@ -1,0 +1,93 @@
+"""Going on in the run folder of an earlier session: on the same commit and hardware kind, perhaps on another host."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.conditions import DECLARED
+from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.reader import read_run, read_session, stored_runs
+from pytest_llmperf.session.provenance import provenance
+from pytest_llmperf.telemetry.hardware import Hardware
+
+RATE, RATE_VERDICT, SEARCH = "tried_rate", "rate_verdict", "search"  # conditions of a rate that a search tried
+
+
+def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:
+    """The run folder that `--resume` names; "newest" is the newest in `runs_dir`.
+
+    Args:
+        named: a path, relative to `directory`, or "newest".
+        runs_dir: where this session writes.
+
+    Raises:
+        UsageError: no run is stored, or the folder lies elsewhere.
+    """
+    if named == "newest":
+        folders = stored_runs(runs_dir)
+        if not folders:
+            raise UsageError(f"--resume newest: no run is stored in {runs_dir}. Drop --resume.")
+        return folders[-1].resolve()
+    folder = (directory / named).resolve()
+    if folder.parent != runs_dir.resolve():
+        raise UsageError(f"--resume {named}: the run folder must lie in {runs_dir}, where this session writes. "
+                         f"Write --llmperf-runs={folder.parent}, or move the folder.")
+    return folder
+
+
+def resumed_tests(
+    folder: Path, root: Path, ignored: list[str], hardware: Hardware, host: str
+) -> tuple[TestResult, ...]:
+    """The tests of a run folder.
+
+    Args:
+        folder: the run folder.
+        root: root of the project.
+        ignored: paths whose changes do not make the project dirty.
+        hardware: of this session.
+        host: digest of this host.
+
+    Raises:
+        UsageError: the run is of another commit or hardware kind.
+        LlmperfError: the folder is no run folder.
+    """
+    tests, commit = read_run(folder), read_session(folder).get("commit")
+    now = provenance(root, folder.name, datetime.now(UTC), ignored, host)
+    kinds = {measurement.conditions.get("hardware", "") for test in tests for measurement in test.measurements
+             if DECLARED not in measurement.conditions}
+    kind = hardware.labelled(hardware.kind)
+    differing = [("commit", commit, now.commit)] if commit != now.commit else []
+    if kinds and kinds.isdisjoint({kind, "cpu"} if not hardware.emulated else {kind}):
+        differing.append(("hardware", ", ".join(sorted(kinds)), kind))
+    if differing:
+        texts = "; ".join(f"its {name} is {was}, and this is {is_}" for name, was, is_ in differing)
+        raise UsageError(f"--resume {folder.name}: {texts}. Results of another {differing[0][0]} do not belong to this "
+                         "session. Drop --resume.")
+    return tests
+
+
+def finished_rates(stored: TestResult | None) -> list[Measurement]:
+    """The rates that searches of this test have tried and judged."""
+    measurements = () if stored is None else stored.measurements
+    return [measurement for measurement in measurements if RATE_VERDICT in measurement.conditions]
+
+
+def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | None:
+    """Remove and return the stored rate with the engine, workload and conditions of `begun`; None if there is none."""
+    for position, rate in enumerate(rates):
+        conditions = {name: value for name, value in rate.conditions.items() if name != RATE_VERDICT}
+        if (rate.engine, rate.workload, conditions) == (begun.engine, begun.workload, dict(begun.conditions)):
+            return rates.pop(position)
+    return None
+
+
+def check_search(rates: list[Measurement], search: str, engine: str) -> None:
+    """Raise UsageError if the stored rates are of another engine or another search."""
+    for rate in rates:
+        if (rate.engine, rate.conditions.get(SEARCH)) != (engine, search):
+            raise UsageError(
+                f"--resume: the stored rates are of {rate.engine} and {rate.conditions.get(SEARCH)}, and this search "
+                f"is of {engine} and {search}. Give the options of the first command, or drop --resume."
+            )
