@@ -165,8 +165,8 @@ def per_token(names: Iterable[str]) -> list[str]:
 
 def streamed(names: Iterable[str]) -> list[str]:
     """Those of these metrics and latency samples that a whole answer does not have."""
-    families = (name if name in FAMILIES else find(name).family for name in names)
-    return [family for family in families if family is not None and FAMILIES[family].streamed]
+    families = (find(name).family if family_named(name) is None else name for name in names)
+    return [family for family in families if family is not None and find_family(family).streamed]
 
 
 def find_family(name: str) -> Family:

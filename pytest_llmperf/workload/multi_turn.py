@@ -124,8 +124,7 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime 
     call = "multi_turn"
     count = integer(call, "conversations", conversations)
     check_arrivals(call, arrivals, count)
-    if reply not in ("seeded", "server"):
-        raise SpecError(f'{call}: reply must be "seeded" or "server", got {reply!r}.')
+    check_reply(call, reply)
     begins = integer(call, "starters", starters, least=0)
     if bool(begins) != bool(starter):
         raise SpecError(f"{call}: starters and starter belong together, as in starters=10, starter=(3500, 4000); "
@@ -134,3 +133,9 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime 
                      length(call, "output", output), arrivals, think_time(call, "think_s", think_s),
                      integer(call, "seed", seed, least=None), boolean(call, "text", text), reply, begins,
                      length(call, "starter", starter) if begins else 0)
+
+
+def check_reply(call: str, reply: object) -> None:
+    """Raise SpecError if `reply` is not a `Reply`."""
+    if reply not in ("seeded", "server"):
+        raise SpecError(f'{call}: reply must be "seeded" or "server", got {reply!r}.')

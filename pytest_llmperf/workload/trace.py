@@ -18,8 +18,10 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import as_call, integer, keywords_only, number
 from pytest_llmperf.workload.arrivals import Arrivals, Recorded
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
+from pytest_llmperf.workload.multi_turn import Reply, check_reply
 from pytest_llmperf.workload.prompts import draw_tokens
 from pytest_llmperf.workload.seeds import stream
+from pytest_llmperf.workload.trace_conversations import conversations_of
 from pytest_llmperf.workload.trace_file import BLOCK_TOKENS, TraceLine, read_lines
 
 
@@ -34,9 +36,13 @@ class Trace(Workload):
     end_s: float | None = None
     most_tokens: int | None = None
     seed: int = 0
+    reply: Reply = "seeded"
 
     def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
         seed, lines = self.seed + seed_offset, self._lines()
+        if self.reply == "server" and isinstance(self.arrivals, Recorded):
+            times_ns = self.arrivals.replayed_ns([line.at_ns for line in lines])
+            return conversations_of(lines, times_ns, lambda line, index: _prompt(line, seed, index), self.path)
         if isinstance(self.arrivals, Recorded):
             offsets_ns: tuple[int, ...] | None = self.arrivals.replayed_ns([line.at_ns for line in lines])
         else:
@@ -51,10 +57,17 @@ class Trace(Workload):
     def concurrency(self) -> int | None:
         return self.arrivals.concurrency
 
+    @property
+    def requests_per_arrival(self) -> float:
+        """Always 1: the rate of a trace counts its requests, also the later turns of conversations."""
+        return 1.0
+
     def digest(self) -> str:
         """As everywhere, but over the selected lines in place of the path and of the selection."""
         lines = [(line.at_ns, line.input_tokens, line.output_tokens, line.blocks) for line in self._lines()]
         definition = f"trace({lines}, {self.arrivals}, {self.seed})"
+        if self.reply == "server":
+            definition += f" {[(line.chat, line.parent) for line in self._lines()]}"
         return hashlib.sha256(f"workload format {FORMAT}: {definition}".encode()).hexdigest()
 
     def _lines(self) -> tuple[TraceLine, ...]:
@@ -71,7 +84,7 @@ class Trace(Workload):
 
 @keywords_only
 def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float = 0.0, end_s: float | None = None,
-          most_tokens: int | None = None, seed: int = 0) -> Workload:
+          most_tokens: int | None = None, seed: int = 0, reply: Reply = "seeded") -> Workload:
     """Recorded requests: lengths, times and shared blocks of the trace, with random tokens as contents.
 
     The formats are Mooncake JSONL, BurstGPT CSV, Azure LLM inference CSV, OpenTelemetry spans (OTLP JSON lines) and the
@@ -86,6 +99,9 @@ def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float
         end_s: leave out requests from this time on.
         most_tokens: leave out requests with more tokens in prompt and answer together.
         seed: seed of the tokens. Lengths, times and shared blocks do not depend on the seed.
+        reply: "server": a turn with `parent_chat_id` contains what the server answered to its parent, and is sent at
+            its recorded time or, if the parent is answered later, after the answer. Tool calls and branches keep the
+            order of the trace. "seeded": recorded blocks alone decide what prompts share.
 
     Raises:
         SpecError: an argument cannot be meant; once the requests are made also if the file cannot be read, has a broken
@@ -97,13 +113,17 @@ def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float
     except TypeError:
         raise SpecError(f"trace: path must be a text or a path, got {path!r}.") from None
     count = integer(call, "requests", requests)
+    check_reply(call, reply)
     if not isinstance(arrivals, Recorded):
         check_arrivals(call, arrivals, count)
+        if reply == "server":
+            raise SpecError(f'{call}: reply="server" follows the times of the trace: write arrivals=recorded(), '
+                            f"recorded(speed=2) or recorded(rate=8), got {arrivals}.")
     begin = number(call, "begin_s", begin_s, least=0)
     return Trace(str(path), arrivals, count, begin,
                  None if end_s is None else number(call, "end_s", end_s, above=begin),
                  None if most_tokens is None else integer(call, "most_tokens", most_tokens, least=2),
-                 integer(call, "seed", seed, least=None))
+                 integer(call, "seed", seed, least=None), reply)
 
 
 def anonymise(source: str, target: Path) -> int:
@@ -140,10 +160,13 @@ def _anonymous(source: str, key: bytes) -> Iterator[str]:
         }
         if line.blocks:
             entry["hash_ids"] = [_other_id(block, key) for block in line.blocks]
+        for name, chat in (("chat_id", line.chat), ("parent_chat_id", line.parent)):
+            if chat is not None:
+                entry[name] = _other_id(chat, key)
         yield json.dumps(entry) + "\n"
 
 
-def _other_id(block: int, key: bytes) -> int:
+def _other_id(block: int | str, key: bytes) -> int:
     return int.from_bytes(blake2b(str(block).encode(), key=key, digest_size=8).digest(), "big") >> 1
 
 

@@ -37,12 +37,16 @@ class TraceLine:
         output_tokens: number of generated tokens; 0 for a failed request.
         blocks: id of each block of 512 prompt tokens, where the trace has them. Equal ids at the start of two prompts
             mean equal tokens.
+        chat: id of the request, where the trace links the turns of conversations.
+        parent: id of the turn before; None for a first turn. Turns with one parent are branches.
     """
 
     at_ns: int
     input_tokens: int
     output_tokens: int
     blocks: tuple[int, ...] = ()
+    chat: str | None = None
+    parent: str | None = None
 
 
 def read_lines(path: str) -> Iterator[TraceLine]:
@@ -139,7 +143,10 @@ def _azure_ns(text: str) -> int:
 
 
 def _mooncake(text: str) -> Iterator[TraceLine]:
-    """{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [id of each block of 512 tokens]}."""
+    """{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [id of each block of 512 tokens]}.
+
+    A line may link the turns of a conversation: {"chat_id": id, "parent_chat_id": id, or -1 or null for a first turn}.
+    """
     line = json.loads(text)
     blocks = tuple(map(_integer, line.get("hash_ids") or ()))
     input_tokens = _tokens(line["input_length"])
@@ -148,7 +155,19 @@ def _mooncake(text: str) -> Iterator[TraceLine]:
     at = line["timestamp"]
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise TypeError(f"timestamp must be a number of milliseconds, got {at!r}")
-    yield TraceLine(_whole_ns(at * 1_000_000), input_tokens, _tokens(line["output_length"]), blocks)
+    chat, parent = _chat_id(line, "chat_id"), _chat_id(line, "parent_chat_id")
+    if parent is not None and (chat is None or parent == chat):
+        raise ValueError(f"parent_chat_id is {parent} and chat_id is {chat}: a turn has an id of its own")
+    yield TraceLine(_whole_ns(at * 1_000_000), input_tokens, _tokens(line["output_length"]), blocks, chat, parent)
+
+
+def _chat_id(line: dict[str, Any], name: str) -> str | None:
+    value = line.get(name)
+    if value is None or value == -1:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"{name} must be a number or a text, got {value!r}")
+    return str(value)
 
 
 def _spans(text: str) -> Iterator[TraceLine]:
