@@ -52,6 +52,8 @@ def _prompt(request: Request, api: Api) -> dict[str, object]:
                         'random_tokens(…, text=True), or measure the endpoint with protocol="completions".')
     if api.protocol == "chat":
         return {"messages": [{"role": "user", "content": request.prompt}]}
+    if api.protocol == "responses" and (request.continues or request.answer_used):
+        return {"input": [{"role": "user", "content": request.prompt}]}
     return {"input" if api.protocol == "responses" else "prompt": request.prompt}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_llmperf.errors import SpecError
@@ -18,13 +18,13 @@ _HASH_BYTES = 8
 
 
 class AnswerReader:
-    """Reads one streamed answer, piece by piece: its token ids and its text.
+    """Reads one answer, streamed or whole, piece by piece: its token ids and its text.
 
     Reasoning is left out, because clients do not send the reasoning of earlier turns again.
 
     Attributes:
         ids: token ids of the answer, as far as the server sends them.
-        finished: whether the stream has ended with a finish reason and without an error.
+        finished: whether the answer has ended with a finish reason and without an error.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,8 @@ class AnswerReader:
         self._texts: list[str] = []
         self._framing = BodyFraming()
         self._events = EventDecoder()
-        self._broken = False
+        self._begun = self._broken = False
+        self._whole: bytearray | None = None  # the body of an answer that is no event stream
 
     @property
     def text(self) -> str:
@@ -41,21 +42,34 @@ class AnswerReader:
 
     @property
     def complete(self) -> bool:
+        if self._whole is not None and not self.finished:
+            self._read(lambda: self._take(json.loads(bytes(self._whole or b""))))
         return self.finished and not self._broken and self._framing.status == 200
 
     def feed(self, data: bytes) -> None:
         """Take further bytes of the answer. What cannot be understood makes the answer incomplete."""
-        if self._broken:
-            return
+        if not self._broken:
+            self._read(lambda: self._feed(data))
+
+    def _read(self, step: Callable[[], None]) -> None:
         try:
-            self._framing.feed(data)
-            pieces, self._framing.pieces = self._framing.pieces, []
-            for _, piece in pieces:
-                for event in self._events.feed(piece):
-                    if event.data.strip() and event.data != "[DONE]":
-                        self._take(json.loads(event.data))
+            step()
         except (NotHttpError, ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError):
             self._broken = True
+
+    def _feed(self, data: bytes) -> None:
+        self._framing.feed(data)
+        pieces, self._framing.pieces = self._framing.pieces, []
+        for _, piece in pieces:
+            if self._whole is None and not self._begun and piece.lstrip()[:1] == b"{":
+                self._whole = bytearray()
+            self._begun = True
+            if self._whole is not None:
+                self._whole += piece
+                continue
+            for event in self._events.feed(piece):
+                if event.data.strip() and event.data != "[DONE]":
+                    self._take(json.loads(event.data))
 
     def _take(self, message: dict[str, Any]) -> None:
         if message.get("error") is not None:
@@ -64,10 +78,19 @@ class AnswerReader:
             self._take_native(message)
         elif message.get("choices"):
             choice = message["choices"][0]
-            said = choice.get("delta") or {}
+            said = choice.get("delta") or choice.get("message") or {}
             self.ids += choice.get("token_ids") or ()
             self._texts.append(choice.get("text") or said.get("content") or "")
             self.finished = self.finished or bool(choice.get("finish_reason"))
+
+        elif message.get("type") == "response.output_text.delta":
+            self._texts.append(message["delta"])
+        elif message.get("type") in ("response.completed", "response.incomplete"):  # the latter at its full length
+            self.finished = True
+        elif message.get("object") == "response":  # a whole one
+            parts = [part for item in message["output"] for part in item.get("content") or ()]
+            self._texts += [part["text"] for part in parts if part.get("type") == "output_text"]
+            self.finished = message.get("status") in ("completed", "incomplete")
 
     def _take_native(self, message: dict[str, Any]) -> None:
         """An event of SGLang's /generate: its ids and text are cumulative, unless a flag of the server changes that."""

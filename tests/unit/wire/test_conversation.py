@@ -65,6 +65,38 @@ def test_incomplete_answer_cannot_be_continued(form, events):
     assert answer_part(read(*events), form) is None
 
 
+def whole(message):
+    body = json.dumps(message).encode()
+    reader = AnswerReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    return reader
+
+
+def test_whole_answers_can_be_continued():
+    completed = whole({"choices": [{"text": " ab", "token_ids": [7, 8], "finish_reason": "length"}]})
+    assert answer_part(completed, "ids") == b"7,8"
+    chatted = whole({"choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}]})
+    assert json.loads(answer_part(chatted, "messages"))["content"] == "yes"
+    assert answer_part(whole({"choices": [{"text": "a", "finish_reason": None}]}), "text") is None
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+def test_responses_can_be_continued(status):
+    delta = {"type": "response.output_text.delta", "delta": "ye"}
+    end = {"type": f"response.{status}", "response": {"status": status}}
+    assert answer_part(read(event(delta), event(delta | {"delta": "s"}), event(end)), "text") == b"yes"
+    assert answer_part(read(event(delta)), "text") is None
+    content = [{"type": "output_text", "text": "yes"}]
+    answer = {"object": "response", "status": status, "output": [{"type": "message", "content": content}]}
+    assert answer_part(whole(answer), "text") == b"yes"
+
+
+def test_conversation_of_responses_sends_messages():
+    request = Request(0, "say", 2, None, answer_used=True)
+    body = request_body(request, "m", Api(protocol="responses"))
+    assert part_of(request, body).form == "messages"
+
+
 def test_refusal_is_no_answer():
     reader = AnswerReader()
     reader.feed(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\n{}")
