@@ -176,13 +176,18 @@ class EnginePool:
         """Let this server be the one that is awake, where servers of a group take turns.
 
         Raises:
-            EngineError: a server does not sleep or wake up; the next `acquire` starts anew.
+            EngineError: a server does not sleep or wake up; the next `acquire` starts its spec alone.
         """
-        if server.asleep:
+        if not server.asleep:
+            return
+        try:
             for other in self._servers.values():
                 if other is not server and not other.asleep:
                     other.sleep()
             server.wake()
+        except EngineError as error:
+            self._plans.give_up_turns(map(self._plant, self._servers), error.message)
+            raise
 
     def release(self) -> None:
         """Stop what runs. The next `acquire` starts anew.

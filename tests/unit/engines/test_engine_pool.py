@@ -238,14 +238,14 @@ def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns
     assert first.process.stopped == 1
 
 
-def test_server_that_does_not_wake_up_is_started_anew(turns, fake_engine):
+def test_server_that_does_not_wake_up_is_started_anew_and_alone(turns, fake_engine):
     first = turns.acquire(ONE, beside=[TWO])
     turns.acquire(TWO, beside=[ONE])
     fake_engine.answers["/wake_up"] = httpx.Response(500)
     with pytest.raises(EngineError, match="does not wake up"):
         turns.acquire(ONE, beside=[TWO])
     fake_engine.answers["/wake_up"] = httpx.Response(200)
-    assert turns.acquire(ONE, beside=[TWO]) is not first
+    assert turns.acquire(ONE, beside=[TWO]).spec == ONE
     assert first.process.stopped == 1
 
 
