@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.request import Request
 
@@ -80,6 +81,9 @@ class Adapter(Protocol):
     sleep_flags: Mapping[str, Flag]
     """Flags with which a server can release its GPU memory while another server is measured; empty if the engine has
     no such mode."""
+    memory_in_log: Mapping[str, str]
+    """Regular expressions for the lines of the engine's log that state GPU memory in GiB, under the names "weights",
+    "graphs" and "kv". The sizes of one line add up."""
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment."""
@@ -109,6 +113,18 @@ class Adapter(Protocol):
 
         Raises:
             EngineError: the server supports the reset, and the reset failed.
+        """
+        ...
+
+    def share_flags(
+        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float
+    ) -> Mapping[str, Flag] | None:
+        """Flags of a server whose KV cache has a stated size; None if the engine cannot be told one for this model.
+
+        Args:
+            shape: dimensions of the model; None if unknown.
+            kv_bytes: of the KV cache on each GPU.
+            share: of each GPU's memory that the server may take.
         """
         ...
 

@@ -19,19 +19,6 @@ FILE = "memory.json"  # in the folder of a server's log
 SCHEMA = 1
 GIB = 2**30
 LOG_LINES = 5000
-#: Engine → what a line of its log says, and the sizes in it, GiB; sizes of one line are added.
-LOG_SIZES: Mapping[str, Mapping[str, str]] = {
-    "vllm": {
-        "weights": r"Model loading took ([\d.]+) GiB",
-        "graphs": r"Graph capturing finished in .* took ([\d.]+) GiB",
-        "kv": r"Available KV cache memory: ([\d.]+) GiB",
-    },
-    "sglang": {
-        "weights": r"Load weight end\..*mem usage=([\d.]+) GB",
-        "graphs": r"[Cc]apture .*graph end\..*mem usage=([\d.]+) GB",
-        "kv": r"K size: ([\d.]+) GB, V size: ([\d.]+) GB",
-    },
-}
 #: Flags that say how servers live together. The memory beside the KV cache does not depend on them.
 OF_RESIDENCE = frozenset({
     "gpu_memory_utilization", "kv_cache_memory_bytes", "max_total_tokens", "enable_sleep_mode", "enable_memory_saver",
@@ -70,7 +57,7 @@ def memory_of(server: Server, held_bytes: int | None) -> MeasuredMemory | None:
     process = server.process
     if held_bytes is None or not isinstance(process, Supervised):
         return None
-    sizes = logged_sizes(server.spec.engine, process.evidence(LOG_LINES).log_tail)
+    sizes = logged_sizes(server.adapter.memory_in_log, process.evidence(LOG_LINES).log_tail)
     stated = flags_of(server.spec).get("kv_cache_memory_bytes")
     kv_bytes = stated if isinstance(stated, int) else sizes.get("kv")
     if kv_bytes is None:
@@ -78,10 +65,15 @@ def memory_of(server: Server, held_bytes: int | None) -> MeasuredMemory | None:
     return MeasuredMemory(held_bytes, kv_bytes, sizes.get("weights"), sizes.get("graphs"))
 
 
-def logged_sizes(engine: str, lines: Sequence[str]) -> dict[str, int]:
-    """Name → bytes, from the log of an engine. Of several ranks or graphs the largest size counts."""
+def logged_sizes(patterns: Mapping[str, str], lines: Sequence[str]) -> dict[str, int]:
+    """Name → bytes, from the log of an engine. Of several ranks or graphs the largest size counts.
+
+    Args:
+        patterns: `Adapter.memory_in_log`.
+        lines: the log.
+    """
     sizes: dict[str, int] = {}
-    for name, pattern in LOG_SIZES.get(engine, {}).items():
+    for name, pattern in patterns.items():
         matches = [match for line in lines if (match := re.search(pattern, line))]
         if matches:
             sizes[name] = round(max(sum(map(float, match.groups())) for match in matches) * GIB)

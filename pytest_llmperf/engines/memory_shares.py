@@ -7,7 +7,7 @@ small for all servers, one server is awake at a time and the others keep their w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -127,8 +127,8 @@ def sleeping_specs(
 
 
 def _sized(specs: Sequence[EngineSpec], needs: Sequence[_Need], kv_bytes: int, share: float) -> Shares:
-    sized = [spec.with_flags(**SHARE_FLAGS[spec.engine](spec, need.shape, kv_bytes, share))
-             for spec, need in zip(specs, needs, strict=True)]
+    sized = (spec.with_flags(**(_share_flags(spec, need.shape, kv_bytes, share) or {}))
+             for spec, need in zip(specs, needs, strict=True))
     return Shares(tuple(sized), f"KV caches of {kv_bytes // GIB} GiB, and beside each {_text(needs)}")
 
 
@@ -158,16 +158,16 @@ def _needs_or_reason(
 def _need_or_reason(spec: EngineSpec, memory: MeasuredMemory | None) -> _Need | str:
     """What this server takes, or why it cannot live with others, as the end of a sentence."""
     flags = flags_of(spec)
-    if spec.engine not in SHARE_FLAGS:
-        return "has no flag for the size of its KV cache"
     if spec.lmcache is not None:
         return "has an LMCache server"
     if about := sorted(ABOUT_MEMORY & set(flags)):
         return f"sets {about[0]} itself"
     changing = sorted(SHAPE_CHANGING & set(flags))
     shape = None if changing else SHAPES.get(spec.model)
-    if shape is None and (memory is None or spec.engine in SIZED_BY_SHAPE):
+    if shape is None and (memory is None or _share_flags(spec, None, LEAST_KV_BYTES, 1.0) is None):
         return f"changes its model by {changing[0]}" if changing else "has a model of unknown size"
+    if _share_flags(spec, shape, LEAST_KV_BYTES, 1.0) is None:
+        return "has no flag for the size of its KV cache"
     if memory is None:
         assert shape is not None
         weight_bytes = _weight_bytes(spec, shape)
@@ -175,6 +175,10 @@ def _need_or_reason(spec: EngineSpec, memory: MeasuredMemory | None) -> _Need | 
     estimate_bytes = memory.beside_kv_bytes if shape is None else _weight_bytes(spec, shape)
     weight_bytes = estimate_bytes if memory.weights_bytes is None else memory.weights_bytes
     return _Need(weight_bytes, memory.beside_kv_bytes + AFTER_START_BYTES, shape, measured=True)
+
+
+def _share_flags(spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float) -> Mapping[str, Flag] | None:
+    return adapter_of(spec.engine).share_flags(spec, shape, kv_bytes, share)
 
 
 def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
@@ -185,24 +189,3 @@ def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
              flags.get("speculative_draft_model_path")]
     draft_bytes = sum(SHAPES[name].weight_bytes for name in names if isinstance(name, str) and name in SHAPES)
     return draft_bytes + shape.weight_bytes // size_of(flags, TENSOR)
-
-
-def _vllm_flags(_spec: EngineSpec, _shape: Shape | None, kv_bytes: int, share: float) -> Mapping[str, Flag]:
-    """At its start vLLM refuses a GPU on which less than `gpu_memory_utilization` is free."""
-    return {"gpu_memory_utilization": share, "kv_cache_memory_bytes": kv_bytes}
-
-
-def _sglang_flags(spec: EngineSpec, shape: Shape | None, kv_bytes: int, _share: float) -> Mapping[str, Flag]:
-    """Tensor parallelism splits the KV heads over the GPUs. Each GPU keeps at least one head."""
-    assert shape is not None, "`SIZED_BY_SHAPE`"
-    heads_on_each_gpu = max(1, shape.kv_heads // size_of(flags_of(spec), TENSOR))
-    return {"max_total_tokens": kv_bytes * shape.kv_heads // (shape.kv_bytes_per_token * heads_on_each_gpu)}
-
-
-#: Engine → from the spec, its model's dimensions, the bytes of the KV cache on each GPU and the share of the GPU to the
-#: flags that say so.
-SHARE_FLAGS: Mapping[str, Callable[[EngineSpec, Shape | None, int, float], Mapping[str, Flag]]] = {
-    "vllm": _vllm_flags, "sglang": _sglang_flags,
-}
-#: Engines whose flag counts tokens, so that the dimensions of the model must be known.
-SIZED_BY_SHAPE = frozenset({"sglang"})

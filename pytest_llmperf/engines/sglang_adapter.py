@@ -12,6 +12,7 @@ from pytest_llmperf.engines.draft_models import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
+from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError, SpecError
@@ -84,6 +85,11 @@ class SglangAdapter:
     tells_lmcache = False
     sizes_by_free_memory = True
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_memory_saver": True})
+    memory_in_log: Mapping[str, str] = MappingProxyType({
+        "weights": r"Load weight end\..*mem usage=([\d.]+) GB",
+        "graphs": r"[Cc]apture .*graph end\..*mem usage=([\d.]+) GB",
+        "kv": r"K size: ([\d.]+) GB, V size: ([\d.]+) GB",
+    })
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         command = ["-m", *self.program] if placement.environment.is_python else ["serve"]
@@ -132,6 +138,15 @@ class SglangAdapter:
                 "Wait until none does, or ask for a fresh start."
             )
         return True
+
+    def share_flags(
+        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002 - the tokens decide
+    ) -> Mapping[str, Flag] | None:
+        """Tensor parallelism splits the KV heads over the GPUs. Each GPU keeps at least one head."""
+        if shape is None:
+            return None
+        heads_on_each_gpu = max(1, shape.kv_heads // size_of(flags_of(spec), TENSOR))
+        return {"max_total_tokens": kv_bytes * shape.kv_heads // (shape.kv_bytes_per_token * heads_on_each_gpu)}
 
     def sleep(self, client: httpx.Client) -> None:
         """SGLang has no route that reports whether its memory is released."""

@@ -11,6 +11,7 @@ from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.draft_models import with_draft_resolved
 from pytest_llmperf.engines.json_answers import json_object, section
 from pytest_llmperf.engines.lmcache_settings import CONNECTORS, in_process_settings
+from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
@@ -82,6 +83,11 @@ class VllmAdapter:
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
     sizes_by_free_memory = False
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_sleep_mode": True})
+    memory_in_log: Mapping[str, str] = MappingProxyType({
+        "weights": r"Model loading took ([\d.]+) GiB",
+        "graphs": r"Graph capturing finished in .* took ([\d.]+) GiB",
+        "kv": r"Available KV cache memory: ([\d.]+) GiB",
+    })
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         module, command = self.program
@@ -129,6 +135,12 @@ class VllmAdapter:
                 "blocks are still held. Wait until no request runs, or ask for a fresh start."
             )
         return True
+
+    def share_flags(
+        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002 - bytes need no shape
+    ) -> Mapping[str, Flag]:
+        """At its start vLLM refuses a GPU on which less than `gpu_memory_utilization` is free."""
+        return {"gpu_memory_utilization": share, "kv_cache_memory_bytes": kv_bytes}
 
     def sleep(self, client: httpx.Client) -> None:
         _set_sleeping(client, sleeping=True)

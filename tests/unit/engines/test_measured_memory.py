@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pytest_llmperf import sglang, vllm
+from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.measured_memory import (
     FILE,
     GIB,
@@ -34,10 +35,11 @@ SGLANG_LOG = [
     ("engine", "lines", "gib"),
     [("vllm", VLLM_LOG, {"weights": 7.53, "kv": 50.25, "graphs": 0.6}),
      ("sglang", SGLANG_LOG, {"weights": 15.02, "kv": 8.0, "graphs": 1.3}),
-     ("vllm", ["nothing of sizes"], {}), ("other", VLLM_LOG, {})],
+     ("vllm", ["nothing of sizes"], {})],
 )
 def test_sizes_are_read_from_engine_log(engine, lines, gib):
-    assert {name: size / GIB for name, size in logged_sizes(engine, lines).items()} == pytest.approx(gib, rel=1e-6)
+    sizes = logged_sizes(adapter_of(engine).memory_in_log, lines)
+    assert {name: size / GIB for name, size in sizes.items()} == pytest.approx(gib, rel=1e-6)
 
 
 def test_key_ignores_residence_and_installation():
