@@ -67,7 +67,6 @@ class Launch:
         incremental: whether SGLang's native stream sends only new tokens instead of all tokens so far.
         metrics: whether the server has a /metrics page.
         utilization: share of the GPU's memory.
-        sleeps: whether the server has routes that release its GPU memory and take the memory back.
         facts: further resolved values that the server reports, with vLLM's names.
     """
 
@@ -82,5 +81,4 @@ class Launch:
     incremental: bool = False
     metrics: bool = True
     utilization: float = 0.92
-    sleeps: bool = False
     facts: Mapping[str, object] = field(default_factory=dict)

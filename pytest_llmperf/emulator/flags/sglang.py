@@ -60,7 +60,6 @@ def sglang_launch(
         incremental=namespace.incremental_streaming_output,
         metrics=namespace.enable_metrics,
         utilization=fraction,
-        sleeps=namespace.enable_memory_saver,
         facts={
             "dtype": namespace.dtype,
             "quantization": namespace.quantization,

@@ -10,6 +10,7 @@ _HARMLESS = Harmless(
         "trust-remote-code", "log-requests", "skip-server-warmup", "enable-deterministic-inference", "show-time-cost",
         "enable-metrics-for-all-schedulers", "disable-custom-all-reduce", "stream-response-default-include-usage",
         "disable-flashinfer-autotune", "enable-request-time-stats-logging", "enable-nan-detection",
+        "enable-memory-saver",
     ),
     single=(
         "tokenizer-path", "tokenizer-mode", "load-format", "random-seed", "log-level", "log-level-http",
@@ -67,7 +68,6 @@ def sglang_parser() -> EngineParser:
     for name in (
         "disable-radix-cache", "disable-cuda-graph", "disable-overlap-schedule", "enable-mixed-chunk", "enable-metrics",
         "enable-cache-report", "incremental-streaming-output", "skip-tokenizer-init", "enable-lmcache",
-        "enable-memory-saver",
     ):  # fmt: skip
         parser.switch(f"--{name}", default=False)
     parser.switch("--enable-hierarchical-cache", "--enable-hicache", default=False)

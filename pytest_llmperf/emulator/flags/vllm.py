@@ -63,7 +63,6 @@ def vllm_launch(
         tokenizer=not namespace.skip_tokenizer_init,
         metrics=not namespace.disable_log_stats,
         utilization=namespace.gpu_memory_utilization,
-        sleeps=namespace.enable_sleep_mode,
         facts={
             "dtype": "torch.float16" if namespace.dtype in ("float16", "half") else "torch.bfloat16",
             "enforce_eager": namespace.enforce_eager,

@@ -52,7 +52,6 @@ def vllm_parser() -> EngineParser:
     parser.switch("--enable-prompt-tokens-details", default=False)
     parser.switch("--enable-force-include-usage", default=False)
     parser.switch("--skip-tokenizer-init", default=False)
-    parser.switch("--enable-sleep-mode", default=False)
     return parser
 
 
@@ -68,6 +67,7 @@ HARMLESS = Harmless(
         "enable-flashinfer-autotune", "return-tokens-as-token-ids", "disable-custom-all-reduce",
         "numa-bind", "enable-per-request-metrics", "allow-credentials",
         "ray-workers-use-nsight", "enable-layerwise-nvtx-tracing", "language-model-only",
+        "enable-sleep-mode",
     ),
     single=(
         "seed", "load-format", "generation-config", "override-generation-config", "uvicorn-log-level", "log-level",

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.flags.launch import Launch
 
 _COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}
-_OF_VLLM = {"/reset_prefix_cache", "/server_info", "/load"}
-_OF_SGLANG = {"/health_generate", "/get_server_info", "/server_info", "/model_info", "/get_model_info", "/flush_cache"}
-_SLEEP_OF_VLLM = {"/sleep", "/wake_up", "/is_sleeping"}
-_SLEEP_OF_SGLANG = {"/release_memory_occupation", "/resume_memory_occupation"}
+_OF_VLLM = {"/reset_prefix_cache", "/server_info", "/load", "/sleep", "/wake_up", "/is_sleeping"}
+_OF_SGLANG = {
+    "/health_generate", "/get_server_info", "/server_info", "/model_info", "/get_model_info", "/flush_cache",
+    "/release_memory_occupation", "/resume_memory_occupation",
+}  # fmt: skip
 _POSTED = {"/reset_prefix_cache", "/lmcache/cache/clear", "/sleep", "/wake_up"}
 
 
@@ -116,8 +117,6 @@ class Service:
         paths = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
         if self.launch.config.tiers:
             paths |= lmcache.ROUTES
-        if self.launch.sleeps:
-            paths |= _SLEEP_OF_SGLANG if self._sglang else _SLEEP_OF_VLLM
         if path in KINDS or path in paths:
             posted = path in KINDS or path in _POSTED
             if method not in (("POST",) if posted else ("GET", "HEAD", "POST")):

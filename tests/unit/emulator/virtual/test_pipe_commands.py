@@ -352,8 +352,3 @@ def test_sglang_refuses_requests_while_memory_is_released():
     assert http(server, "/v1/completions", given=whole)["status"] == 500
     assert http(server, "/resume_memory_occupation", given="{}")["status"] == 200
     assert http(server, "/v1/completions", given=whole)["status"] == 200
-
-
-@pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/is_sleeping"])
-def test_server_without_sleep_mode_has_no_routes_for_sleep(path):
-    assert http(service(), path)["status"] == 404
