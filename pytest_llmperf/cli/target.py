@@ -33,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
                         help="a further name by which answers may call the model; repeatable")
     parser.add_argument("--api-key-env", metavar="VARIABLE",
                         help="environment variable with the API key of a running server")
+    parser.add_argument("--metrics", action="append", metavar="ADDRESS",
+                        help="metrics page of a replica of a running server, dns://NAME:PORT, or prometheus+http://…; "
+                        "repeatable")
+    parser.add_argument("--kind", metavar="KIND", help="hardware kind of a running server: l4, a100, h100, h200 or cpu")
     load = parser.add_argument_group("workload: random prompts, or a trace")
     load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
                       "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
@@ -65,7 +69,8 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         url, colon, model = text.rpartition(":")
         if flags or not colon or model.isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env)
+        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env,
+                        metrics=arguments.metrics, kind=arguments.kind)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")

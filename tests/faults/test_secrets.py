@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -13,7 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf import endpoint
+from pytest_llmperf.clock import SystemClock
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.masking import spellings
+from pytest_llmperf.testing.scripted_server import ScriptedServer
+from pytest_llmperf.testing.streams import plain
 from pytest_llmperf.testing.waiting import until
 
 ENGINE = Path(__file__).parents[1] / "stubs" / "engine.py"
@@ -140,6 +147,28 @@ def test_chat_endpoint_with_a_key_is_measured_over_a_socket(suite, canaries):
             "FEW)", 'random_tokens(input=8, output=20, text=True, arrivals=closed(2), requests=12))')
         result, _ = suite.run(call.replace("    assert False, ", "    assert run.runs[0].records[0].ok, "), "-rA")
     result.assert_outcomes(passed=1)
+
+
+def test_key_of_a_service_is_sent_to_no_page_of_another_host(canaries, tmp_path):
+    """Fault 76: pages of replicas get their own header, and the page on the service's own port gets its key, too."""
+
+    def answer(_number, received):
+        path = received.head.split(b" ")[1].decode()
+        if path == "/v1/models":
+            return plain(200, b'{"data": [{"id": "m"}]}')
+        usage = b'{"usage": {"completion_tokens": 1}}'
+        return plain(200, usage if path == "/v1/completions" else b"vllm:request_success_total 1\n")
+
+    with ScriptedServer(answer=answer) as here, ScriptedServer(answer=answer) as elsewhere:
+        pages = [f"http://127.0.0.1:{server.port}/metrics" for server in (here, elsewhere)]
+        spec = endpoint(f"http://127.0.0.1:{here.port}", model="m", api_key_env="CANARY_1", metrics=pages,
+                        metrics_headers_env={"X-Page": "CANARY_2"})
+        launcher = Launcher(Settings(), tmp_path, tmp_path, "cpu", SystemClock(), random.Random())
+        launcher.start(spec, 1).stop(0)
+    scrapes = [request.head for request in elsewhere.requests]
+    assert scrapes
+    assert all(PASSWORD.encode() in head and KEY.encode() not in head for head in scrapes)
+    assert all(KEY.encode() in request.head for request in here.requests)
 
 
 def test_endpoint_without_key_names_the_argument_to_write(suite, canaries):

@@ -1,8 +1,10 @@
 """The report shows the requests and the hit rate of each replica of a service."""
 
+from pytest_llmperf.report.html import write_report
 from pytest_llmperf.report.metric_rows import replica_rows
 from pytest_llmperf.report.terminal_text import text_of_test
 from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.writer import write_test
 
 HALF = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 50.0}
 NONE = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 0.0}
@@ -18,3 +20,11 @@ def test_hit_rate_of_each_replica_is_over_all_runs(make_run, make_measurement):
 
 def test_server_alone_has_no_replicas_in_the_report(make_run, make_measurement):
     assert replica_rows(make_measurement(make_run())) == []
+
+
+def test_html_report_has_a_table_of_replicas(make_run, make_measurement, tmp_path):
+    measurement = make_measurement(make_run(replicas={"a:1": HALF, "b:1": NONE}))
+    write_test(tmp_path, "t", [measurement], [])
+    page = write_report([tmp_path], lambda _test, _kind: None, tmp_path).read_text()
+    assert "<code>a:1</code>" in page
+    assert ">50 %<" in page
