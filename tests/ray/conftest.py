@@ -52,7 +52,7 @@ class Cluster:
                    *(head if address == HEAD else [f"--address={HEAD}:{GCS}"])]
         self.folder.mkdir(exist_ok=True)
         log = (self.folder.parent / f"{address}.log").open("wb")
-        variables = os.environ | {"RAY_worker_niceness": "0"} | (env or {})
+        variables = os.environ | {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"} | (env or {})
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         log.close()
         self.nodes[address] = node = Node(address, ahead_s, process)
@@ -79,6 +79,14 @@ def _listens():
         socket.create_connection((HEAD, CLIENT), 1).close()
         return True
     return False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_token():
+    """A token in the home folder would be asked of clients, and not of nodes of other sessions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        yield
 
 
 @pytest.fixture(scope="session")
