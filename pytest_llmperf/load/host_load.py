@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.errors import LoadError
+from pytest_llmperf.load.clock_port import ClockPort
 from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.load_processes import LoadProcess, LoadProcesses
 from pytest_llmperf.load.pipe_protocol import SIZE, unpack_plan
+from pytest_llmperf.load.priority import restore_priority
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.process.ports import scratch_folder
 from pytest_llmperf.process.scratch import Scratch, sweep
@@ -48,10 +50,10 @@ class ProcessState:
 
 
 class HostLoad:
-    """The load processes of one replay on one host. Methods may be called from several threads.
+    """The load processes of a host for successive replays. Methods may be called from several threads.
 
     Args:
-        silence_limit_s: a longer time without a call ends the host.
+        silence_limit_s: a longer time without a call during a replay ends the host.
         end_host: ends the process that runs this object.
         clock: the clock of the stamps.
     """
@@ -68,6 +70,7 @@ class HostLoad:
         self._lock = threading.Lock()
         self._load: LoadProcesses | None = None
         self._scratch: Scratch | None = None
+        self._clock_port: ClockPort | None = None
         self._works = False
         self._over = threading.Event()
         self._called_s = time.monotonic()
@@ -76,6 +79,13 @@ class HostLoad:
         """The time on the clock of the stamps."""
         self._called_s = time.monotonic()
         return self._clock()
+
+    def prepare(self, address: str) -> tuple[int, bytes]:
+        """Answer questions for the time on an address of this host, until the host ends; the port and its token."""
+        restore_priority()
+        with self._lock:
+            self._clock_port = ClockPort(address, self._clock)
+            return self._clock_port.port, self._clock_port.token
 
     def begin(self, plans: Sequence[bytes], load_cpus: str) -> Cores:
         """Start a load process for each plan; the CPUs on which they run.
@@ -92,8 +102,9 @@ class HostLoad:
             self._load = LoadProcesses(parts, self._scratch.path, cores, starts_alone=False)
             self._load.send_plans()
             self._works = True
+            self._over = threading.Event()
         self._called_s = time.monotonic()
-        threading.Thread(target=self._watch_silence, name="llmperf-silence", daemon=True).start()
+        threading.Thread(target=self._watch_silence, args=(self._over,), name="llmperf-silence", daemon=True).start()
         return cores
 
     def start(self, started_ns: int) -> None:
@@ -118,7 +129,7 @@ class HostLoad:
                     for worker, position in zip(load.workers, positions, strict=True)]
 
     def end(self) -> None:
-        """End the load processes and remove what they recorded. Further calls do nothing."""
+        """End the load processes of this replay and remove what they recorded. Further calls do nothing."""
         self._over.set()
         with self._lock:
             if self._load is not None:
@@ -147,8 +158,8 @@ class HostLoad:
             complete=ended and position + len(data) == size,
         )
 
-    def _watch_silence(self) -> None:
-        while not self._over.wait(self._silence_limit_s / 20):
+    def _watch_silence(self, over: threading.Event) -> None:
+        while not over.wait(self._silence_limit_s / 20):
             if time.monotonic() - self._called_s > self._silence_limit_s:
                 self.end()
                 self._end_host()

@@ -77,6 +77,7 @@ class _Follower:
         problem: why the host cannot be followed; None if it can.
         exchanges: the clock exchanges so far.
         cores: the CPUs of the load processes; None before they run.
+        started_ns: agreed start of the schedule; None before all hosts are ready.
     """
 
     def __init__(self, host: Host, plans: Sequence[LoadPlan], folder: Path, load_cpus: str, number: int) -> None:
@@ -87,7 +88,7 @@ class _Follower:
         self.exchanges: list[ClockExchange] = []
         self.cores: Cores | None = None
         self._load_cpus = load_cpus
-        self._started_ns: int | None = None
+        self.started_ns: int | None = None
         self._cancelled = self._abandoned = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"llmperf-host-{number}", daemon=True)
@@ -97,7 +98,7 @@ class _Follower:
 
     def start(self, started_ns: int) -> None:
         """Have the schedule start at that time of our clock."""
-        self._started_ns = started_ns
+        self.started_ns = started_ns
         self._wake.set()
 
     def cancel(self) -> None:
@@ -142,8 +143,8 @@ class _Follower:
     def _follow(self) -> None:
         started = cancelled = False
         while not (self._abandoned or all(process.complete for process in self.processes)):
-            if self._started_ns is not None and not started:
-                self.host.start(self.clock.host_ns(self._started_ns))
+            if self.started_ns is not None and not started:
+                self.host.start(self.clock.host_ns(self.started_ns))
                 started = True
             if self._cancelled and not cancelled:
                 self.host.cancel()
@@ -271,6 +272,7 @@ def _report(follower: _Follower, clock: HostClock, recordings: Sequence[Recordin
         name=follower.host.name,
         processes=len(recordings),
         requests=sum(len(process.plan.requests) for process in follower.processes),
+        start_delay_ns=clock.our_ns(begin_ns) - (follower.started_ns or clock.our_ns(begin_ns)),
         clock_offset_ns=clock.offset_ns,
         clock_error_ns=clock.largest_error_ns(begin_ns, end_ns),
         drift_ppm=None if drift is None else drift[0],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import platform
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -17,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import ConfigError, LlmperfError, LoadError
+from pytest_llmperf.load.clock_port import ClockAsker
 from pytest_llmperf.load.cores import Cores
 from pytest_llmperf.load.host_load import HostLoad, ProcessState
 from pytest_llmperf.load.load_hosts import LoadHosts, hosted_load
@@ -26,6 +29,8 @@ from pytest_llmperf.version import VERSION
 
 NODE_RESOURCE = "llmperf_load"  # nodes with this resource send the load; every node where no node has it
 _CONNECT_S = 5.0
+_ATTEMPTS = 2
+_MOST_TEXT = 400
 _PLACE_S = 60.0
 _ANSWER_S = 30.0
 _INSTALL = "pip install 'pytest-llmperf[ray]'"
@@ -49,7 +54,7 @@ def check_load_hosts(address: str) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RayHost:
     """A node of the cluster, a `Host`.
 
@@ -64,9 +69,17 @@ class RayHost:
     address: str
     actor: Any
     ray: ModuleType
+    asker: ClockAsker | None = None
 
     def now_ns(self) -> int:
-        return int(self._call("now_ns"))
+        """The host's time, by a datagram; by a call of the actor where datagrams do not reach the host."""
+        host_ns = None if self.asker is None else self.asker.ask()
+        return int(self._call("now_ns")) if host_ns is None else host_ns
+
+    def prepare(self) -> None:
+        """Prepare the host for replays, and ask for the time by datagrams from now on."""
+        with suppress(LoadError):  # the node has its address behind a translation: ask the actor
+            self.asker = ClockAsker(self.address, *self._call("prepare", self.address))
 
     def begin(self, plans: Sequence[bytes], load_cpus: str) -> Cores:
         cores: Cores = self._call("begin", plans, load_cpus)
@@ -86,7 +99,7 @@ class RayHost:
         self._call("end")
 
     def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - each method states its type
-        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+        from ray.exceptions import GetTimeoutError, RayTaskError
 
         try:
             return self.ray.get(getattr(self.actor, method).remote(*arguments), timeout=_ANSWER_S)
@@ -96,19 +109,18 @@ class RayHost:
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, LlmperfError) else str(error.cause).strip()
             raise LoadError(f"Load host {self.name}: {cause}") from error
-        except (RayError, ConnectionError) as error:
+        except Exception as error:  # of a lost connection Ray raises a plain Exception
             raise LoadError(f"Load host {self.name} died ({type(error).__name__}). See why on the node: ray status, "
                             "and the log in /tmp/ray/session_latest/logs.") from error
 
 
 @contextmanager
-def ray_hosts(address: str, processes: int, server: str) -> Iterator[list[RayHost]]:
+def ray_hosts(address: str, processes: int) -> Iterator[list[RayHost]]:
     """One actor on each load node of the cluster while a block runs.
 
     Args:
         address: ray://HOST:PORT of the cluster's client server.
         processes: load processes on each node, each of which takes one of the node's CPUs.
-        server: host of the server, which every node must reach.
 
     Raises:
         ConfigError: Ray is not installed here, or nothing answers.
@@ -117,16 +129,18 @@ def ray_hosts(address: str, processes: int, server: str) -> Iterator[list[RayHos
     check_load_hosts(address)
     with _connected(address) as ray:
         nodes = _load_nodes(ray)
-        _check_reach(server, nodes)
         _check_versions(ray, nodes)
         hosts: list[RayHost] = []
         try:
             hosts += [_placed(ray, node, processes) for node in nodes]
             for host in hosts:
                 _wait_for(host, processes)
+                host.prepare()
             yield hosts
         finally:
             for host in hosts:
+                if host.asker is not None:
+                    host.asker.close()
                 with suppress(Exception):
                     ray.kill(host.actor, no_restart=True)
 
@@ -139,18 +153,33 @@ def _connected(address: str) -> Iterator[ModuleType]:
     if ray.is_initialized():
         raise LoadError("This process is connected to a Ray cluster already, and load_hosts needs a connection of its "
                         "own. Call ray.shutdown() before the measurement.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ray.init(address, namespace="llmperf", log_to_driver=False, logging_level=logging.ERROR)
-    except (RuntimeError, ConnectionError, ValueError, OSError) as error:
-        raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses this client: {_first_line(error)} Install "
-                        "the cluster's versions of Python and Ray here, and see that the port is the one of Ray's "
-                        "client server (10001).") from error
+    for attempt in range(_ATTEMPTS):
+        try:
+            with warnings.catch_warnings(), _kept_signal_handler():
+                warnings.simplefilter("ignore")
+                ray.init(address, namespace="llmperf", log_to_driver=False, logging_level=logging.ERROR)
+            break
+        except (RuntimeError, ConnectionError, ValueError) as error:  # a busy head node may start no server in 30 s
+            if attempt + 1 < _ATTEMPTS and isinstance(error, ConnectionError):
+                continue
+            raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses this client: {_one_line(error)} "
+                            "Install the cluster's versions of Python and Ray here, see that the port is the one of "
+                            "Ray's client server (10001), and look at the load of the head node.") from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _kept_signal_handler() -> Iterator[None]:
+    """Restore the handler of SIGTERM after the block: Ray's handler ends the process without any teardown."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _load_nodes(ray: ModuleType) -> list[dict[str, Any]]:
@@ -171,13 +200,13 @@ def _on(ray: ModuleType, node: dict[str, Any], thing: Any, **options: object) ->
     return ray.remote(thing).options(scheduling_strategy=place, **options)
 
 
-def _check_reach(server: str, nodes: Sequence[dict[str, Any]]) -> None:
+def _check_reach(server: str, hosts: Sequence[RayHost]) -> None:
     """A server that listens on loopback is out of reach for other machines."""
     if not _is_loopback(server):
         return
-    for node in nodes:
-        if not _is_loopback(str(node["NodeManagerAddress"])):
-            raise LoadError(f"The server listens on {server}, which load host {_name(node)} cannot reach. Measure a "
+    for host in hosts:
+        if not _is_loopback(host.address):
+            raise LoadError(f"The server listens on {server}, which load host {host.name} cannot reach. Measure a "
                             "server with an address in the network: endpoint(\"http://HOST:PORT\"), or leave "
                             "load_hosts out.")
 
@@ -215,7 +244,7 @@ def _check_versions(ray: ModuleType, nodes: Sequence[dict[str, Any]]) -> None:
         try:
             there: dict[str, str] = ray.get(read, timeout=_PLACE_S)
         except Exception as error:
-            raise LoadError(f"Load host {_name(node)} ran no task within {_PLACE_S:g} s: {_first_line(error)} Look at "
+            raise LoadError(f"Load host {_name(node)} ran no task within {_PLACE_S:g} s: {_one_line(error)} Look at "
                             "the node: ray status.") from error
         differing = [f"{name} {there[name]} (here {here[name]})" for name in here if there[name] != here[name]]
         if differing:
@@ -239,23 +268,48 @@ def _wait_for(host: RayHost, processes: int) -> None:
                         f"load_processes (now {processes}).") from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."
+def _one_line(error: BaseException) -> str:
+    """A message of Ray in one line; of a message with the traceback of another process the last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    text = lines[-1] if any(line.startswith("Traceback") for line in lines) else ", ".join(lines)
+    return text[-_MOST_TEXT:].rstrip(".") + "."
 
 
-@contextmanager
-def ray_load(
-    address: str, processes: int, load_cpus: str, plan: LoadPlan, folder: Path
-) -> Iterator[LoadHosts]:
-    """The load processes of a replay on the nodes of a cluster while a block runs.
+class RayLoad:
+    """Runs the load processes of replays on the nodes of a cluster, which stay connected until `close`.
 
     Args:
-        address, processes: see `ray_hosts`, also for what it raises.
+        address: ray://HOST:PORT of the cluster's client server.
+        processes: load processes on each node.
         load_cpus: see the setting.
-        plan: what to send.
-        folder: for copies of the recordings.
     """
-    with ray_hosts(address, processes, plan.host) as hosts, \
-            hosted_load(hosts, shards(plan, processes * len(hosts)), folder, load_cpus) as load:
-        yield load
+
+    def __init__(self, address: str, processes: int, load_cpus: str) -> None:
+        self._address = address
+        self._processes = processes
+        self._load_cpus = load_cpus
+        self._connection = ExitStack()
+        self._hosts: list[RayHost] = []
+
+    @contextmanager
+    def load(self, plan: LoadPlan, folder: Path) -> Iterator[LoadHosts]:
+        """The load processes of a replay while a block runs. After an error the cluster is connected anew.
+
+        Raises:
+            ConfigError, LoadError: see `ray_hosts`, and where nodes cannot reach the server.
+        """
+        try:
+            if not self._hosts:
+                self._hosts = self._connection.enter_context(ray_hosts(self._address, self._processes))
+            _check_reach(plan.host, self._hosts)
+            parts = shards(plan, self._processes * len(self._hosts))
+            with hosted_load(self._hosts, parts, folder, self._load_cpus) as load:
+                yield load
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the actors and the connection. May be called again."""
+        self._hosts = []
+        self._connection.close()

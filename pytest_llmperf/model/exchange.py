@@ -92,6 +92,7 @@ class HostReport:
         name: address and hostname.
         processes: load processes.
         requests: its share of the requests.
+        start_delay_ns: from the agreed start of the schedule to the start on this host.
         clock_offset_ns: its time minus our time, at the first comparison.
         clock_error_ns: largest possible error of a converted time during the replay.
         drift_ppm, drift_error_ppm: rate of its clock against ours minus 1, and the largest error of this rate.
@@ -101,6 +102,7 @@ class HostReport:
     name: str
     processes: int
     requests: int
+    start_delay_ns: int
     clock_offset_ns: int
     clock_error_ns: int
     drift_ppm: float | None

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
@@ -29,7 +28,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.load.cores import Cores, cores_for
-from pytest_llmperf.load.process import Loading, ProcessTransport
+from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
@@ -50,6 +49,9 @@ from pytest_llmperf.telemetry.cpu import use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 from pytest_llmperf.telemetry.host_memory import free_host_memory_bytes
 
+if TYPE_CHECKING:
+    from pytest_llmperf.load.ray_hosts import RayLoad
+
 
 class MeasuringTest(Protocol):
     """An execution of a test, as far as a session needs it."""
@@ -60,13 +62,13 @@ class MeasuringTest(Protocol):
         ...
 
 
-def _loading(settings: Settings) -> Loading | None:
+def _ray_load(settings: Settings) -> RayLoad | None:
     """What runs load processes on other hosts; None where they run on this machine."""
     if not settings.load_hosts:
         return None
-    from pytest_llmperf.load.ray_hosts import ray_load
+    from pytest_llmperf.load.ray_hosts import RayLoad
 
-    return partial(ray_load, settings.load_hosts, settings.load_processes, settings.load_cpus)
+    return RayLoad(settings.load_hosts, settings.load_processes, settings.load_cpus)
 
 
 class PerfSession:
@@ -101,8 +103,9 @@ class PerfSession:
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
         self.cpu_use = use_from_now if virtual is None else None
         cores = Cores.shared() if virtual or settings.load_hosts else self._cores(worker)
+        self._ray = _ray_load(settings)
         self.transport = transport or ProcessTransport(
-            processes=settings.load_processes, cores=cores, loading=_loading(settings))
+            processes=settings.load_processes, cores=cores, loading=None if self._ray is None else self._ray.load)
         if transport is None and cores.reserved:
             self.notify(Note(str(cores)))
         self.now = now
@@ -301,5 +304,9 @@ class PerfSession:
             ignore.write_text("*\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Stop all servers."""
-        self.pool.close()
+        """Stop all servers, and what runs on load hosts."""
+        try:
+            self.pool.close()
+        finally:
+            if self._ray is not None:
+                self._ray.close()

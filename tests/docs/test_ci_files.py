@@ -1,5 +1,6 @@
 """`docs/ci`: schemas and linters where the test environment has them; scripts run in a project with only `suites/`."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from pytest_llmperf.load.ray_hosts import NODE_RESOURCE
 
 ROOT = Path(__file__).parents[2]
 CI = ROOT / "docs" / "ci"
@@ -165,6 +168,38 @@ def test_slurm_script_ends_with_exit_code_of_pytest(project):
     done = bash("sbatch --wait ci/slurm.sh -k it", project)
     assert done.returncode == 11, done.stdout
     assert (project / "pytest.log").read_text().startswith("-m h200 suites/")
+
+
+def test_ray_job_starts_every_node_and_ends_with_exit_code_of_pytest(project):
+    """Slurm and Ray write down how they are called; the client server of the head is a socket here."""
+    shutil.copy(CI / "ray-slurm.sh", project / "ci" / "ray-slurm.sh")
+    environment = project / ".venv" / "bin"
+    executable(environment / "activate", 'PATH="$PWD/.venv/bin:$PATH"')
+    executable(environment / "pytest", 'echo "$@" > pytest.log; exit 11')
+    executable(environment / "ray", '[ "$1" = status ] || exit 3; printf " 1 node_a\\n 1 node_b\\n 1 node_c\\n"')
+    executable(environment / "python", "exit 0")
+    executable(project / "bin" / "scontrol", "printf '%s\\n' n1 n2 n3")
+    executable(project / "bin" / "srun", 'echo "$@" >> srun.log; exec sleep 60')
+    done = bash("bash ci/ray-slurm.sh suites -k it", project, SLURM_JOB_NODELIST="n[1-3]", SLURM_JOB_NUM_NODES="3",
+                SLURM_CPUS_PER_TASK="6")
+    assert done.returncode == 11, done.stdout
+    assert (project / "pytest.log").read_text() == "--llmperf-load-hosts=ray://n1:10001 suites -k it\n"
+    calls = sorted((project / "srun.log").read_text().splitlines())
+    assert len(calls) == 2
+    assert all(words in calls[0] for words in ("--nodelist=n1", "ray start --block --head", "--num-cpus=6"))
+    assert all(words in calls[1] for words in ("--nodes=2", "--exclude=n1", "ray start --block --address=n1:6379"))
+
+
+def test_ray_cluster_has_load_hosts_apart_from_head():
+    cluster = loaded("ray-cluster.yaml")["spec"]
+    (group,) = cluster["workerGroupSpecs"]
+    assert json.loads(json.loads(group["rayStartParams"]["resources"])) == {NODE_RESOURCE: 1}
+    assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0", "ray-client-server-port": "10001"}
+    images = [container["image"] for each in (cluster["headGroupSpec"], group)
+              for container in each["template"]["spec"]["containers"]]
+    assert len(set(images)) == 1
+    (spread,) = group["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
 
 
 def test_kubernetes_job_runs_once_on_one_gpu():

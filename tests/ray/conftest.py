@@ -1,9 +1,10 @@
 """A Ray cluster on this machine: each node has an address of its own, and a clock of its own by a time namespace."""
 
 import os
+import socket
 import subprocess
 import sys
-import time
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,24 +34,26 @@ class Node:
 
 @dataclass
 class Cluster:
-    """Nodes by address; the head first."""
+    """Nodes by address; the head first. Each node has a file system of its own at `folder`."""
 
     folder: Path
     nodes: dict[str, Node] = field(default_factory=dict)
     url: str = ADDRESS
 
-    def start(self, address, ahead_s=0, cpus=2, env=None, *options):
+    def start(self, address, ahead_s=0, cpus=2, env=None):
         """Start a node whose monotonic clock is so far ahead of ours, and wait until it listens."""
         head = ["--head", f"--port={GCS}", f"--ray-client-server-port={CLIENT}", "--include-dashboard=false",
                 f"--temp-dir={self.folder}"]
-        command = [
-            "unshare", "--time", f"--monotonic={ahead_s}", f"--boottime={ahead_s}", "--pid", "--mount-proc", "--fork",
-            "--kill-child", RAY, "start", "--block", f"--node-ip-address={address}", f"--num-cpus={cpus}",
-            "--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats",
-            *(head if address == HEAD else [f"--address={HEAD}:{GCS}"]), *options,
-        ]
+        apart = ["unshare", "--time", f"--monotonic={ahead_s}", f"--boottime={ahead_s}", "--pid", "--mount-proc",
+                 "--fork", "--kill-child", "sh", "-c", f'mount -t tmpfs none {self.folder} && "$@"; exit $?', "sh"]
+        ports = ["--min-worker-port=0", "--max-worker-port=0"]
+        command = [*apart, RAY, "start", "--block", f"--node-ip-address={address}", f"--num-cpus={cpus}", *ports,
+                   "--object-store-memory=100000000", "--disable-usage-stats",
+                   *(head if address == HEAD else [f"--address={HEAD}:{GCS}"])]
+        self.folder.mkdir(exist_ok=True)
         log = (self.folder.parent / f"{address}.log").open("wb")
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | (env or {}))
+        variables = os.environ | {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"} | (env or {})
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         log.close()
         self.nodes[address] = node = Node(address, ahead_s, process)
         return node
@@ -60,32 +63,41 @@ class Cluster:
 
     def wait_for_nodes(self):
         """Until every started node is in the cluster, and no other."""
-        wanted = sorted(self.nodes)
-        until(lambda: _alive_nodes() == wanted, 180)
+        script = (
+            "import ray, time\n"
+            f"ray.init('{ADDRESS}', logging_level=40)\n"
+            "def alive(): return sorted(n['NodeManagerAddress'] for n in ray.nodes() if n['Alive'])\n"
+            f"while alive() != {sorted(self.nodes)}: time.sleep(0.2)\n"
+        )
+        until(_listens, 120)  # and its server may still refuse clients
+        command = [sys.executable, "-c", script]
+        until(lambda: subprocess.run(command, check=False, timeout=180).returncode == 0, 180)
 
 
-def _alive_nodes():
-    script = (
-        "import ray\n"
-        f"ray.init('{ADDRESS}', logging_level=40)\n"
-        "print(*sorted(n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']))\n"
-    )
-    time.sleep(0.5)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
-    return done.stdout.split() if done.returncode == 0 else []
+def _listens():
+    with suppress(OSError):
+        socket.create_connection((HEAD, CLIENT), 1).close()
+        return True
+    return False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_token():
+    """A token in the home folder would be asked of clients, and not of nodes of other sessions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        yield
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
+def cluster():
     """A head and two nodes, whose clocks are 0, 1,000 and 70,000 s ahead of ours."""
-    folder = Path("/tmp") / f"llmperf-ray-{os.getpid()}"  # short: Ray has sockets there
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="llmperf-ray-", dir="/tmp"))  # short: Ray has sockets there
     made = Cluster(folder / "s")
     try:
-        made.start(HEAD)
-        made.start("127.0.0.3", 1_000)
-        made.start("127.0.0.4", 70_000)
-        made.wait_for_nodes()
+        for address, ahead_s in ((HEAD, 0), ("127.0.0.3", 1_000), ("127.0.0.4", 70_000)):
+            made.start(address, ahead_s)
+            made.wait_for_nodes()
         yield made
     finally:
         for node in made.nodes.values():

@@ -90,7 +90,8 @@ def test_replay_over_two_hosts_keeps_one_schedule_on_our_clock(host_pair):
             plan_of(server, 40), cancel=threading.Event(), progress=told.append)
     assert {exchange.ending for exchange in replay.exchanges} == {Ending.COMPLETE}
     assert begin_ns < replay.started_ns < replay.ended_ns < time.monotonic_ns()
-    error_ns = sum(host.clock_error_ns for host in replay.load.hosts)
+    error_ns = sum(host.clock_error_ns + abs(host.start_delay_ns) for host in replay.load.hosts)
+    assert error_ns < 50 * MS
     for number, exchange in enumerate(replay.exchanges):
         assert abs(exchange.intended_ns - replay.started_ns - number * 10 * MS) <= error_ns
         assert exchange.intended_ns <= exchange.sent_ns < exchange.read_ns[-1] == exchange.ended_ns
@@ -170,3 +171,13 @@ def test_host_without_calls_ends_load_processes_and_process():
     assert not worker.folder.parent.exists()
     with pytest.raises(LoadError, match="runs no load process"):
         host.states([0])
+
+
+def test_closed_loops_over_hosts_follow_each_other(host_pair):
+    with ScriptedServer(GOOD) as server:
+        planned = tuple(PlannedRequest(i, "/v1/completions", b"{}") for i in range(6))
+        plan = LoadPlan("127.0.0.1", server.port, planned, concurrency=2)
+        for _ in range(3):
+            replay = transport_on(host_pair).replay(plan, cancel=threading.Event())
+            assert {exchange.ending for exchange in replay.exchanges} == {Ending.COMPLETE}
+            assert [host.requests for host in replay.load.hosts] == [3, 3]
