@@ -31,6 +31,7 @@ from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.replica_pages import ReplicaPages
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
+from pytest_llmperf.engines.text_tokenizer import TextTokenizer, text_tokenizer
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
@@ -98,6 +99,7 @@ class Launcher:
             _check_url(spec)
             header_values(spec, self.root, os.environ)
             header_values(spec, self.root, os.environ, spec.metrics_headers)
+            self._tokenizer(spec)
         else:
             models_dir = self.root / self.settings.cache_dir
             resolve_model(spec.model, models_dir, self.root)
@@ -169,7 +171,7 @@ class Launcher:
         channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
                         headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings),
-                        replicas=self._replicas(spec))
+                        replicas=self._replicas(spec), tokenizer=self._tokenizer(spec))
         try:
             server.check_identity()
             server.check_replicas()
@@ -197,6 +199,9 @@ class Launcher:
                                   headers=tuple({**dict(own if same else ()), **dict(headers)}.items()))
 
         return ReplicaPages(spec.metrics, client_of, self.clock)
+
+    def _tokenizer(self, spec: EngineSpec) -> TextTokenizer | None:
+        return text_tokenizer(spec.api.tokenizer, self.root) if spec.api.tokenizer else None
 
     def launched(
         self, spec: EngineSpec, start_id: int, kind: str, *, attempt: int, lmcache: LMCacheServer | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.api import DEFAULT, FORCING, Api
 from pytest_llmperf.model.request import Request
 
@@ -25,8 +24,8 @@ def request_body(request: Request, model: str, api: Api) -> bytes:
     Sampling is greedy, so that the two sides of a comparison generate equal tokens. The usage in each chunk is the
     cheapest way to count the tokens of the chunk.
 
-    Raises:
-        SpecError: the prompt is token ids, which a chat or a response cannot contain.
+    Args:
+        request: with a text prompt if the interface takes text only, see `Server.as_sent`.
     """
     body: dict[str, object] = {"model": model, **_prompt(request, api), _length_field(api): request.output_tokens}
     if api.dialect == "vllm":
@@ -47,9 +46,6 @@ def request_body(request: Request, model: str, api: Api) -> bytes:
 
 
 def _prompt(request: Request, api: Api) -> dict[str, object]:
-    if api.takes_text_only and not isinstance(request.prompt, str):
-        raise SpecError(f'protocol="{api.protocol}" takes text, and this workload has token ids. Write '
-                        'random_tokens(…, text=True), or measure the endpoint with protocol="completions".')
     if api.protocol == "chat":
         return {"messages": [{"role": "user", "content": request.prompt}]}
     if api.protocol == "responses" and (request.continues or request.answer_used):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from pytest_llmperf.engines.json_answers import json_object, section, whole_numb
 from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import EngineSpec
@@ -23,6 +24,8 @@ from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
+from pytest_llmperf.workload.prompts import in_words
+from pytest_llmperf.workload.words import COMMON_WORDS
 
 if TYPE_CHECKING:
     import httpx
@@ -40,6 +43,7 @@ UNAUTHORIZED = (401, 403)
 SHARES = ("kv_usage",)  # gauges that have no sum over replicas
 ONE_PAGE_READINGS = 4
 NO_ROUTE = (404, 405)
+GENERATED = "generation_tokens"
 MODELS = "/v1/models"
 
 
@@ -62,6 +66,7 @@ class Server:
         limits: of answers to control requests; None: the default ones.
         headers: further headers of every request, such as an API key.
         replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
+        tokenizer: counts texts and makes text prompts; None if the endpoint names none.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
     """
 
@@ -84,6 +89,7 @@ class Server:
         headers: tuple[tuple[str, str], ...] = (),
         limits: ControlLimits | None = None,
         replicas: ReplicaPages | None = None,
+        tokenizer: TextTokenizer | None = None,
     ) -> None:
         self.spec = spec
         self.adapter = adapter
@@ -99,6 +105,7 @@ class Server:
         self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
         self.headers = headers
+        self.tokenizer = tokenizer
         self.warmed_for: set[str] = set()
         self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.replicas = replicas
@@ -140,6 +147,21 @@ class Server:
         """HTTP path and body for one request of a workload."""
         path, body = self.adapter.post(self.spec, request, self.served_name)
         return self.client.base_url.path.rstrip("/") + path, body
+
+    def as_sent(self, requests: Iterable[Request]) -> tuple[Request, ...]:
+        """The requests with text prompts if this server takes text only, or if the test asks for text.
+
+        Raises:
+            SpecError: the named tokenizer has too few words of one token.
+        """
+        if not self.spec.api.sends_text:
+            return tuple(requests)
+        return in_words(requests, COMMON_WORDS if self.tokenizer is None else self.tokenizer.words)
+
+    @cached_property
+    def text_counter(self) -> TextTokenizer | None:
+        """The named tokenizer of a server without a counter of generated tokens; None for any other server."""
+        return None if self.tokenizer is None or GENERATED in self.counters() else self.tokenizer
 
     def check_alive(self) -> None:
         """Raise ServerDied if the process has ended by itself, SpecError if it was stopped to make room for another."""

@@ -88,6 +88,8 @@ def endpoint(
     stream: bool = True,
     dialect: str = "vllm",
     fields: Mapping[str, Flag] | None = None,
+    text: bool = False,
+    tokenizer: str = "",
     api_key_env: str | None = None,
     api_key_file: str | None = None,
     headers_env: Mapping[str, str] | None = None,
@@ -107,7 +109,7 @@ def endpoint(
         model_alias: further model name, or list of names, that the chunks of an answer may contain, such as
             "gpt-x-2024-08-06" for "gpt-x". Any other name makes the test an ERROR.
         protocol: "completions" (`/v1/completions`), "chat" (`/v1/chat/completions`) or "responses" (`/v1/responses`).
-            Chat and Responses take text prompts only.
+            Chat and Responses take text, so token ids of a workload are sent as a word each.
         stream: whether to ask for streamed answers. A whole answer has an E2E latency, and neither a TTFT nor a time
             between tokens.
         dialect: which fields a request has. "vllm" forces the output length (`ignore_eos`, `min_tokens`) and asks for
@@ -115,6 +117,11 @@ def endpoint(
             earlier. "basic" also leaves out `stream_options` and calls the output length `max_tokens`.
         fields: further JSON fields of each request, `{"reasoning_effort": "low"}`. None leaves out a field that the
             dialect would send, `{"temperature": None}`.
+        text: whether to send prompts as text to /v1/completions, too, for a service that refuses token ids.
+        tokenizer: tokenizer of the model: a path of tokenizer.json, a folder with this file, or a name in the local
+            cache of the Hugging Face hub. It counts the received text of a service that shows no counts per chunk and
+            no counters, and it makes text prompts of the stated length. Needs
+            `pip install 'pytest-llmperf[tokenizer]'`.
         api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
         api_key_file: file with the key instead; a relative path starts at the project root.
         headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
@@ -147,7 +154,11 @@ def endpoint(
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     aliases = _aliases(f"endpoint({url!r}", model_alias)
-    api = _api(f"endpoint({url!r}", protocol, stream, dialect, fields)
+    api = replace(_api(f"endpoint({url!r}", protocol, stream, dialect, fields), text=text, tokenizer=tokenizer)
+    if not isinstance(text, bool):
+        raise SpecError(f"endpoint({url!r}, text={text!r}): write True or False.")
+    if not isinstance(tokenizer, str) or "\0" in tokenizer:
+        raise SpecError(f"endpoint({url!r}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text.")
     call = f"endpoint({url!r}"
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import per_token
-from pytest_llmperf.metrics.run import RunMetrics, span_ns
+from pytest_llmperf.metrics.run import CountedBy, RunMetrics, span_ns, text_disagrees
 from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import mean_repeats
@@ -109,4 +109,13 @@ def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "
     if not missing or not (resting := per_token(metrics)):
         return None
     facts: Facts = {"metric": resting[0], "missing_runs": missing, "of_runs": len(runs)}
+    disagreement = next((both for run in runs if run.tokenizer and (both := text_disagrees(run.records))), None)
+    if disagreement is not None:
+        facts |= {"tokenizer": runs[0].tokenizer, "text_tokens": disagreement[0], "usage_tokens": disagreement[1]}
     return facts | {"side": side} if side else facts
+
+
+def counted_by_text(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:
+    """The name of the tokenizer, if the metrics rest on token counts and a tokenizer counted the runs; else empty."""
+    names = {run.tokenizer for run in runs if run.counted_by is CountedBy.TOKENIZER}
+    return {"tokenizer": ", ".join(sorted(names))} if names and per_token(metrics) else {}

@@ -98,7 +98,9 @@ def prompt_tokens(record: RequestRecord) -> int | None:
 
 
 def output_tokens(record: RequestRecord) -> int | None:
-    """From the usage, else counted from the chunks."""
+    """By a named tokenizer where nothing confirms the usage, else from the usage, else counted from the chunks."""
+    if record.text_tokens is not None:
+        return record.text_tokens
     if record.output_tokens is not None:
         return record.output_tokens
     return None if record.chunk_tokens is None else sum(record.chunk_tokens)

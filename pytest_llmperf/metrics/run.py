@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
@@ -16,6 +16,8 @@ from pytest_llmperf.metrics.turns import hit_rate, served_conversations, turn_na
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
+#: A text has several tokenizations, and a tokenizer chooses the usual one: a model may have generated another.
+TEXT_TOLERANCE = 0.1
 
 
 class CountedBy(Enum):
@@ -23,6 +25,7 @@ class CountedBy(Enum):
 
     CHUNKS = "counts or token ids in each chunk"
     SERVER = "the server's counter of generated tokens"
+    TOKENIZER = "a named tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class RunMetrics:
         source: the records of the run, by index. Derived values are cached as long as the records are in memory.
         values: metric → value; None if the metric is unavailable.
         counted_by: the source that confirms the token counts of the usage; None if no source confirms the counts.
+        tokenizer: name of the tokenizer that counted the received texts; "" for none.
         judged: statistics that failed requests change, as stored in a run file (None stands for an infinite value).
             None if the statistics are computed from the records.
     """
@@ -41,6 +45,7 @@ class RunMetrics:
     values: Mapping[str, float | None] = field(repr=False)
     counted_by: CountedBy | None = None
     judged: Mapping[str, float | None] | None = field(default=None, repr=False)
+    tokenizer: str = ""
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
@@ -94,12 +99,15 @@ class RunMetrics:
         return dict(self.values)
 
 
-def measure(records: Sequence[RequestRecord], counters: Counters | None = None) -> RunMetrics:
+def measure(
+    records: Sequence[RequestRecord], counters: Counters | None = None, tokenizer: str = ""
+) -> RunMetrics:
     """Metrics of one run.
 
     Args:
         records: one per request, in any order.
         counters: what the server's counters grew by and the peaks of its gauges, under canonical names.
+        tokenizer: name of the tokenizer that counted the received texts; "" for none.
     """
     source = RunRecords.of(records)
     values: dict[str, float | None] = {}
@@ -113,7 +121,7 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
         if (named := turns_of(name)) is not None:
             values[name] = hit_rate(source, named[1], counters or {})
     values |= server_values(counters or {})
-    return RunMetrics(source, values, _counted_by(records, counters or {}))
+    return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer)
 
 
 def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
@@ -124,11 +132,22 @@ def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> Counted
     """A proxy can write any number into the usage. An answer of one token needs no count, and a server's counter
     confirms a run in which no request failed."""
     served = [record for record in records if record.ok]
+    if any(record.text_tokens is not None for record in served):
+        return None if text_disagrees(served) else CountedBy.TOKENIZER
     if all(record.chunk_tokens is not None or output_tokens(record) == 1 for record in served):
         return CountedBy.CHUNKS
     claimed = _total([output_tokens(record) for record in served])
     agrees = claimed is not None and claimed == counter_difference(counters, "generation_tokens")
     return CountedBy.SERVER if agrees and len(served) == len(records) else None
+
+
+def text_disagrees(records: Iterable[RequestRecord]) -> tuple[int, int] | None:
+    """Tokens of the texts by the named tokenizer and by the usage, if these counts differ by more than
+    `TEXT_TOLERANCE`. Equal counts, and answers without a usage, give None."""
+    both = [(record.text_tokens, record.output_tokens) for record in records
+            if record.ok and record.text_tokens is not None and record.output_tokens is not None]
+    text, usage = sum(text for text, _ in both), sum(usage for _, usage in both)
+    return (text, usage) if abs(text - usage) > TEXT_TOLERANCE * usage else None
 
 
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:

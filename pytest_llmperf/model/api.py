@@ -22,17 +22,21 @@ class Api:
             "openai" has the fields of OpenAI's reference. "basic" leaves out `stream_options` and names the output
             length `max_tokens`.
         fields: further fields of each request: pairs of name and JSON value, sorted. "null" leaves the field out.
+        text: whether prompts are sent as text also where token ids could be sent.
+        tokenizer: name of the tokenizer that counts received text and makes text prompts; "" for none.
     """
 
     protocol: str = "completions"
     stream: bool = True
     dialect: str = "vllm"
     fields: tuple[tuple[str, str], ...] = ()
+    text: bool = False
+    tokenizer: str = ""
 
     @property
-    def takes_text_only(self) -> bool:
-        """Whether a request cannot contain token ids."""
-        return self.protocol != "completions"
+    def sends_text(self) -> bool:
+        """Whether each prompt is sent as text, because a request cannot contain token ids or the test asks for text."""
+        return self.text or self.protocol != "completions"
 
     @property
     def forces_length(self) -> bool:
@@ -50,8 +54,10 @@ class Api:
     def stated(self) -> dict[str, str]:
         """The values that are not the default, by the name of the argument of `endpoint`."""
         given = {"protocol": self.protocol, "stream": str(self.stream), "dialect": self.dialect,
-                 "fields": "{" + ", ".join(f'"{name}": {value}' for name, value in self.fields) + "}"}
-        default = {"protocol": "completions", "stream": "True", "dialect": "vllm", "fields": "{}"}
+                 "fields": "{" + ", ".join(f'"{name}": {value}' for name, value in self.fields) + "}",
+                 "text": str(self.text), "tokenizer": self.tokenizer}
+        default = {"protocol": "completions", "stream": "True", "dialect": "vllm", "fields": "{}", "text": "False",
+                   "tokenizer": ""}
         return {name: value for name, value in given.items() if value != default[name]}
 
 

@@ -45,6 +45,7 @@ class RequestRecord:
         chunk_tokens: tokens in each content chunk, as long as `arrivals_ns`; None if the server sends no counts.
         asked_prompt_tokens: prompt tokens according to the workload; None for text.
         asked_output_tokens: output tokens that the workload requests.
+        text_tokens: tokens of the received text by a named tokenizer; None if the server counts the tokens.
         prompt_tokens, output_tokens, cached_tokens: from the server's usage; None if the usage lacks the count.
         coalesced_chunks: number of content chunks that arrived in the same read as the previous chunk, so the gap
             between the two is unknown.
@@ -78,6 +79,7 @@ class RequestRecord:
     after: int | None = None
     answer_hash: str | None = None
     whole: bool = False
+    text_tokens: int | None = None
 
     @property
     def ok(self) -> bool:

@@ -144,6 +144,9 @@ class Facts(TypedDict, total=False):
     texts: dict[str, str]  # sentences of a file that has no numbers
     metric: str
     missing_runs: int
+    tokenizer: str  # that counted the received texts
+    text_tokens: int  # by that tokenizer
+    usage_tokens: int  # of the same answers
     of_runs: int
     side: str
     needs: str

@@ -69,6 +69,7 @@ class Run:
         block: number of the run's block in the order of server starts of a claim (A B B A: A's blocks are 1 and 4).
             Pairs share execution and seed. None outside a claim.
         expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None if unknown.
+        tokenizer: name of the tokenizer that counted the text of answers without counts; "" for none.
         model_names: names that the chunks of an answer may give the model, the requested name first; empty if unknown.
         precomputed: metrics from a run file or a simulation; None if the metrics are computed from the records.
         stored_telemetry: telemetry of a stored run instead of `gpu`, `gauges`, `cpu` and `load`; None for a live run.
@@ -95,6 +96,7 @@ class Run:
     block: int | None = None
     expected_hit_rate: float | None = None
     model_names: tuple[str, ...] = ()
+    tokenizer: str = ""
     precomputed: RunMetrics | None = field(default=None, repr=False)
     stored_telemetry: StoredTelemetry | None = field(default=None, repr=False)
     requests: Path | None = None
@@ -124,7 +126,7 @@ class Run:
     @property
     def metrics(self) -> RunMetrics:
         """All metrics of this run."""
-        return self.precomputed or measure(self.records, self.counters)
+        return self.precomputed or measure(self.records, self.counters, self.tokenizer)
 
     @property
     def telemetry(self) -> Telemetry:

@@ -30,6 +30,7 @@ COUNTS = (
 )  # fmt: skip
 TURNS = ("turn", "after")  # only in files of conversations
 FLAGS = ("replaced_text", "whole")
+TEXT_TOKENS = "text_tokens"  # only in files of endpoints with a named tokenizer
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
 LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."
@@ -68,6 +69,8 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
     }
     if any(record.turn > 1 for record in records):
         columns |= {name: [getattr(record, name) for record in records] for name in (*TURNS, "answer_hash")}
+    if any(record.text_tokens is not None for record in records):
+        columns[TEXT_TOKENS] = [record.text_tokens for record in records]
     text = json.dumps(columns, separators=(",", ":"))
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
 

@@ -153,6 +153,8 @@ def _basis(result: CheckResult) -> Iterator[str]:
 
 def _qualifications(result: CheckResult) -> Iterator[str]:
     facts = result.facts
+    if "tokenizer" in facts:
+        yield f"token counts by tokenizer {facts['tokenizer']}"
     if facts.get("exact"):
         yield "each exactly"
     if "failed_requests" in facts and result.cause is not Cause.STATISTIC_INFINITE:
@@ -316,9 +318,15 @@ def _unavailable(result: CheckResult) -> str:
 
 def unverified_text(facts: Facts) -> str:
     """Which metric rests on token counts that only the usage states, and what to do."""
+    if "usage_tokens" in facts:
+        return (f"unverified token count: {facts['metric']} rests on token counts, and tokenizer {facts['tokenizer']} "
+                f"counts {facts['text_tokens']:,} tokens of text where the usage says {facts['usage_tokens']:,}"
+                f"{_of_side(facts)}. Name the tokenizer of this model. If the service hides its reasoning, switch the "
+                "reasoning off (fields=)")
     return (f"unverified token count: {facts['metric']} rests on token counts, and in {facts['missing_runs']} of "
             f"{facts['of_runs']} runs{_of_side(facts)} the usage alone states them. Make the server count tokens per "
-            "chunk (continuous_usage_stats) or list token ids, or let its /metrics be read")
+            "chunk (continuous_usage_stats) or list token ids, let its /metrics be read, or name the tokenizer of an "
+            "endpoint (tokenizer=)")
 
 
 def _infinite(result: CheckResult) -> str:

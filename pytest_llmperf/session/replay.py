@@ -13,6 +13,7 @@ from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
@@ -28,7 +29,7 @@ from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, increases, total_increases
-from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.completions import CountTokens, to_record
 from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.wire.emulated_record import emulated_record
 from pytest_llmperf.workload import Workload
@@ -119,13 +120,14 @@ class Replayer:
             cpu=cpu,
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
             model_names=server.model_names,
+            tokenizer="" if server.text_counter is None else server.text_counter.name,
         )
 
     def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
         """What each request of a run did, and the replay that says so."""
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
-        return records_of(requests, replay, server.spec.api, server.secrets), replay
+        return records_of(requests, replay, server.spec.api, server.secrets, server.text_counter), replay
 
     def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
@@ -136,7 +138,7 @@ class Replayer:
         key = str(workload), seed
         if not (self.keep and key in server.labels):
             server.labels[key] = self.rng.getrandbits(64)
-        return relabelled(requests, Random(server.labels[key]))
+        return server.as_sent(relabelled(requests, Random(server.labels[key])))
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""
@@ -195,24 +197,28 @@ class Replayer:
 
 
 def records_of(
-    requests: tuple[Request, ...], replay: Replay, api: Api = DEFAULT, secrets: Sequence[str] = ()
+    requests: tuple[Request, ...], replay: Replay, api: Api = DEFAULT, secrets: Sequence[str] = (),
+    tokenizer: TextTokenizer | None = None,
 ) -> tuple[RequestRecord, ...]:
     """The record of each request, parsed from the bytes of its answer or converted from its emulated record.
 
     Args:
         api: how to read the answers.
         secrets: texts to mask in the answers.
+        tokenizer: counts the text of answers without counts; None without such a tokenizer.
     """
+    count = None if tokenizer is None else tokenizer.counts
     lengths: dict[int, int] = {}  # tokens that a turn and its answer bring into the next turn
     records = tuple(
-        _record(request, exchange, api, lengths)
+        _record(request, exchange, api, count, lengths)
         for request, exchange in zip(requests, replay.exchanges, strict=True)
     )
     return tuple(_masked(record, secrets) for record in records) if secrets else records
 
 
 def _record(
-    request: Request, exchange: Exchange | EmulatedExchange, api: Api, lengths: dict[int, int]
+    request: Request, exchange: Exchange | EmulatedExchange, api: Api, count: CountTokens | None,
+    lengths: dict[int, int],
 ) -> RequestRecord:
     """The record of one request. The prompt tokens of a live conversation are known after its earlier answers."""
     if request.continues and request.after in lengths:
@@ -221,7 +227,7 @@ def _record(
         record = emulated_record(request, exchange)
         answer_tokens = record.output_tokens if record.ok else None
     else:
-        record = to_record(request, exchange, api)
+        record = to_record(request, exchange, api, count)
         form: Form = "ids" if isinstance(request.prompt, tuple) else "text"
         reply = read_reply(exchange, form) if request.answer_used else None
         answer_tokens, answer_hash = reply or (None, None)

@@ -296,12 +296,13 @@ class Series:
         if self._keep_tiers:
             return None
         tokens_per_block = whole_number(block_size)
-        if any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
+        spec = self.engine if isinstance(self.engine, EngineSpec) else self.engine.spec
+        if spec.api.sends_text or any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
             return self.workload.expected_hit_rate(1, seed) if tokens_per_block else None
         return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 
     def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
-        metrics = metrics_of(run.records, run.counters)
+        metrics = metrics_of(run.records, run.counters, run.tokenizer)
         after = replace(measured, runs=(*measured.runs, run), metrics=(*measured.metrics, metrics), complete=complete)
         self.measurement = after
         self._on_run()

@@ -38,12 +38,12 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         WrongServer: another model answers, or an endpoint refuses the request.
     """
     if server.spec.url is not None:
-        probe(server, min(workload.requests(SEED), key=lambda request: len(request.prompt)),
-              replayer.limits.total_ns / 1e9)
+        smallest = server.as_sent([min(workload.requests(SEED), key=lambda request: len(request.prompt))])
+        probe(server, smallest[0], replayer.limits.total_ns / 1e9)
     counters_before = server.counters()
     medians_ms: list[float] = []
     for batch in range(MOST_BATCHES):
-        requests = _batch(workload, SEED + batch)
+        requests = server.as_sent(_batch(workload, SEED + batch))
         replay = replayer.replay(server, requests, CONCURRENCY)
         records = records_of(requests, replay, server.spec.api, server.secrets)
         failed = next((record for record in records if not record.ok), None)

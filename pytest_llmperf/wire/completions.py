@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
@@ -10,6 +12,7 @@ from pytest_llmperf.wire.http import Answer, read_answer
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream, read_whole
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
+CountTokens = Callable[[Sequence[str]], tuple[int, ...]]
 _Judgement = tuple[Outcome, str | None]
 
 # The longest tokens of the vocabularies in use are runs of 128 spaces or signs (o200k, Llama 3).
@@ -35,17 +38,29 @@ _CUT_SHORT = {
 }
 
 
-def to_record(request: Request, exchange: Exchange, api: Api = DEFAULT) -> RequestRecord:
+def to_record(
+    request: Request, exchange: Exchange, api: Api = DEFAULT, count: CountTokens | None = None
+) -> RequestRecord:
     """Parse an answer and check it against its request.
 
     A content chunk is an event with at least one token. The number of tokens is the growth of the usage
     (`continuous_usage_stats`). Without such usage, the chunk's `token_ids` count. Without token ids, an event with a
     non-empty text is a content chunk. A chunk has the stamp of the read that completed its event. A partial answer
     keeps the arrival times of its chunks. A whole answer has one stamp, which is the read of its last byte.
+
+    Args:
+        request: the request of the workload.
+        exchange: the answer.
+        api: how to read the answer.
+        count: counts the tokens of each piece of a text, for an answer without counts; None for no such tokenizer.
     """
     answer = read_answer(exchange)
     stream = _read(answer, request, api) if answer.status == 200 else Stream()
     outcome, detail = _judge(request, exchange, answer, stream, api)
+    chunk_tokens, text_tokens = _counts(stream), None
+    if chunk_tokens is None and count is not None and stream.texts:
+        chunk_tokens = count(stream.texts)
+        text_tokens = sum(chunk_tokens)
     usage = stream.usage
     return RequestRecord(
         index=request.index,
@@ -55,7 +70,8 @@ def to_record(request: Request, exchange: Exchange, api: Api = DEFAULT) -> Reque
         outcome=outcome,
         detail=detail,
         arrivals_ns=tuple(stream.arrivals_ns),
-        chunk_tokens=_counts(stream),
+        chunk_tokens=chunk_tokens,
+        text_tokens=text_tokens,
         asked_prompt_tokens=request.prompt_tokens,
         asked_output_tokens=request.output_tokens,
         prompt_tokens=usage.prompt_tokens if usage else None,

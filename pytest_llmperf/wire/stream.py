@@ -23,6 +23,7 @@ class Stream:
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk.
         chunk_tokens: tokens in each content chunk; None for a chunk without a count.
+        texts: text of each content chunk.
         models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
         characters: of all text.
         uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
@@ -35,6 +36,7 @@ class Stream:
 
     arrivals_ns: list[int] = field(default_factory=list)
     chunk_tokens: list[int | None] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
     characters: int = 0
     uncounted_chunks: int = 0
@@ -94,6 +96,7 @@ class Stream:
             self.coalesced += 1
         self.arrivals_ns.append(stamp_ns)
         self.chunk_tokens.append(tokens)
+        self.texts.append(chunk.text)
 
     def _tokens_of(self, chunk: Chunk) -> int | None:
         """Number of tokens in this chunk: the growth of the continuous usage, else the number of token ids.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -40,6 +40,22 @@ def draw_length(rng: Random, bounds: Length) -> int:
 def as_text(tokens: tuple[int, ...]) -> str:
     """A pronounceable word of five letters for each id, separated by spaces."""
     return " ".join(map(_word, tokens))
+
+
+def in_words(requests: Iterable[Request], words: Sequence[str]) -> tuple[Request, ...]:
+    """The same requests with a word for each token id; prompts that share tokens share words. The length of a prompt
+    is then known from the server's usage alone."""
+    return tuple(
+        request if isinstance(request.prompt, str) else replace(
+            request, prompt=_lead(request) + " ".join([words[token % len(words)] for token in request.prompt]),
+            prompt_tokens=None)
+        for request in requests
+    )
+
+
+def _lead(request: Request) -> str:
+    """The space before a text that continues an earlier one."""
+    return " " if request.continues else ""
 
 
 def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:

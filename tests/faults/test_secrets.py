@@ -47,7 +47,8 @@ def test_x(perf):
 SERVICE = """
 from pytest_llmperf import endpoint
 
-SPEC = endpoint("http://127.0.0.1:@PORT@", model="m", api_key_env="CANARY_1", headers_env={"X-Team": "CANARY_2"})
+SPEC = endpoint("http://127.0.0.1:@PORT@", model="m", api_key_env="CANARY_1", headers_env={"X-Team": "CANARY_2"},
+                @OPTIONS@)
 
 def test_x(perf):
     run = perf.measure(SPEC, FEW)
@@ -128,11 +129,18 @@ def service(mode):
             process.kill()
 
 
-@pytest.mark.parametrize("mode", ["", "repeats-the-key"])
-def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, mode):
+def service_suite(port, options=""):
+    return SERVICE.replace("@PORT@", str(port)).replace("@OPTIONS@", options)
+
+
+@pytest.mark.parametrize(("mode", "options"), [
+    ("", ""), ("repeats-the-key", ""), ("repeats-the-key", 'protocol="chat", stream=False'),
+    ("", 'protocol="responses"'),
+])
+def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, mode, options):
     """Fault 76: the key and the header are in memory only, even where the service repeats them in an answer."""
     with service(mode) as port:
-        result, _ = suite.run(SERVICE.replace("@PORT@", str(port)), "-rA", "--showlocals")
+        result, _ = suite.run(service_suite(port, options), "-rA", "--showlocals")
     shown = result.stdout.str()
     files = left_behind(suite, measured=not mode)
     assert ("Incorrect API key: ***" if mode else "header.Authorization=key-env:CANARY_1") in shown
@@ -143,8 +151,7 @@ def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, m
 
 def test_chat_endpoint_with_a_key_is_measured_over_a_socket(suite, canaries):
     with service("") as port:
-        call = SERVICE.replace("@PORT@", str(port)).replace('api_key_env=', 'protocol="chat", api_key_env=').replace(
-            "FEW)", 'random_tokens(input=8, output=20, text=True, arrivals=closed(2), requests=12))')
+        call = service_suite(port, 'protocol="chat"')
         result, _ = suite.run(call.replace("    assert False, ", "    assert run.runs[0].records[0].ok, "), "-rA")
     result.assert_outcomes(passed=1)
 
@@ -173,8 +180,7 @@ def test_key_of_a_service_is_sent_to_no_page_of_another_host(canaries, tmp_path)
 
 def test_endpoint_without_key_names_the_argument_to_write(suite, canaries):
     with service("") as port:
-        call = SERVICE.replace("@PORT@", str(port)).replace(
-            'api_key_env="CANARY_1", headers_env={"X-Team": "CANARY_2"}', "")
+        call = service_suite(port).replace('api_key_env="CANARY_1", headers_env={"X-Team": "CANARY_2"},', "")
         result, _ = suite.run(call, "-rA")
     assert 'answered 401. The request had no API key. Write endpoint(…, api_key_env="VARIABLE")' in result.stdout.str()
 

@@ -107,19 +107,19 @@ class Handler(BaseHTTPRequestHandler):
         if MODE == "no-tokens":
             return self.send(500, {"error": "engine core is dead"})
         request = json.loads(body)
-        chat = self.path == "/v1/chat/completions"
-        text = request["messages"][0]["content"] if chat else request["prompt"]
-        prompt, tokens = len(text), request["max_tokens"]
+        chat, responses = self.path == "/v1/chat/completions", self.path == "/v1/responses"
+        text = request["messages"][0]["content"] if chat else request["input" if responses else "prompt"]
+        prompt, tokens = len(text), request["max_output_tokens" if responses else "max_tokens"]
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if MODE == "dies-of-long-prompts" and prompt > 10:
             print("stub: illegal memory access in a connector", flush=True)
             os.kill(os.getpid(), signal.SIGABRT)
-        if not request.get("stream"):
+        if not request.get("stream") and tokens == 1:
             COUNTS["alone"] += 1
             return self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
         with LOCK:
             STREAMS["begun"] += 1
-            broken = STREAMS["begun"] > due()
+            broken = STREAMS["begun"] > due() and tokens > 1  # the probe of an endpoint is served
             note()
         if broken and MODE == "errors":
             return self.send(500, {"error": "engine core is dead"})
@@ -129,7 +129,12 @@ class Handler(BaseHTTPRequestHandler):
         if broken and MODE in ("short", "long"):
             tokens += -2 if MODE == "short" else 2
             usage |= {"completion_tokens": tokens}
-        self.stream(tokens, usage, {"delta": {"content": "x"}} if chat else {"text": "x"})
+        if responses:
+            self.respond(tokens, prompt)
+        elif request.get("stream"):
+            self.stream(tokens, usage, {"delta": {"content": "x"}} if chat else {"text": "x"})
+        else:
+            self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
         with LOCK:
             STREAMS["ended"] += 1
             if MODE == "resets" and STREAMS["ended"] == due():
@@ -156,6 +161,19 @@ class Handler(BaseHTTPRequestHandler):
                        together=MODE == "coalesces" and done % 2 and done < tokens)
         self.event({"choices": [], "usage": usage})
         self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
+
+    def respond(self, tokens, prompt):
+        """A stream of the Responses API."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for _ in range(tokens):
+            time.sleep(ITL_S)
+            self.event({"type": "response.output_text.delta", "delta": "x"})
+        usage = {"input_tokens": prompt, "output_tokens": tokens}
+        self.event({"type": "response.completed", "response": {"status": "completed", "usage": usage}})
         self.chunk(b"")
 
     def event(self, value, together=False):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmperf.emulator.http.replies import Refusal, dumps
+from pytest_llmperf.emulator.http.response_events import ResponseEvents
 from pytest_llmperf.emulator.http.text import text_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def events_of(ask: GenerationRequest, launch: Launch, number: int, created: int)
     """
     if ask.kind == "generate":
         return _GenerateEvents(ask, launch, number)
+    if ask.kind == "response":
+        return ResponseEvents(ask, launch, number, created)
     return _OpenAiEvents(ask, launch, number, created)
 
 

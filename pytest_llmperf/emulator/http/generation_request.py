@@ -13,8 +13,12 @@ from pytest_llmperf.emulator.http.text import tokens_of
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.flags.launch import Launch
 
-Kind = Literal["completion", "chat", "generate"]
-KINDS: dict[str, Kind] = {"/v1/completions": "completion", "/v1/chat/completions": "chat", "/generate": "generate"}
+Kind = Literal["completion", "chat", "response", "generate"]
+KINDS: dict[str, Kind] = {
+    "/v1/completions": "completion", "/v1/chat/completions": "chat", "/v1/responses": "response",
+    "/generate": "generate",
+}  # fmt: skip
+_LENGTH_FIELDS = {"completion": "max_tokens", "chat": "max_completion_tokens", "response": "max_output_tokens"}
 _DEFAULT_MAX_TOKENS = {"completion": 16, "generate": 128}
 
 
@@ -65,7 +69,7 @@ def read_generation_request(path: str, body: bytes, launch: Launch) -> Generatio
             raise Refusal(400, f"{name}={fields[name]} is not emulated: one answer per prompt.", param=name)
     if fields.get("logprobs") or fields.get("prompt_logprobs") or fields.get("echo"):
         raise Refusal(400, "logprobs, prompt_logprobs and echo are not emulated.", param="logprobs")
-    prompts = _chat_prompt(fields, launch) if kind == "chat" else _prompts(fields.get("prompt"), launch)
+    prompts = _prompts(fields.get("prompt"), launch) if kind == "completion" else _chat_prompt(fields, kind, launch)
     options = fields.get("stream_options") or {}
     if options and not fields.get("stream"):
         raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
@@ -96,7 +100,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 def _max_tokens(body: Mapping[str, Any], kind: Kind, prompts: tuple[tuple[int, ...], ...], launch: Launch) -> int:
     longest = max(map(len, prompts), default=0)
-    given = body.get("max_completion_tokens") if kind == "chat" else None
+    given = body.get(_LENGTH_FIELDS[kind])
     given = body.get("max_tokens") if given is None else given
     least = body.get("min_tokens") or 0
     if given is None:
@@ -135,9 +139,11 @@ def _encoded(text: str, launch: Launch) -> tuple[int, ...]:
     return tokens_of(text, launch.config.shape.vocab)
 
 
-def _chat_prompt(body: Mapping[str, Any], launch: Launch) -> tuple[tuple[int, ...], ...]:
-    """A plain chat template: role and content of each message in turn."""
-    messages = body.get("messages")
+def _chat_prompt(body: Mapping[str, Any], kind: Kind, launch: Launch) -> tuple[tuple[int, ...], ...]:
+    """A plain chat template: role and content of each message in turn. A text as `input` is one message."""
+    messages = body.get("messages" if kind == "chat" else "input")
+    if kind == "response" and isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise Refusal(400, "messages must be a list of objects with role and content.", param="messages")
     lines = [f"<|{message.get('role', 'user')}|>\n{_content(message.get('content'))}\n" for message in messages]

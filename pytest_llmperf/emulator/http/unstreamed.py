@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.http.events import answer_id, usage_of
 from pytest_llmperf.emulator.http.replies import Reply, json_reply
+from pytest_llmperf.emulator.http.response_events import whole_response
 from pytest_llmperf.emulator.http.text import text_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ def unstreamed_answer(
     if ask.kind == "generate":
         outputs = [_native(ask, launch, number, index, answer) for index, answer in enumerate(answers)]
         return json_reply(outputs[0] if len(outputs) == 1 else outputs)
+    if ask.kind == "response":
+        text = _text(launch, answers[0].ids)
+        return json_reply(whole_response(ask, launch, number, created, text=text, tokens=len(answers[0].ids),
+                                         cached=answers[0].cached))
     cached = sum(answer.cached for answer in answers) if launch.cached_details else None
     return json_reply(
         {

@@ -68,16 +68,20 @@ def test_length_is_not_forced_without_a_forcing_field():
     assert not spec(dialect="openai").api.forces_length
 
 
-@pytest.mark.parametrize("protocol", ["chat", "responses"])
-def test_token_ids_are_refused_with_remedy_where_text_is_taken(make_server, protocol):
-    with pytest.raises(SpecError, match=rf'protocol="{protocol}" takes text.*random_tokens\(…, text=True\)'):
-        sent(make_server, Request(0, (1, 2), 3, 2), protocol=protocol)
+@pytest.mark.parametrize("options", [{"protocol": "chat"}, {"protocol": "responses"}, {"text": True}])
+def test_token_ids_become_a_word_each_where_text_is_sent(make_server, options):
+    shared, longer = make_server(spec(**options)).as_sent([Request(0, (7, 8), 3, 2), Request(1, (7, 8, 9), 3, 3)])
+    assert len(shared.prompt.split()) == 2
+    assert longer.prompt.startswith(shared.prompt + " ")
+    assert (shared.prompt_tokens, longer.prompt_tokens) == (None, None)
+    assert make_server(spec()).as_sent([Request(0, (7, 8), 3, 2)])[0].prompt == (7, 8)
 
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"protocol": "grpc"}, "protocol='grpc'.*'completions', 'chat', 'responses'"),
     ({"dialect": "tgi"}, "dialect='tgi'.*'vllm', 'openai', 'basic'"),
-    ({"stream": 1}, "stream=1.*True or False"),
+    ({"stream": 1}, "stream=1.*True or False"), ({"text": 1}, "text=1.*True or False"),
+    ({"tokenizer": 1}, "tokenizer=1.*as text"),
     ({"fields": ["a"]}, "fields=….*FIELD"),
     ({"fields": {"max_tokens": 5}}, "'max_tokens'.*output= of the workload"),
     ({"fields": {"a": float("nan")}}, "fields=….*JSON"),
