@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/compare_clients.py [--levels 1,10,100,500,1000] [--budget-s 840] [--out FILE]
 
-Writes its tables into FILE between two markers (docs/load_generator.md). Ours runs before every peer, so what the
+Writes its tables into FILE between two markers (docs/evidence/load_generator.md). Ours runs before every peer, so what the
 machine does meanwhile meets both. Peers that are not installed, or for which the time has run out, are named as such.
 """
 

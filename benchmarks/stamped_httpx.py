@@ -2,7 +2,7 @@
 
 The transport combines httpx's interface with exact times. Every response carries `extensions["read_ns"]`: a stamp in
 CLOCK_MONOTONIC nanoseconds for each read of the answer, made by the kernel if the kernel stamps. A late asyncio loop
-does not change these stamps. The list grows while a streamed answer is read. docs/load_generator.md compares the
+does not change these stamps. The list grows while a streamed answer is read. docs/evidence/load_generator.md compares the
 transport with a load process.
 """
 
