@@ -131,7 +131,7 @@ bench: $(VENV)/wheel
 # Every load generator against a server of known timing, alternating: a quarter of an hour on a quiet machine.
 bench-clients: $(VENV)/wheel
 	$(BIN)/python benchmarks/peers.py
-	$(BIN)/python benchmarks/compare_clients.py --out docs/load_generator.md
+	$(BIN)/python benchmarks/compare_clients.py --out docs/evidence/load_generator.md
 
 $(VENV)/bin/python:
 	$(PYTHON) scripts/make_venv.py $(VENV)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic_ns
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import ReadStamps
 from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.reactor import READ, WRITE
@@ -19,7 +19,7 @@ from pytest_llmperf.wire.http import BodyFraming, NotHttpError
 class AsyncioWatcher:
     """Descriptors of the running asyncio loop, as connections want them watched."""
 
-    def __init__(self, arrivals: Arrivals, after: Callable[[], None]) -> None:
+    def __init__(self, arrivals: ReadStamps, after: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrivals = arrivals
         self._after = after
@@ -52,7 +52,7 @@ class Link:
         framing: framing of the answer.
     """
 
-    def __init__(self, arrivals: Arrivals, route: Route) -> None:
+    def __init__(self, arrivals: ReadStamps, route: Route) -> None:
         self._changed = asyncio.Event()
         self._problem: OSError | None = None
         self._ended = False

@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/compare_clients.py [--levels 1,10,100,500,1000] [--budget-s 840] [--out FILE]
 
-Writes its tables into FILE between two markers (docs/load_generator.md). Ours runs before every peer, so what the
-machine does meanwhile meets both. Peers that are not installed, or for which the time has run out, are named as such.
+Writes its tables between two markers of FILE (docs/evidence/load_generator.md). Ours runs before every peer, so both
+meet the same load of the machine. Peers that are not installed, or for which the time has run out, are named as such.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from our_clients import BODY, PATH
 
-from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals
+from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, ReadStamps
 from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.priority import raise_priority
@@ -46,7 +46,7 @@ class Bench:
     """Many connections of ours to plain sockets of this process."""
 
     def __init__(self) -> None:
-        self.arrivals = Arrivals()
+        self.arrivals = ReadStamps()
         self.reactor = Reactor(self.arrivals)
         self.connections, self.servers = [], []
         with socket.create_server(("127.0.0.1", 0), backlog=SOCKETS) as listener:

@@ -2,8 +2,8 @@
 
 The transport combines httpx's interface with exact times. Every response carries `extensions["read_ns"]`: a stamp in
 CLOCK_MONOTONIC nanoseconds for each read of the answer, made by the kernel if the kernel stamps. A late asyncio loop
-does not change these stamps. The list grows while a streamed answer is read. docs/load_generator.md compares the
-transport with a load process.
+does not change these stamps. The list grows while a streamed answer is read. The page
+docs/evidence/load_generator.md compares the transport with a load process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 import httpx
 from asyncio_link import Link
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import ReadStamps
 from pytest_llmperf.load.connection_setup import Route, route_of
 from pytest_llmperf.model.plan import Channel, LoadPlan
 
@@ -31,7 +31,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, channel: Channel | None = None) -> None:
         self._channel = channel or Channel()
-        self._arrivals = Arrivals()
+        self._arrivals = ReadStamps()
         self._idle: dict[_Origin, list[Link]] = {}
         self._routes: dict[_Origin, Route] = {}
 

@@ -1,4 +1,4 @@
-"""Tables of docs/load_generator.md, in Markdown."""
+"""Tables of docs/evidence/load_generator.md, in Markdown."""
 
 from __future__ import annotations
 

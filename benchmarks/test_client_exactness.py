@@ -1,4 +1,4 @@
-"""Our load generator against the server of known timing: a minute's watch over what docs/load_generator.md promises."""
+"""Our load generator against the server of known timing: one minute, limits of docs/evidence/load_generator.md."""
 
 import shutil
 

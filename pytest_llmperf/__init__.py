@@ -12,7 +12,7 @@ from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.roofline import decode_floor_ms
-    from pytest_llmperf.engines.server import Server
+    from pytest_llmperf.engines.running_server import RunningServer as Server
     from pytest_llmperf.engines.spec import endpoint, sglang, vllm
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.verdict import Verdict
@@ -46,7 +46,7 @@ _HOME = {
     "EngineSpec": "model.engine",
     "Measurement": "results.measurement",
     "Perf": "session.perf",
-    "Server": "engines.server",
+    "Server": "engines.running_server",
     "Verdict": "model.verdict",
     "at_times": "workload",
     "by_kind": "plugin.kinds",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from simulate_claims import heading, row
 
 from pytest_llmperf.calibration.page import share
-from pytest_llmperf.calibration.slow_servers import CASES, RUNS, Case, truth
+from pytest_llmperf.calibration.slow_servers import CASES, RUNS, SlowServerCase, truth
 from pytest_llmperf.calibration.traffic import QUEUES, Queue
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import t_interval, wider
@@ -40,7 +40,7 @@ def means_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
             yield row(case.server, requests, f"{case.periods(requests):.3g}", *_cells(intervals, exact_s))
 
 
-def _simulated(case: Case, requests: int, trials: int, rng: np.random.Generator) -> Iterator[Array]:
+def _simulated(case: SlowServerCase, requests: int, trials: int, rng: np.random.Generator) -> Iterator[Array]:
     """TTFTs of each measurement, runs × requests."""
     if not isinstance(case.process, Queue):
         yield from (np.stack([case.process(rng, requests, 1).ttft_s for _ in range(RUNS)]) for _ in range(trials))

@@ -28,7 +28,7 @@ from scipy.stats import beta, rankdata
 from simulate_claims import heading, row
 
 from pytest_llmperf.calibration.page import share
-from pytest_llmperf.calibration.slow_servers import CASES, RUNS, Case, simulated_run, truth, verdicts
+from pytest_llmperf.calibration.slow_servers import CASES, RUNS, SlowServerCase, simulated_run, truth, verdicts
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.claim_judge import judge_slos
 from pytest_llmperf.judging.reference_comparison import (
@@ -525,7 +525,9 @@ def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
             yield row(case.server, case.metric, requests, f"{times:g}", *shares, f"{mean_runs:.2f}")
 
 
-def judged_until(case: Case, requests: int, slo: Slo, rng: np.random.Generator) -> tuple[Verdict, Verdict, int]:
+def judged_until(
+    case: SlowServerCase, requests: int, slo: Slo, rng: np.random.Generator
+) -> tuple[Verdict, Verdict, int]:
     """The verdict of a measurement that may end after each run, of three runs at once, and the runs of the first."""
     metrics = [simulated_run(case, requests, rng) for _ in range(RUNS)]
     runs = [Run(seed, 1, run.records, cache_reset=True) for seed, run in enumerate(metrics)]

@@ -13,7 +13,7 @@ from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BaselineCase:
     """A measurement with its test, and that test's id as files know it."""
 
     test: TestResult
@@ -26,15 +26,15 @@ class Case:
         return self.fresh.baseline or ""
 
 
-def copies_by_name(cases: Sequence[Case]) -> dict[str, list[Case]]:
+def copies_by_name(cases: Sequence[BaselineCase]) -> dict[str, list[BaselineCase]]:
     """The copies of each measurement of a test."""
-    copies: dict[str, list[Case]] = defaultdict(list)
+    copies: dict[str, list[BaselineCase]] = defaultdict(list)
     for case in cases:
         copies[case.name].append(case)
     return copies
 
 
-def merge_copies(cases: Sequence[Case], counting: Sequence[Case]) -> Case:
+def merge_copies(cases: Sequence[BaselineCase], counting: Sequence[BaselineCase]) -> BaselineCase:
     """A common case for all copies of a test. An obstacle of one copy is an obstacle for all copies.
 
     Args:
@@ -58,13 +58,13 @@ def _same_values(run: Run, other: Run) -> bool:
     )
 
 
-def improved_metrics(cases: Sequence[Case]) -> set[str]:
+def improved_metrics(cases: Sequence[BaselineCase]) -> set[str]:
     """Metrics that a check of every copy has proven to be better."""
     proven = [{check.metric for check in case.test.checks if check.verdict is Verdict.IMPROVED} for case in cases]
     return set.intersection(*proven)
 
 
-def differing_conditions(cases: Sequence[Case], across: Collection[str]) -> list[str]:
+def differing_conditions(cases: Sequence[BaselineCase], across: Collection[str]) -> list[str]:
     """Conditions in which copies differ and may not, each with its values; their runs cannot be pooled."""
     fingerprints = [fingerprint_of(case.fresh.conditions) for case in cases]
     values = {

@@ -6,12 +6,18 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from pytest_llmperf.baseline.copies import Case, copies_by_name, differing_conditions, improved_metrics, merge_copies
+from pytest_llmperf.baseline.copies import (
+    BaselineCase,
+    copies_by_name,
+    differing_conditions,
+    improved_metrics,
+    merge_copies,
+)
 from pytest_llmperf.baseline.merging import UpdateTerms, merge_measurement
 from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.rules import comparable_sessions_on
-from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
+from pytest_llmperf.baseline.update_plan import Action, Move, PlanEntry, UpdatePlan
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.results.baseline import YOUNG_BELOW, Baseline, StoredMeasurement
@@ -45,7 +51,7 @@ def plan(
     terms: UpdateTerms,
     mode: Mode,
     collected: Collection[str] | None = None,
-) -> Plan:
+) -> UpdatePlan:
     """Decide what an update does.
 
     Args:
@@ -61,14 +67,14 @@ def plan(
     """
     if terms.accept is not None and not terms.accept.strip():
         raise UsageError('--accept "": say why; the reason is stored beside the values.')
-    entries: list[Entry] = []
+    entries: list[PlanEntry] = []
     files: dict[str, Baseline | None] = {}
     ran = _by_path(tests)
     spellings = _spellings({*ran, *existing})
     for path, cases in ran.items():
         if path not in existing and len(spellings[path.casefold()]) > 1:
             like_it = " and ".join(sorted(spellings[path.casefold()] - {path}))
-            entries.append(Entry(Action.REFUSED, path, reasons=(CASE.format(like_it),)))
+            entries.append(PlanEntry(Action.REFUSED, path, reasons=(CASE.format(like_it),)))
             continue
         lines, baseline = _plan_file(path, cases, existing.get(path), terms, mode)
         entries += lines
@@ -76,11 +82,11 @@ def plan(
             files[path] = baseline
     others = {path: baseline for path, baseline in existing.items() if path not in ran}
     orphans = [path for path, baseline in others.items() if _orphaned(path, baseline, collected)]
-    entries += [Entry(Action.ORPHANED, path, reasons=(ORPHANED[mode],)) for path in orphans]
+    entries += [PlanEntry(Action.ORPHANED, path, reasons=(ORPHANED[mode],)) for path in orphans]
     if mode == "all":
         files |= dict.fromkeys(orphans)
     entries.sort(key=lambda entry: (entry.path, entry.measurement))
-    return Plan(tuple(entries), files, len(others) - len(orphans))
+    return UpdatePlan(tuple(entries), files, len(others) - len(orphans))
 
 
 def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
@@ -91,25 +97,25 @@ def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
     return spellings
 
 
-def _by_path(tests: Sequence[TestResult]) -> dict[str, list[Case]]:
-    cases_by_path: dict[str, list[Case]] = defaultdict(list)
+def _by_path(tests: Sequence[TestResult]) -> dict[str, list[BaselineCase]]:
+    cases_by_path: dict[str, list[BaselineCase]] = defaultdict(list)
     for test in tests:
         for fresh in test.compared:
             kind = kind_of(fresh.conditions)
-            cases_by_path[baseline_path(test.test, kind)].append(Case(test, fresh, bare_test(test.test, kind)))
+            cases_by_path[baseline_path(test.test, kind)].append(BaselineCase(test, fresh, bare_test(test.test, kind)))
     return cases_by_path
 
 
 def _plan_file(
-    path: str, cases: Sequence[Case], stored_tests: Baseline | None, terms: UpdateTerms, mode: Mode
-) -> tuple[list[Entry], Baseline | None]:
+    path: str, cases: Sequence[BaselineCase], stored_tests: Baseline | None, terms: UpdateTerms, mode: Mode
+) -> tuple[list[PlanEntry], Baseline | None]:
     """The plan entries of one file, and the new content of the file; None for an unchanged file."""
     owners = {case.owner for case in cases} | ({stored_tests.test} if stored_tests is not None else set())
     if len(owners) > 1 or len({case.test.test for case in cases}) > 1:
         names = sorted(owners if len(owners) > 1 else {case.test.test for case in cases})
-        return [Entry(Action.REFUSED, path, reasons=(CLASH.format(" and ".join(names)),))], None
+        return [PlanEntry(Action.REFUSED, path, reasons=(CLASH.format(" and ".join(names)),))], None
     stored_measurements = dict(stored_tests.measurements) if stored_tests is not None else {}
-    after, entries = dict(stored_measurements), list[Entry]()
+    after, entries = dict(stored_measurements), list[PlanEntry]()
     measured = copies_by_name(cases)
     young = all(_has_few_sessions(stored_measurements.get(name), terms) for name in measured)
     for name, copies in measured.items():
@@ -118,13 +124,19 @@ def _plan_file(
         if stored is not None:
             after[name] = stored
     unmeasured = sorted(stored_measurements.keys() - measured.keys())
-    entries += [Entry(Action.KEPT, path, name, reasons=(UNMEASURED,)) for name in unmeasured]
+    entries += [PlanEntry(Action.KEPT, path, name, reasons=(UNMEASURED,)) for name in unmeasured]
     return entries, Baseline(cases[0].owner, after) if after != stored_measurements else None
 
 
 def _decide(
-    path: str, copies: Sequence[Case], stored: StoredMeasurement | None, terms: UpdateTerms, mode: Mode, *, young: bool
-) -> tuple[list[Entry], StoredMeasurement | None]:
+    path: str,
+    copies: Sequence[BaselineCase],
+    stored: StoredMeasurement | None,
+    terms: UpdateTerms,
+    mode: Mode,
+    *,
+    young: bool,
+) -> tuple[list[PlanEntry], StoredMeasurement | None]:
     """The plan entries of one measurement, and the baseline to store; None to store no baseline.
 
     Args:
@@ -134,21 +146,27 @@ def _decide(
     """
     name = copies[0].name
     if stored is not None and mode == "new":
-        return [Entry(Action.KEPT, path, name, reasons=(THERE,))], None
+        return [PlanEntry(Action.KEPT, path, name, reasons=(THERE,))], None
     never = [tuple(blocking_obstacles(case.test, case.fresh)) for case in copies]
-    lines = [Entry(Action.REFUSED, path, name, reasons=reasons) for reasons in dict.fromkeys(never) if reasons]
+    lines = [PlanEntry(Action.REFUSED, path, name, reasons=reasons) for reasons in dict.fromkeys(never) if reasons]
     counting = [case for case, reasons in zip(copies, never, strict=True) if not reasons]
     if not counting:
         return lines, None
     if apart := differing_conditions(counting, terms.rules.compare_across):
-        return [*lines, Entry(Action.REFUSED, path, name, reasons=(MIXED.format("; ".join(apart)),))], None
+        return [*lines, PlanEntry(Action.REFUSED, path, name, reasons=(MIXED.format("; ".join(apart)),))], None
     entry, result = _merge(path, merge_copies(copies, counting), improved_metrics(counting), stored, terms, young=young)
     return [*lines, entry], result
 
 
 def _merge(
-    path: str, case: Case, better: Collection[str], stored: StoredMeasurement | None, terms: UpdateTerms, *, young: bool
-) -> tuple[Entry, StoredMeasurement | None]:
+    path: str,
+    case: BaselineCase,
+    better: Collection[str],
+    stored: StoredMeasurement | None,
+    terms: UpdateTerms,
+    *,
+    young: bool,
+) -> tuple[PlanEntry, StoredMeasurement | None]:
     """The same for all copies that count.
 
     Args:
@@ -162,17 +180,17 @@ def _merge(
     )
     result = merge.result
     if merge.outdated or result == stored:
-        return Entry(Action.KEPT, path, case.name, reasons=(OLDER if merge.outdated else STORED,)), None
+        return PlanEntry(Action.KEPT, path, case.name, reasons=(OLDER if merge.outdated else STORED,)), None
     if merge.barred is not None:
-        return Entry(Action.REFUSED, path, case.name, reasons=(merge.barred,)), None
+        return PlanEntry(Action.REFUSED, path, case.name, reasons=(merge.barred,)), None
     obstacles = tuple(obstacle.text for obstacle in merge.obstacles)
     if obstacles and terms.accept is None:
-        return Entry(Action.REFUSED, path, case.name, reasons=obstacles, acceptable=True), None
+        return PlanEntry(Action.REFUSED, path, case.name, reasons=obstacles, acceptable=True), None
     if merge.repeats is not None:
-        return Entry(Action.KEPT, path, case.name, reasons=(REPEATED.format(merge.repeats),)), None
+        return PlanEntry(Action.KEPT, path, case.name, reasons=(REPEATED.format(merge.repeats),)), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
     unknown = (UNKNOWN.format(", ".join(merge.unknown)),) if merge.unknown else ()
-    return Entry(
+    return PlanEntry(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
         case.name,

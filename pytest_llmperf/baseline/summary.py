@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
+from pytest_llmperf.baseline.update_plan import Action, Move, PlanEntry, UpdatePlan
 from pytest_llmperf.metrics.registry import find
 
 HOW_TO_ACCEPT = (
@@ -11,7 +11,7 @@ HOW_TO_ACCEPT = (
 )
 
 
-def summary(plan: Plan) -> str:
+def summary(plan: UpdatePlan) -> str:
     """The plan: a line of counts, then a line per measurement."""
     counts = ", ".join(f"{plan.count(action)} {action.value}" for action in Action if plan.count(action))
     lines = [f"baselines: {counts or 'nothing to do'}"]
@@ -23,7 +23,7 @@ def summary(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def line(entry: Entry) -> str:
+def line(entry: PlanEntry) -> str:
     """"changed   h200/serving/test_x.json  ttft_p50 43.1 → 43.4 ms (+0.7 %), …; 4 sessions"."""
     name = f" [{entry.measurement}]" if entry.measurement else ""
     moves = ", ".join(_move(move) for move in entry.moves if move.metric in entry.primaries)

@@ -34,7 +34,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlanEntry:
     """A line of the plan.
 
     Args:
@@ -59,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpdatePlan:
     """An update.
 
     Args:
@@ -68,7 +68,7 @@ class Plan:
         untouched: number of files whose tests did not run.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PlanEntry, ...]
     files: Mapping[str, Baseline | None] = field(repr=False)
     untouched: int = 0
 

@@ -14,7 +14,7 @@ from pytest_llmperf.baseline.paths import bare_test
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.calibration.experiments import Experiment, Slowdown
 from pytest_llmperf.calibration.journal import RowJournal
-from pytest_llmperf.calibration.row import Row, row_of
+from pytest_llmperf.calibration.row import CalibrationRow, row_of
 from pytest_llmperf.calibration.suite_test import SuiteTest, outcome_of
 from pytest_llmperf.calibration.workers import rows_of
 from pytest_llmperf.config.emulation import Emulation
@@ -82,7 +82,7 @@ class Campaign:
 
     def _work(
         self, experiment: Experiment, tests: Sequence[SuiteTest], lasts: Sequence[Last], numbers: Sequence[int]
-    ) -> Iterator[Row]:
+    ) -> Iterator[CalibrationRow]:
         emulation = Emulation(self.kind, faults=experiment.faults, noise=experiment.noise)
         with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
             yield from self._rows(experiment, session, tests, numbers, lasts)
@@ -94,7 +94,7 @@ class Campaign:
         tests: Sequence[SuiteTest],
         numbers: Sequence[int],
         lasts: Sequence[Last],
-    ) -> Iterator[Row]:
+    ) -> Iterator[CalibrationRow]:
         drawn = dict(session.drawn_baselines.drawn)
         kind = f"{EMULATED}{self.kind}"
         suite_primaries = session.baselines.terms(kind, (), {}).suite_primaries
@@ -136,7 +136,7 @@ class Campaign:
         return sessions
 
 
-def _refuse_what_nothing_compares(experiment: Experiment, row: Row) -> None:
+def _refuse_what_nothing_compares(experiment: Experiment, row: CalibrationRow) -> None:
     """A comparison that cannot alarm must not count as one that was quiet.
 
     Raises:

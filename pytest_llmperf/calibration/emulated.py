@@ -16,7 +16,7 @@ from pytest_llmperf.calibration.experiments import Experiment, experiments
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.limits import SETTINGS, verdicts_at_limit
 from pytest_llmperf.calibration.page import Origin, limit_name, page
-from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.calibration.slow_servers import BEYOND, CASES, RUNS, slow_names, verdicts
 from pytest_llmperf.calibration.suite_test import SuiteTest
 from pytest_llmperf.config.settings import read_settings
@@ -107,7 +107,7 @@ def _is_watched(experiment: Experiment, tests: Sequence[SuiteTest], notify: Call
     return watched
 
 
-def _planned_row_count(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[Row]:
+def _planned_row_count(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[CalibrationRow]:
     """The rows of the journal that belong to this command. An earlier command with more suite runs, or with another
     number of trials per limit, leaves further rows in the journal."""
     wanted = {experiment.name: range(FIRST, FIRST + experiment.suite_runs) for experiment in todo}
@@ -144,7 +144,7 @@ def _count_limits(journal: RowJournal, trials: int, notify: Callable[[str], None
         name = limit_name(setting)
         if (name, trials) not in journal.rows:
             counts = Counter(verdict.value for verdict in verdicts_at_limit(setting, trials, LIMITS_SEED))
-            journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
+            journal.add(CalibrationRow(name, trials, dict(counts), {}, (), (), 0, {}, 0))
             notify(f"SLO at its limit, {name}: {dict(counts)}")
 
 
@@ -157,7 +157,7 @@ def _count_slow_servers(journal: RowJournal, trials: int, notify: Callable[[str]
                 continue
             tallies = verdicts(case, requests, RUNS, trials, seed=LIMITS_SEED, beyond=BEYOND)
             for name, counts in zip(names, tallies, strict=True):
-                journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
+                journal.add(CalibrationRow(name, trials, dict(counts), {}, (), (), 0, {}, 0))
                 notify(f"SLO on a simulated server, {name}: {dict(counts)}")
 
 

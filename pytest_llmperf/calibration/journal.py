@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.errors import UsageError
 
 
@@ -26,7 +26,7 @@ class RowJournal:
     def __init__(self, path: Path, about: Mapping[str, object]) -> None:
         self.path = path
         self.about = dict(about)
-        self.rows: dict[tuple[str, int], Row] = {}
+        self.rows: dict[tuple[str, int], CalibrationRow] = {}
         self._read()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class RowJournal:
         if self._file.tell() == 0:
             self._say(self.about)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: CalibrationRow) -> None:
         """Keep a row; on disk when this returns."""
         self.rows[row.experiment, row.number] = row
         self._say(row.as_json())
@@ -63,7 +63,7 @@ class RowJournal:
                 "Go on with the command that began it, or name another file with --out."
             )
         for line in lines:
-            row = Row(**line)
+            row = CalibrationRow(**line)
             self.rows[row.experiment, row.number] = row
 
     def _lines(self) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.calibration.alternative_rules import RULES
 from pytest_llmperf.calibration.experiments import A_A, Experiment
 from pytest_llmperf.calibration.limits import SETTINGS, Setting
-from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.calibration.slow_servers import CASES, RUNS, TRUTH_REQUESTS, slow_names
 from pytest_llmperf.calibration.traffic import QUEUES, REQUESTS_OF_QUEUE
 from pytest_llmperf.judging.sample import PERIODS_PER_RUN
@@ -53,9 +53,9 @@ def share(count: int, of: int) -> str:
     return f"{count} of {of}: {_percent(count / of)} ({_percent(limits.low)}–{_percent(limits.high)})"
 
 
-def page(origin: Origin, experiments: Sequence[Experiment], rows: Iterable[Row]) -> str:
+def page(origin: Origin, experiments: Sequence[Experiment], rows: Iterable[CalibrationRow]) -> str:
     """The whole page."""
-    by_name: dict[str, list[Row]] = {}
+    by_name: dict[str, list[CalibrationRow]] = {}
     for row in rows:
         by_name.setdefault(row.experiment, []).append(row)
     parts = (
@@ -102,7 +102,9 @@ def _scope_text(origin: Origin) -> str:
     return f"{len(origin.named)} tests on an emulated {origin.kind} ({', '.join(f'`{name}`' for name in origin.named)})"
 
 
-def _unchanged_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _unchanged_section(
+    experiments: Sequence[Experiment], rows: Mapping[str, Sequence[CalibrationRow]]
+) -> Iterator[str]:
     yield from _head("Nothing changed", "suite runs", "suite runs with a false alarm", "of these by an ERROR",
                      "suite runs with INCONCLUSIVE", "TPOT comparisons INCONCLUSIVE", "suite runs with IMPROVED")
     for experiment in experiments:
@@ -122,7 +124,7 @@ def _unchanged_section(experiments: Sequence[Experiment], rows: Mapping[str, Seq
            "have the same two sds.")
 
 
-def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[CalibrationRow]]) -> Iterator[str]:
     yield from _head("Slowdowns", "planted in test_serving", "found with at most 5 runs", "found with at most 8",
                      "INCONCLUSIVE", "silently green")
     for experiment in experiments:
@@ -138,7 +140,9 @@ def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequ
            "the stated percentage, and the noise is scaled so that mean TPOT has the stated sd.")
 
 
-def _mechanism_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _mechanism_section(
+    experiments: Sequence[Experiment], rows: Mapping[str, Sequence[CalibrationRow]]
+) -> Iterator[str]:
     yield from _head("Faults of mechanisms", "planted", "watched by", "found", "named", "by the words", "INCONCLUSIVE",
                      "silently green")
     for experiment in experiments:
@@ -154,7 +158,7 @@ def _mechanism_section(experiments: Sequence[Experiment], rows: Mapping[str, Seq
         )
 
 
-def _limit_section(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _limit_section(rows: Mapping[str, Sequence[CalibrationRow]]) -> Iterator[str]:
     if not any(limit_name(setting) in rows for setting in SETTINGS):
         return
     yield from _head("SLOs at their exact limit", "SLO, five runs on five server starts", "PASS (each is false)",
@@ -167,7 +171,7 @@ def _limit_section(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
            "in units of the sd between requests. At the limit nothing but INCONCLUSIVE is right.")
 
 
-def _slow_servers(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _slow_servers(rows: Mapping[str, Sequence[CalibrationRow]]) -> Iterator[str]:
     chosen = [(case, requests) for case in CASES for requests in case.requests if slow_names(case, requests)[0] in rows]
     if not chosen:
         return
@@ -185,7 +189,9 @@ def _slow_servers(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
            f"{PERIODS_PER_RUN} periods, the verdict says that such changes are not excluded.")
 
 
-def _alternative_rules_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _alternative_rules_section(
+    experiments: Sequence[Experiment], rows: Mapping[str, Sequence[CalibrationRow]]
+) -> Iterator[str]:
     chosen = [
         experiment for experiment in experiments if experiment.slowdown is not None or experiment.name.startswith(A_A)
     ]
@@ -207,28 +213,28 @@ def _alternative_rules_section(experiments: Sequence[Experiment], rows: Mapping[
            "check, the others' from comparisons only.")
 
 
-def _share_of(rows: Sequence[Row], holds: Callable[[Row], bool]) -> str:
+def _share_of(rows: Sequence[CalibrationRow], holds: Callable[[CalibrationRow], bool]) -> str:
     return share(sum(map(holds, rows)), len(rows))
 
 
-def _is_alarmed(row: Row) -> bool:
+def _is_alarmed(row: CalibrationRow) -> bool:
     return row.alarmed
 
 
-def _is_inconclusive(row: Row) -> bool:
+def _is_inconclusive(row: CalibrationRow) -> bool:
     return not row.alarmed and bool(row.open)
 
 
-def _is_green(row: Row) -> bool:
+def _is_green(row: CalibrationRow) -> bool:
     return not row.alarmed and not row.open
 
 
-def _names(cause: str, runs: int = LOOKS[-1]) -> Callable[[Row], bool]:
+def _names(cause: str, runs: int = LOOKS[-1]) -> Callable[[CalibrationRow], bool]:
     """Whether a suite run names a cause once it has that many runs."""
     return lambda row: row.says(cause) and (row.runs <= runs or runs == LOOKS[-1])
 
 
-def _alarmed_by(rule: str, metric: str) -> Callable[[Row], bool]:
+def _alarmed_by(rule: str, metric: str) -> Callable[[CalibrationRow], bool]:
     return lambda row: row.alarmed_by(rule, metric)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_llmperf.calibration.alternative_rules import RuleInputs, alarms, rule_inputs
-from pytest_llmperf.calibration.suite_test import Outcome
+from pytest_llmperf.calibration.suite_test import SuiteOutcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.check import BASELINE_COMPARISON
@@ -21,7 +21,7 @@ LONGEST_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CalibrationRow:
     """What a suite run came to.
 
     Args:
@@ -65,12 +65,12 @@ class Row:
 def row_of(
     experiment: str,
     number: int,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[SuiteOutcome],
     *,
     last: Mapping[str, Measurement],
     stored: Mapping[str, StoredMeasurement | None],
     suite_primaries: int,
-) -> Row:
+) -> CalibrationRow:
     """The journal row of a suite run.
 
     Args:
@@ -87,7 +87,7 @@ def row_of(
             seen += 1
             for rule, alarm in alarms(inputs, suite_primaries).items():
                 rivals.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
-    return Row(
+    return CalibrationRow(
         experiment=experiment,
         number=number,
         verdicts=dict(Counter(result.verdict.value for _, result in results)),

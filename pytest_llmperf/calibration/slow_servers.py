@@ -89,7 +89,7 @@ def _stationary_values_s(process: Process, family: str, rng: np.random.Generator
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SlowServerCase:
     """One SLO on one simulated server.
 
     Args:
@@ -117,27 +117,44 @@ class Case:
 
 #: Correlation times of the TTFT behind the queues: integrals of the autocorrelation over 2,000,000 simulated requests.
 CASES = (
-    *(Case("independent", steady, metric, 0) for metric in ("ttft_p95", "ttft_p99", "itl_p99", "tpot_mean")),
-    *(Case(f"speed ±30 % over {seconds} s", varying_speed(seconds), metric, seconds)
-      for seconds in (1, 10) for metric in ("ttft_p95", "itl_p95", "itl_p99", "tpot_p95", "tpot_mean", "ttft_p50")),
-    *(Case("queue at 50 % load", Queue(0.5), metric, 0.1) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
-    *(Case("queue at 70 % load", Queue(0.7), metric, 1.0) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
-    *(Case("queue at 85 % load", Queue(0.85), metric, 4.1) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
-    *(Case("queue at 95 % load", Queue(0.95), metric, 38.0, (1000, 5000)) for metric in ("ttft_p95", "ttft_mean")),
-    *(Case("spells of 1 s, 3 × slower, every 10 s", slow_spells(10, 1, 3), metric, 10)
-      for metric in ("ttft_p95", "ttft_p90", "itl_p95", "tpot_p90", "tpot_mean", "ttft_p50")),
-    Case("outages of 0.5 s every 50 s", outages(50, 0.5), "error_rate", 50, (300, 1000, 5000)),
-    Case("1 % of the steps stall fourfold", stalling_steps(0.01, 4), "itl_p99", 0),
-    Case("1 % of the requests stall tenfold", stalled_requests(0.01, 10), "ttft_p99", 0, (100, 300)),
+    *(SlowServerCase("independent", steady, metric, 0) for metric in ("ttft_p95", "ttft_p99", "itl_p99", "tpot_mean")),
+    *(
+        SlowServerCase(f"speed ±30 % over {seconds} s", varying_speed(seconds), metric, seconds)
+        for seconds in (1, 10)
+        for metric in ("ttft_p95", "itl_p95", "itl_p99", "tpot_p95", "tpot_mean", "ttft_p50")
+    ),
+    *(
+        SlowServerCase("queue at 50 % load", Queue(0.5), metric, 0.1)
+        for metric in ("ttft_p95", "ttft_p99", "ttft_mean")
+    ),
+    *(
+        SlowServerCase("queue at 70 % load", Queue(0.7), metric, 1.0)
+        for metric in ("ttft_p95", "ttft_p99", "ttft_mean")
+    ),
+    *(
+        SlowServerCase("queue at 85 % load", Queue(0.85), metric, 4.1)
+        for metric in ("ttft_p95", "ttft_p99", "ttft_mean")
+    ),
+    *(
+        SlowServerCase("queue at 95 % load", Queue(0.95), metric, 38.0, (1000, 5000))
+        for metric in ("ttft_p95", "ttft_mean")
+    ),
+    *(
+        SlowServerCase("spells of 1 s, 3 × slower, every 10 s", slow_spells(10, 1, 3), metric, 10)
+        for metric in ("ttft_p95", "ttft_p90", "itl_p95", "tpot_p90", "tpot_mean", "ttft_p50")
+    ),
+    SlowServerCase("outages of 0.5 s every 50 s", outages(50, 0.5), "error_rate", 50, (300, 1000, 5000)),
+    SlowServerCase("1 % of the steps stall fourfold", stalling_steps(0.01, 4), "itl_p99", 0),
+    SlowServerCase("1 % of the requests stall tenfold", stalled_requests(0.01, 10), "ttft_p99", 0, (100, 300)),
 )
 
 
-def slow_names(case: Case, requests: int) -> list[str]:
+def slow_names(case: SlowServerCase, requests: int) -> list[str]:
     """Keys of the rows that count the verdicts of a case, one for each of `BEYOND`."""
     return [f"{case.name(requests, RUNS)}, truth {times:g} × limit" for times in BEYOND]
 
 
-def verdicts(case: Case, requests: int, runs: int, trials: int, *, seed: int,
+def verdicts(case: SlowServerCase, requests: int, runs: int, trials: int, *, seed: int,
              beyond: Sequence[float] = BEYOND) -> list[Counter[str]]:
     """How often each verdict comes at limits that the truth exceeds.
 
@@ -164,7 +181,7 @@ def verdicts(case: Case, requests: int, runs: int, trials: int, *, seed: int,
     return counts
 
 
-def simulated_run(case: Case, requests: int, rng: np.random.Generator) -> RunMetrics:
+def simulated_run(case: SlowServerCase, requests: int, rng: np.random.Generator) -> RunMetrics:
     """One run of a case, as far as its SLO looks at it."""
     family = "e2el" if case.metric == "error_rate" else case.metric.rpartition("_")[0]
     return measured(case.process(rng, requests, 1 if family in ("ttft", "e2el") else TOKENS - 1), family)

@@ -27,7 +27,7 @@ class SuiteTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SuiteOutcome:
     """The results of one test.
 
     Args:
@@ -48,11 +48,11 @@ class UnwrittenExecution(Execution):
         return
 
 
-def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
+def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> SuiteOutcome:
     """Run a test once, as pytest would, except that the test has no earlier executions and no run file."""
     execution = UnwrittenExecution(session, test.name, kind)
     try:
         test.run(execution)
     except InfrastructureError as error:
         execution.add_results([CheckResult.stated("infrastructure", Verdict.ERROR, str(error))])
-    return Outcome(test.name, execution.results, tuple(execution.measurements))
+    return SuiteOutcome(test.name, execution.results, tuple(execution.measurements))

@@ -10,11 +10,11 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
-from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.errors import InfrastructureError, LlmperfError
 from pytest_llmperf.telemetry.cpu import read_cpu
 
-Work = Callable[[Sequence[int]], Iterable[Row]]
+Work = Callable[[Sequence[int]], Iterable[CalibrationRow]]
 END_WAIT_S = 5.0
 MOST_JOBS = 64
 
@@ -24,7 +24,7 @@ def usable_cores() -> int:
     return min(MOST_JOBS, read_cpu().cores)
 
 
-def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[Row, None, None]:
+def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[CalibrationRow, None, None]:
     """Yields the rows of the suite runs in the order of their completion.
 
     The worker processes are forked, so `work` need not be picklable. The workers end with this iterator or with the
@@ -59,7 +59,7 @@ def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[Row, Non
             process.join(END_WAIT_S)
 
 
-def _received(started: dict[Connection, ForkProcess]) -> Iterator[Row]:
+def _received(started: dict[Connection, ForkProcess]) -> Iterator[CalibrationRow]:
     going = dict(started)
     while going:
         for ready in wait(list(going)):

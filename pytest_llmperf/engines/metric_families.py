@@ -43,7 +43,7 @@ class PlainNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """Servers with the same names of metrics.
 
     Args:
@@ -104,16 +104,16 @@ TGI = PlainNames({
 
 #: An engine comes before what stands in front of it, because a page of Dynamo's workers has the names of both.
 FAMILIES = (
-    Family("vLLM", "vllm:", "model_name", VllmAdapter()),
-    Family("SGLang", "sglang:", "model_name", SglangAdapter()),
-    Family("TGI", "tgi_", None, TGI),
-    Family("Dynamo", "dynamo_frontend_", "model", DYNAMO),
-    Family("llm-d", "llm_d_epp_request_", "model_name", LLM_D),
-    Family("llm-d", "inference_objective_", "model_name", LLM_D_BEFORE),
+    MetricFamily("vLLM", "vllm:", "model_name", VllmAdapter()),
+    MetricFamily("SGLang", "sglang:", "model_name", SglangAdapter()),
+    MetricFamily("TGI", "tgi_", None, TGI),
+    MetricFamily("Dynamo", "dynamo_frontend_", "model", DYNAMO),
+    MetricFamily("llm-d", "llm_d_epp_request_", "model_name", LLM_D),
+    MetricFamily("llm-d", "inference_objective_", "model_name", LLM_D_BEFORE),
 )
 
 
-def family_of(scrape: Scrape) -> Family | None:
+def family_of(scrape: Scrape) -> MetricFamily | None:
     """The family of a page; None for a page without any known name."""
     return next((family for family in FAMILIES if scrape.has_prefix(family.prefix)), None)
 

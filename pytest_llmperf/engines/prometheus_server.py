@@ -13,7 +13,7 @@ from pytest_llmperf.engines.json_answers import json_object, section
 from pytest_llmperf.engines.metric_families import FAMILIES
 from pytest_llmperf.engines.metrics_address import PrometheusQuery
 from pytest_llmperf.errors import EngineError
-from pytest_llmperf.telemetry.prometheus import Sample, Scrape
+from pytest_llmperf.telemetry.prometheus import PageSample, Scrape
 from pytest_llmperf.telemetry.replicas import PagesReading
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Replica:
         times_s: times of all scrapes.
     """
 
-    samples: list[tuple[float, Sample]] = field(default_factory=list)
+    samples: list[tuple[float, PageSample]] = field(default_factory=list)
     times_s: set[float] = field(default_factory=set)
 
     @property
@@ -124,7 +124,7 @@ class PrometheusReader:
                 continue
             replica = replicas.setdefault(_replica_name(labels), _Replica())
             replica.times_s |= {float(at_s) for at_s, _ in values}
-            replica.samples.append((float(values[-1][0]), Sample(name, labels, float(values[-1][1]))))
+            replica.samples.append((float(values[-1][0]), PageSample(name, labels, float(values[-1][1]))))
         return {name: replica for name, replica in replicas.items()
                 if any(sample.name != "process_start_time_seconds" for _, sample in replica.samples)}
 

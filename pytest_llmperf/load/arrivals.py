@@ -25,7 +25,7 @@ def ask_for_stamps(connection: socket.socket) -> None:
         return
 
 
-class Arrivals:
+class ReadStamps:
     """Stamps reads, and counts how late the load process read the bytes.
 
     The kernel stamps with the wall clock. `synchronise` is called before each batch of reads, so a change of the wall

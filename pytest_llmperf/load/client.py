@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic_ns
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import ReadStamps
 from pytest_llmperf.load.connection import Connection, Watcher
 from pytest_llmperf.load.connection_setup import Route, authority
 from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
@@ -38,7 +38,7 @@ class Client:
     def __init__(
         self,
         watcher: Watcher,
-        arrivals: Arrivals,
+        arrivals: ReadStamps,
         plan: LoadPlan,
         route: Route,
         on_end: Callable[[RequestInFlight], None],

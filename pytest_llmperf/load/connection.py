@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Protocol
 
-from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals, ask_for_stamps
+from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, ReadStamps, ask_for_stamps
 from pytest_llmperf.load.connection_setup import Opening, Route
 from pytest_llmperf.load.reactor import READ, WRITE
 from pytest_llmperf.load.request_in_flight import RequestInFlight
@@ -57,7 +57,7 @@ class Connection:
         usable: whether the connection is open.
     """
 
-    def __init__(self, watcher: Watcher, arrivals: Arrivals, owner: Owner, route: Route) -> None:
+    def __init__(self, watcher: Watcher, arrivals: ReadStamps, owner: Owner, route: Route) -> None:
         self._watcher = watcher
         self._arrivals = arrivals
         self._owner = owner

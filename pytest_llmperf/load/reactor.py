@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import count
 from time import monotonic_ns
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import ReadStamps
 
 Handler = Callable[[], None]
 
@@ -35,7 +35,7 @@ class Reactor:
         on_idle: called while nothing is ready; returns whether it has more to do.
     """
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, arrivals: ReadStamps) -> None:
         self._arrivals = arrivals
         self._poller = select.epoll()
         self._handlers: dict[int, Handler] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 
-from pytest_llmperf.load.arrivals import Arrivals, Histogram
+from pytest_llmperf.load.arrivals import Histogram, ReadStamps
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.conversations import Conversations
@@ -33,7 +33,7 @@ _MOST_HELD_BYTES = 96 * 2**20
 _MOST_AT_ONCE = 8        # requests sent between two reads
 
 
-class Replayer:
+class PlanReplayer:
     """Runs a plan to its end, or until cancelled: `prepare`, then `start`.
 
     Args:
@@ -49,7 +49,7 @@ class Replayer:
         self._plan = plan
         self._writer = writer
         self._report = report
-        self._arrivals = Arrivals()
+        self._arrivals = ReadStamps()
         self.reactor = Reactor(self._arrivals)
         self._client = Client(self.reactor, self._arrivals, plan, route, self._on_end)
         self._schedule = Schedule(plan)

@@ -18,7 +18,7 @@ from pytest_llmperf.load.connection_setup import route_of
 from pytest_llmperf.load.pipe_protocol import SIZE, START, unpack_plan
 from pytest_llmperf.load.priority import raise_priority
 from pytest_llmperf.load.recording import RecordingWriter
-from pytest_llmperf.load.replayer import Replayer
+from pytest_llmperf.load.replayer import PlanReplayer
 
 _CONTROL_FD = 0
 _PROGRESS_FD = 1
@@ -34,7 +34,7 @@ def main(recording: str, cpus: Collection[int] = ()) -> int:
     except OSError as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
-    replayer = Replayer(plan, route, RecordingWriter(Path(recording)), _report)
+    replayer = PlanReplayer(plan, route, RecordingWriter(Path(recording)), _report)
     _follow_commands(replayer)
     # A collection would stop the loop for milliseconds; what a replay leaves behind goes with the process.
     gc.collect()
@@ -44,7 +44,7 @@ def main(recording: str, cpus: Collection[int] = ()) -> int:
     return 0
 
 
-def _follow_commands(replayer: Replayer) -> None:
+def _follow_commands(replayer: PlanReplayer) -> None:
     """Start and cancel as the parent says."""
 
     def on_control() -> None:

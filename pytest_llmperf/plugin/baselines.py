@@ -11,7 +11,7 @@ from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
-    from pytest_llmperf.baseline.update_plan import Plan
+    from pytest_llmperf.baseline.update_plan import UpdatePlan
 
 RUN_FILE = "llmperf.run_file"
 Mode = Literal["all", "new"]
@@ -131,7 +131,7 @@ class BaselineUpdater:
             terminalreporter.section("baselines", sep="=")
             terminalreporter.write_line(plain(self.problem))
 
-    def _show(self, plans: list[Plan]) -> None:
+    def _show(self, plans: list[UpdatePlan]) -> None:
         """At once, as the write that follows may fail or be killed."""
         from pytest_llmperf.baseline.summary import summary
         from pytest_llmperf.process.serverlog import plain
@@ -141,7 +141,7 @@ class BaselineUpdater:
             reporter.write_sep("=", "baselines")
             reporter.write_line(plain("\n".join(map(summary, plans))) or "baselines: nothing to do", flush=True)
 
-    def _update(self) -> list[Plan]:
+    def _update(self) -> list[UpdatePlan]:
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.results.conditions import field_rules
         from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
@@ -186,7 +186,7 @@ class BaselineUpdater:
         return {test.partition("::")[0] for test in stored_tests}
 
 
-def _refused(planned: Plan) -> bool:
+def _refused(planned: UpdatePlan) -> bool:
     from pytest_llmperf.baseline.update_plan import Action
 
     return planned.count(Action.REFUSED) > 0

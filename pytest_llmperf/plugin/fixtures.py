@@ -17,7 +17,7 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EXECUTION, leave_without_traceback
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.server import Server
+    from pytest_llmperf.engines.running_server import RunningServer
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.perf_session import PerfSession
 
@@ -36,8 +36,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest) -> Server:
+def engine(request: pytest.FixtureRequest) -> RunningServer:
     """The running server of `@pytest.mark.engine(spec)`, shared by all tests with an equal spec."""
+    from pytest_llmperf.engines.running_server import RunningServer
     item: pytest.Item = request.node
     spec = spec_of(item)
     marker = item.get_closest_marker("engine")
@@ -55,7 +56,7 @@ def engine(request: pytest.FixtureRequest) -> Server:
     with leave_without_traceback(item):
         session = item.config.stash[STATE].session
         with _record_startup_failure(item, session):
-            return session.pool.acquire(spec, kind_of(item), fresh=fresh, beside=session.beside(spec))
+            return RunningServer(session.pool.acquire(spec, kind_of(item), fresh=fresh, beside=session.beside(spec)))
 
 
 @pytest.fixture

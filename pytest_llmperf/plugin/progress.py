@@ -124,9 +124,10 @@ def _appending(path: Path) -> Callable[[str], None]:
 
 
 class WorkerNode(Protocol):
-    """What is used of xdist's `WorkerController`."""
+    """The parts of xdist's `WorkerController` that hooks of the controller read and write."""
 
     workerinput: dict[str, str]
+    workeroutput: dict[str, str]
 
 
 class WorkerProgress:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 from xml.etree import ElementTree
 
 import pytest
 
+from pytest_llmperf.plugin.progress import WorkerNode
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import UNKNOWN, earlier_of, verdict_of
 
 OURS = "llmperf ERROR"
 BAD = {"FAIL", "ERROR", "USAGE", "failed"}
-
-
-class WorkerNode(Protocol):
-    """xdist's side of a worker."""
-
-    workerinput: dict[str, object]
 
 
 class ReportWatcher:

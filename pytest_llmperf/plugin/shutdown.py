@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
 
+from pytest_llmperf.plugin.progress import WorkerNode
 from pytest_llmperf.plugin.state import STATE
 
 UNENDED = "llmperf_unended"
 LAST_NOTES = "llmperf_last_notes"
 EXITED = "pytest.exit: "  # prefix of pytest's reason if a test called `pytest.exit`
-
-
-class WorkerNode(Protocol):
-    """What is used of xdist's `WorkerController`."""
-
-    workeroutput: dict[str, str]
 
 
 class SurvivingServers:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import leftovers, watchdog
-from .unit import Unit
+from .unit import ProcessUnit
 
 END_WAIT_S = 10.0
 
@@ -34,7 +34,7 @@ class SessionWatchdog:
                  f"stored runs: {show}")
         tag = leftovers.new_tag(os.urandom(6).hex())
         parent = [tag.parent.pid, tag.parent.starttime]
-        unit = Unit(str(tag), str(run_dir), parent, members=[], abandoned_grace_s=0.0, last_words=words)
+        unit = ProcessUnit(str(tag), str(run_dir), parent, members=[], abandoned_grace_s=0.0, last_words=words)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -19,7 +19,7 @@ from .container import ContainerProcesses
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
 from .status import Status
-from .unit import STOP_COMMAND_S, WATCHDOG_TAG, Unit
+from .unit import STOP_COMMAND_S, WATCHDOG_TAG, ProcessUnit
 
 __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 
@@ -175,7 +175,7 @@ class Supervised:
         return report
 
     def _begin(self) -> None:
-        unit = Unit(
+        unit = ProcessUnit(
             tag=self.launch.tag,
             run_dir=str(self.launch.run_dir),
             parent=list(_pair(leftovers.new_tag("").parent)),

@@ -49,7 +49,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ProcessUnit:
     """Processes that live and end together.
 
     Args:
@@ -75,6 +75,6 @@ class Unit:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str) -> Unit:
+    def from_json(text: str) -> ProcessUnit:
         raw = json.loads(text)
-        return Unit(**{**raw, "members": [Member(**member) for member in raw["members"]]})
+        return ProcessUnit(**{**raw, "members": [Member(**member) for member in raw["members"]]})

@@ -41,7 +41,7 @@ from .drain import Drain
 from .reaped import StopReport, write_report
 from .reaper import Reaper
 from .streammask import StreamMask
-from .unit import Member, Unit
+from .unit import Member, ProcessUnit
 
 CONTROL, STATUS, STDERR = 0, 1, 2
 STEP_S = 0.02
@@ -52,7 +52,7 @@ LAST_WORDS = "ended_without_verdict.txt"
 class Watchdog:
     """Starts the members of a unit, reports their ends, and ends all members on an order or after the session died."""
 
-    def __init__(self, unit: Unit, control: bytes = b"") -> None:
+    def __init__(self, unit: ProcessUnit, control: bytes = b"") -> None:
         self._unit = unit
         self._selector = selectors.DefaultSelector()
         self._reaper = Reaper(self._exited, leaders_first=unit.leaders_first)
@@ -278,7 +278,7 @@ def main() -> None:
     kernel.adopt_orphans()
     if (read := _read_line()) is not None:
         line, behind = read
-        Watchdog(Unit.from_json(line.decode()), behind).run()
+        Watchdog(ProcessUnit.from_json(line.decode()), behind).run()
 
 
 if __name__ == "__main__":

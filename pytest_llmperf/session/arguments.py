@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models.resolve import longest_sequence
+from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
@@ -30,17 +31,18 @@ def check_engine(engine: object, call: str) -> None:
     Raises:
         SpecError: the argument has a different type.
     """
-    if not isinstance(engine, Server | EngineSpec):
+    if not isinstance(engine, RunningServer | Server | EngineSpec):
         raise SpecError(f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
                         "vllm(MODEL).")
 
 
-def spec_of(engine: Server | EngineSpec) -> EngineSpec:
+def spec_of(engine: RunningServer | Server | EngineSpec) -> EngineSpec:
     """The spec that a server was asked for by, or the spec itself."""
-    return engine.requested_spec if isinstance(engine, Server) else engine
+    handle = handle_of(engine)
+    return handle.requested_spec if isinstance(handle, Server) else handle
 
 
-def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
+def check_sides_differ(a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> None:
     """Refuse a claim that compares an engine spec with itself, because such a claim compares only two server starts.
 
     Raises:
@@ -117,7 +119,7 @@ def check_starts(starts: int, engine: object) -> None:
     """
     if type(starts) is not int or starts < 1:
         raise SpecError(f"perf.measure(…, starts={starts!r}): at least one start, and a whole number.")
-    if starts > 1 and (isinstance(engine, Server) or getattr(engine, "url", None) is not None):
+    if starts > 1 and (isinstance(engine, RunningServer | Server) or getattr(engine, "url", None) is not None):
         raise SpecError(f"perf.measure(engine, …, starts={starts}): that server runs already. Hand over the spec of "
                         "one that is started: perf.measure(engine.spec, …).")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.baseline.plan import Mode, plan
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.baseline.update_plan import Plan
+from pytest_llmperf.baseline.update_plan import UpdatePlan
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import Baseline, Provenance
 from pytest_llmperf.results.conditions import DEFAULT_RULES, FieldRules, kind_of
@@ -70,9 +70,9 @@ def read_sessions(run_files: Iterable[Path]) -> list[MeasuredSession]:
 
 
 def update_baselines(
-    store: Store, sessions: Sequence[MeasuredSession], scope: UpdateScope, show: Callable[[list[Plan]], None],
+    store: Store, sessions: Sequence[MeasuredSession], scope: UpdateScope, show: Callable[[list[UpdatePlan]], None],
     *, dry_run: bool = False,
-) -> list[Plan]:
+) -> list[UpdatePlan]:
     """Store sessions in the baselines, in order. The update writes exactly the plan, or no file.
 
     Args:
@@ -109,9 +109,9 @@ def update_baselines(
 
 def _plans(
     existing: Mapping[str, Baseline], sessions: Sequence[MeasuredSession], scope: UpdateScope
-) -> tuple[list[Plan], dict[str, Baseline | None]]:
+) -> tuple[list[UpdatePlan], dict[str, Baseline | None]]:
     """A plan per session, each based on the result of the previous plan, and the files that all plans change."""
-    plans, now, files = list[Plan](), dict(existing), dict[str, Baseline | None]()
+    plans, now, files = list[UpdatePlan](), dict(existing), dict[str, Baseline | None]()
     for session in sessions:
         collected = scope.collected
         existing_tests = None if collected is None else {*collected, *_tests_out_of_scope(now, scope.in_scope)}

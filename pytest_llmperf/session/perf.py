@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
@@ -104,7 +104,7 @@ class Perf:
 
     def measure(
         self,
-        engine: Server | EngineSpec,
+        engine: RunningServer | EngineSpec,
         workload: Workload,
         *,
         runs: int = DEFAULT_RUNS,
@@ -150,7 +150,7 @@ class Perf:
         check_names(keep, "keep")
         if unknown := sorted(set(keep) - set(TIERS)):
             raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
-        if fresh and isinstance(engine, Server):
+        if fresh and not isinstance(engine, EngineSpec):
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         check_keep(spec_of(engine), keep, fresh=fresh, starts=starts)
@@ -182,7 +182,7 @@ class Perf:
 
     def max_rate(
         self,
-        engine: Server | EngineSpec,
+        engine: RunningServer | EngineSpec,
         workload: Workload,
         *,
         slo: str | Sequence[str],
@@ -317,8 +317,8 @@ class Perf:
              slo="a claim about max_rate has a verb of its own: perf.claim_max_rate(a, b, workload, text, slo=…)")
     def claim(
         self,
-        a: Server | EngineSpec,
-        b: Server | EngineSpec,
+        a: RunningServer | EngineSpec,
+        b: RunningServer | EngineSpec,
         workload: Workload,
         text: str,
         *,
@@ -373,8 +373,8 @@ class Perf:
 
     def claim_max_rate(
         self,
-        a: Server | EngineSpec,
-        b: Server | EngineSpec,
+        a: RunningServer | EngineSpec,
+        b: RunningServer | EngineSpec,
         workload: Workload,
         text: str,
         *,
@@ -446,7 +446,7 @@ class Perf:
     def _claim_judge(
         self,
         call: str,
-        sides: tuple[Server | EngineSpec, Server | EngineSpec, Workload, str],
+        sides: tuple[RunningServer | EngineSpec, RunningServer | EngineSpec, Workload, str],
         *,
         mechanism: str | Sequence[str] = (),
         allow: Mapping[str, float] | None = None,
@@ -467,14 +467,16 @@ class Perf:
             restartable=not any(spec_of(side).url for side in (a, b)),
         )
 
-    def _check_sides(self, a: Server | EngineSpec, b: Server | EngineSpec, metrics: Collection[str]) -> None:
+    def _check_sides(
+        self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, metrics: Collection[str]
+    ) -> None:
         check_sides_differ(a, b)
         for spec in (a, b):
             check_streamed(spec_of(spec), metrics)
             if isinstance(spec, EngineSpec):
                 self._execution.session.pool.check(spec, self.kind)
 
-    def _beside_sides(self, a: Server | EngineSpec, b: Server | EngineSpec) -> tuple[EngineSpec, ...]:
+    def _beside_sides(self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> tuple[EngineSpec, ...]:
         """What lives beside each other in a claim of a session with a reference build: both sides and A's reference."""
         session, spec = self._execution.session, spec_of(a)
         reference = session.reference_of(spec)
@@ -489,24 +491,24 @@ class Perf:
         self._execution.add_results(results)
         return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
 
-    def _serving_kind(self, a: Server | EngineSpec, b: Server | EngineSpec) -> str:
+    def _serving_kind(self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> str:
         """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
         specs = [spec_of(side) for side in (a, b)]
         kinds = [spec.kind or serving_hardware(self.kind, spec.url) for spec in specs]
         return self.kind if self.kind in kinds else kinds[0]
 
     def _capacity(
-        self, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *, side: str = ""
+        self, engine: RunningServer | EngineSpec, workload: Workload, terms: SearchTerms, *, side: str = ""
     ) -> Capacity:
         execution = self._execution
         return execution.begin(
-            Capacity(execution.session, execution.test, self.kind, engine, workload, terms=terms,
+            Capacity(execution.session, execution.test, self.kind, handle_of(engine), workload, terms=terms,
                      on_run=execution.write, keep=execution.series.append, stored=execution.stored, side=side)
         )
 
     def _series(
         self,
-        engine: Server | EngineSpec,
+        engine: RunningServer | EngineSpec,
         workload: Workload,
         *,
         fresh: bool = False,
@@ -520,8 +522,9 @@ class Perf:
         execution = self._execution
         beside = execution.session.beside(spec_of(engine)) if beside is None else beside
         return execution.begin(
-            Series(execution.session, execution.test, self.kind, engine, workload, on_run=execution.write, fresh=fresh,
-                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks, beside=beside)
+            Series(execution.session, execution.test, self.kind, handle_of(engine), workload, on_run=execution.write,
+                   fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks,
+                   beside=beside)
         )
 
 

@@ -35,7 +35,7 @@ Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """One combination.
 
     Args:
@@ -82,7 +82,7 @@ class SweepPlan:
         return (METRIC, *self.metrics) if self.slos else self.metrics
 
 
-def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[str, object]) -> Row:
+def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[str, object]) -> SweepRow:
     """One row of the sweep. An engine that refuses its flags or dies, and invalid runs, also give a row.
 
     Raises:
@@ -92,7 +92,7 @@ def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[
     try:
         measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
         if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], settings):
-            return Row(flags, {}, reason_text(errors[0]))
+            return SweepRow(flags, {}, reason_text(errors[0]))
         values = {name: measurement.value(name) for name in plan.metrics}
         runs = {name: _finite(measurement.values_with_failures(name)) for name in plan.metrics}
         if plan.slos:
@@ -101,8 +101,8 @@ def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[
     except (EnvironmentMissing, HardwareBusy):
         raise
     except InfrastructureError as error:
-        return Row(flags, {}, _error_text(error))
-    return Row(flags, values, runs=runs, kind=server_kind(measurement.conditions))
+        return SweepRow(flags, {}, _error_text(error))
+    return SweepRow(flags, values, runs=runs, kind=server_kind(measurement.conditions))
 
 
 def _finite(values: Iterable[float | None]) -> list[float | None]:
@@ -128,7 +128,7 @@ class SweepFile:
         self.path = path
         self.what = what
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[SweepRow]:
         """The rows in the file, without an incomplete last line, which an interrupted sweep can leave.
 
         Raises:
@@ -158,7 +158,7 @@ class SweepFile:
         if not there:
             self.path.unlink()
 
-    def append(self, row: Row) -> None:
+    def append(self, row: SweepRow) -> None:
         """Add a row; it is on the disk when this returns.
 
         Raises:
@@ -202,8 +202,8 @@ class SweepFile:
         return lines[1:]
 
     @staticmethod
-    def _row(content: Mapping[str, Any]) -> Row:
-        row = Row(**content)
+    def _row(content: Mapping[str, Any]) -> SweepRow:
+        row = SweepRow(**content)
         if not all(isinstance(table, dict) for table in (row.flags, row.metrics, row.runs)) or not isinstance(
             row.problem, str
         ):
@@ -219,7 +219,7 @@ class Standing(Enum):
     BEATEN = ""
 
 
-def standings(rows: Sequence[Row], metrics: Sequence[str]) -> list[Standing]:
+def standings(rows: Sequence[SweepRow], metrics: Sequence[str]) -> list[Standing]:
     """The standing of each row.
 
     BEATEN: another row has means that are as good in every metric, and is proven to be better in one. UNDECIDED:
@@ -230,7 +230,7 @@ def standings(rows: Sequence[Row], metrics: Sequence[str]) -> list[Standing]:
     return [_standing(row, rows, metrics) for row in rows]
 
 
-def _standing(row: Row, rows: Sequence[Row], metrics: Sequence[str]) -> Standing:
+def _standing(row: SweepRow, rows: Sequence[SweepRow], metrics: Sequence[str]) -> Standing:
     if any(row.metrics.get(metric) is None for metric in metrics):
         return Standing.BEATEN
     better = [other for other in rows if _has_better_means(other, row, metrics)]
@@ -239,7 +239,7 @@ def _standing(row: Row, rows: Sequence[Row], metrics: Sequence[str]) -> Standing
     return Standing.UNDECIDED if better else Standing.FRONT
 
 
-def _has_better_means(other: Row, row: Row, metrics: Sequence[str]) -> bool:
+def _has_better_means(other: SweepRow, row: SweepRow, metrics: Sequence[str]) -> bool:
     """Whether the means of `other` are as good as the means of `row` in every metric and better in one."""
     if any(other.metrics.get(metric) is None for metric in metrics):
         return False
@@ -247,7 +247,7 @@ def _has_better_means(other: Row, row: Row, metrics: Sequence[str]) -> bool:
     return all(theirs <= ours for theirs, ours in costs) and any(theirs < ours for theirs, ours in costs)
 
 
-def _is_proven_better(other: Row, row: Row, name: str) -> bool:
+def _is_proven_better(other: SweepRow, row: SweepRow, name: str) -> bool:
     metric = find(name)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
     pairs = zip(other.runs.get(name, ()), row.runs.get(name, ()), strict=False)

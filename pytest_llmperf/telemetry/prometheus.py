@@ -32,7 +32,7 @@ _SAMPLE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PageSample:
     """One line of the page."""
 
     name: str
@@ -44,7 +44,7 @@ class Sample:
 class Scrape:
     """One reading of the page."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[PageSample, ...]
 
     def total(self, name: str) -> float | None:
         """Sum over all label sets (engines, ranks); None where the page has no sample of this name."""
@@ -82,7 +82,7 @@ def parse(text: str) -> Scrape:
         MetricUnavailable: the text is not in that format.
         EngineError: it has more samples, or a longer line, than any server needs.
     """
-    samples: list[Sample] = []
+    samples: list[PageSample] = []
     for line in _lines(text):
         if not line or line.startswith("#") or line.partition("{")[0].rstrip().endswith("_bucket") or not line.strip():
             continue
@@ -97,7 +97,7 @@ def parse(text: str) -> Scrape:
         if match is None or value is None:
             raise MetricUnavailable(f"/metrics is not Prometheus text: {line[:80]!r}; it begins {text[:80]!r}.")
         if isfinite(value):
-            samples.append(Sample(match["name"], _labels(match["labels"] or ""), value))
+            samples.append(PageSample(match["name"], _labels(match["labels"] or ""), value))
     return Scrape(tuple(samples))
 
 

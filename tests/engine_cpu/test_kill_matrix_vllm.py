@@ -23,9 +23,9 @@ FOLDER = Path(os.environ["KILL_MATRIX_FOLDER"])
 @pytest.mark.engine(vllm("tiny", max_model_len=1024))
 def test_hold(engine):
     (FOLDER / "holder").write_text(str(os.getpid()))
-    (FOLDER / "port").write_text(str(engine.address[1]))
+    (FOLDER / "port").write_text(str(engine._handle.address[1]))
     (FOLDER / "pids").mkdir()
-    for pid in engine.process.pids():
+    for pid in engine.pids:
         who = tree.identity_of(pid)
         (FOLDER / "pids" / f"vllm-{pid}").write_text(f"{who.pid} {who.starttime}")
     (FOLDER / "ready").touch()

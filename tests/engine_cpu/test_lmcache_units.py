@@ -90,8 +90,8 @@ def test_vllm_stop_releases_kv_cache_of_lmcache(run_real, pytester):
 KILLED = HEAD + """
 def processes(engine):
     \"\"\"Each process of the unit by its name, but for Python's resource trackers: they serve nothing.\"\"\"
-    found = {"lmcache": engine.lmcache.process.pid, "engine": engine.process.pid}
-    for pid in engine.pids():
+    found = {"lmcache": engine._handle.lmcache.process.pid, "engine": engine._handle.process.pid}
+    for pid in engine.pids:
         with open(f"/proc/{pid}/cmdline") as file:
             if pid not in found.values() and "resource_tracker" not in file.read():
                 found[tree.read_stat(pid).name] = pid

@@ -107,10 +107,10 @@ def test_an_slo_that_cannot_be_met(engine, perf):
     perf.check(perf.measure(engine, ANSWERS, runs=2), "ttft_p50 <= 0.5ms")
 
 def test_three_seconds_more_to_the_first_token(engine, perf):
-    command = [sys.executable, {str(STUBS / "slow_proxy.py")!r}, str(engine.address[1]), "3"]
+    command = [sys.executable, {str(STUBS / "slow_proxy.py")!r}, str(engine._handle.address[1]), "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
         try:
-            slow = endpoint(f"http://127.0.0.1:{{proxy.stdout.readline().strip()}}", model=engine.served_name)
+            slow = endpoint(f"http://127.0.0.1:{{proxy.stdout.readline().strip()}}", model=engine.model)
             few = random_tokens(input=100, output=16, arrivals=closed(6), requests=12)
             perf.check(perf.measure(slow, few, runs=2), "ttft_p50 <= 500ms", "tpot_mean <= 500ms")
         finally:
@@ -118,7 +118,7 @@ def test_three_seconds_more_to_the_first_token(engine, perf):
 
 def test_the_server_is_killed_mid_run(engine, perf):
     long = random_tokens(input=100, output=200, arrivals=closed(2), requests=40)
-    killer = threading.Timer(6.0, lambda: __import__("os").kill(engine.process.pid, 9))
+    killer = threading.Timer(6.0, lambda: __import__("os").kill(engine._handle.process.pid, 9))
     killer.start()
     perf.check(perf.measure(engine, long, runs=3), "error_rate == 0")
 """

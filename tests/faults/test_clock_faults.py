@@ -81,7 +81,7 @@ def test_x(engine, perf):
         os.system(f"(kill -STOP {{pid}}; sleep {for_s}; kill -CONT {{pid}}) &")
     threading.Thread(target=stop, daemon=True).start()  # where the process never comes, the test ends all the same
     longer = random_tokens(input=8, output=20, arrivals=closed(2), requests=40)
-    engine.warmed_for.add(str(longer))
+    engine._handle.warmed_for.add(str(longer))
     perf.check(perf.measure(engine, longer, runs=1), "error_rate == 0")
 """
 

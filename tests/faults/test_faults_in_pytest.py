@@ -143,7 +143,7 @@ def stop_the_load_process():
 def test_x(engine, perf):
     perf.measure(engine, FEW, runs=1)
     open_loop = random_tokens(input=8, output=20, arrivals=constant(20), requests=80)
-    engine.warmed_for.add(str(open_loop))
+    engine._handle.warmed_for.add(str(open_loop))
     threading.Thread(target=stop_the_load_process).start()
     perf.check(perf.measure(engine, open_loop, runs=1), "ttft_p50 <= 10s")
 """

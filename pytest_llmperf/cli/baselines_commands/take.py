@@ -16,7 +16,7 @@ from pytest_llmperf.cli.output import say
 from pytest_llmperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_llmperf.baseline.update_plan import Plan
+    from pytest_llmperf.baseline.update_plan import UpdatePlan
     from pytest_llmperf.session.baseline_update import MeasuredSession
 
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(planned.count(Action.REFUSED) for planned in plans))
 
 
-def _show(sessions: Sequence[MeasuredSession], plans: Sequence[Plan]) -> None:
+def _show(sessions: Sequence[MeasuredSession], plans: Sequence[UpdatePlan]) -> None:
     from pytest_llmperf.baseline.summary import summary
 
     for session, planned in zip(sessions, plans, strict=True):

@@ -18,7 +18,7 @@ from pytest_llmperf.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_llmperf.session.sweep import Row
+    from pytest_llmperf.session.sweep import SweepRow
 
 DEFAULT_METRICS = ("ttft_p95", "tpot_mean")
 
@@ -83,7 +83,7 @@ def grid_of(texts: list[str]) -> dict[str, list[object]]:
     return grid
 
 
-def sweep_table(rows: Sequence[Row], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
+def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """The table; a star marks the Pareto front, a tilde what is not proven to be beaten."""
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned

@@ -157,7 +157,7 @@ def _range(unit: Unit, values: Sequence[float]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OverviewRow:
     """One test in the overview.
 
     Args:
@@ -206,14 +206,14 @@ class Row:
         return None if self.check is None else bar_of(self.check)
 
 
-def row_of(test: TestResult, anchor: str) -> Row:
+def row_of(test: TestResult, anchor: str) -> OverviewRow:
     """The overview's row of a test: the first cause of a bad verdict, or the check with the least headroom."""
     deciding = [check for check in test.checks if check.verdict is test.verdict]
     if test.error or not deciding:
-        return Row(anchor, test, None)
+        return OverviewRow(anchor, test, None)
     if test.verdict in GOOD:
-        return Row(anchor, test, min(deciding, key=_says_least))
-    return Row(anchor, test, min(deciding, key=precedence))
+        return OverviewRow(anchor, test, min(deciding, key=_says_least))
+    return OverviewRow(anchor, test, min(deciding, key=precedence))
 
 
 def _says_least(check: CheckResult) -> tuple[int, float]:
@@ -296,27 +296,27 @@ def _place(room: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CauseGroup:
     """Tests that ended alike for one cause: a sentence, and their rows."""
 
     verdict: Verdict
     cause: str
-    rows: tuple[Row, ...]
+    rows: tuple[OverviewRow, ...]
 
 
-def groups(rows: Sequence[Row]) -> list[Group]:
+def groups(rows: Sequence[OverviewRow]) -> list[CauseGroup]:
     """Rows by verdict, worst first; bad verdicts by cause, the most frequent cause first."""
-    rows_by_key: dict[tuple[Verdict, str], list[Row]] = {}
+    rows_by_key: dict[tuple[Verdict, str], list[OverviewRow]] = {}
     for row in rows:
         rows_by_key.setdefault((row.test.verdict, _cause(row)), []).append(row)
-    merged: dict[tuple[Verdict, str], list[Row]] = {}
+    merged: dict[tuple[Verdict, str], list[OverviewRow]] = {}
     for (verdict, cause), alike in rows_by_key.items():
         merged.setdefault((verdict, cause if len(alike) > 1 else ""), []).extend(alike)
-    made = [Group(*key, tuple(alike)) for key, alike in merged.items()]
+    made = [CauseGroup(*key, tuple(alike)) for key, alike in merged.items()]
     return sorted(made, key=lambda group: (-group.verdict.severity, not group.cause, -len(group.rows)))
 
 
-def _cause(row: Row) -> str:
+def _cause(row: OverviewRow) -> str:
     """The cause of a bad verdict in words that equal causes share; "" for a good verdict."""
     if row.test.verdict in GOOD:
         return ""
@@ -328,7 +328,7 @@ def _cause(row: Row) -> str:
     return f"{' and '.join(map(metric_in_words, metrics))}: {words}" if metrics else words
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[OverviewRow]) -> str:
     """The overview as CSV with a line per test."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

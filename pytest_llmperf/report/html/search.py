@@ -25,7 +25,7 @@ BETWEEN_SLOS = re.compile(r", (?![^(]*\))")
 
 
 @dataclass(frozen=True, slots=True)
-class TriedRate:
+class ChartedRate:
     """One rate of a search: its state and its measurement."""
 
     rate: float
@@ -67,11 +67,11 @@ def searches(test: TestResult) -> tuple[SearchTable, ...]:
     return tuple(made)
 
 
-def _tried(search: Measurement, measurements: Sequence[Measurement]) -> Iterator[TriedRate]:
+def _tried(search: Measurement, measurements: Sequence[Measurement]) -> Iterator[ChartedRate]:
     highest, proven, refuted = (search.value(name) for name in ("max_rate", "max_rate_proven", "max_rate_refuted"))
     for measurement in measurements:
         rate = float(measurement.conditions["tried_rate"].removesuffix("/s"))
-        yield TriedRate(rate, _state(rate, highest, proven, refuted), measurement)
+        yield ChartedRate(rate, _state(rate, highest, proven, refuted), measurement)
 
 
 def _state(rate: float, highest: float | None, proven: float | None, refuted: float | None) -> str:
@@ -84,7 +84,7 @@ def _state(rate: float, highest: float | None, proven: float | None, refuted: fl
     return within if highest is not None and rate <= highest * exact else over
 
 
-def _table(search: Measurement, tried: Sequence[TriedRate]) -> SearchTable:
+def _table(search: Measurement, tried: Sequence[ChartedRate]) -> SearchTable:
     slos = _slos(search.conditions["search"])
     metrics = tuple(dict.fromkeys([*(slo.metric for slo in slos if find(slo.metric).limited is False), *SHOWN]))
     rows = tuple(
@@ -128,7 +128,7 @@ def _counter(search: Measurement, name: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _curve(slo: Slo, tried: Sequence[TriedRate], proven: float | None) -> str:
+def _curve(slo: Slo, tried: Sequence[ChartedRate], proven: float | None) -> str:
     points = [(point, value) for point in tried
               if (value := point.value(slo.metric)) is not None and value < float("inf")]
     lines = [Line("", [point.rate for point, _ in points], [value for _, value in points], 7, thin=True)]

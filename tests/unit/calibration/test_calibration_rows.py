@@ -7,7 +7,7 @@ from pytest_llmperf.calibration.experiments import A_A, experiments
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.limits import SETTINGS
 from pytest_llmperf.calibration.page import Origin, limit_name, page, share
-from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.errors import UsageError
 
 ABOUT = {"calibration": "h200"}
@@ -16,7 +16,7 @@ FAIL = ("t", "baseline tpot_mean", "FAIL", "tpot_mean +5 %: tpot_mean changed 10
 
 def row(number=1, experiment=A_A, bad=(), **more):
     fields = {"verdicts": {"PASS": 3}, "tpot": {"PASS": 1}, "open": (), "runs": 3, "rivals": {}, "seen": 1}
-    return Row(experiment, number, bad=bad, **(fields | more))
+    return CalibrationRow(experiment, number, bad=bad, **(fields | more))
 
 
 def test_an_interrupted_journal_goes_on(tmp_path):

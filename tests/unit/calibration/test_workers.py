@@ -6,13 +6,13 @@ import signal
 
 import pytest
 
-from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.calibration.workers import rows_of, usable_cores
 from pytest_llmperf.errors import InfrastructureError, UsageError
 
 
 def row(number, pid=0):
-    return Row("A/A", number, {"PASS": 1}, {}, (), (), 3, {}, pid)
+    return CalibrationRow("A/A", number, {"PASS": 1}, {}, (), (), 3, {}, pid)
 
 
 def work(numbers):

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from pytest_llmperf.load import arrivals as module
-from pytest_llmperf.load.arrivals import BIN_BITS, BINS, Arrivals, Histogram
+from pytest_llmperf.load.arrivals import BIN_BITS, BINS, Histogram, ReadStamps
 
 MS = 1_000_000
 
 
 @pytest.fixture
 def arrivals():
-    made = Arrivals()
+    made = ReadStamps()
     yield made
     made.close()
 
@@ -87,7 +87,7 @@ def test_clocks_that_are_slow_to_read_are_synchronised_too(monkeypatch, read_ns)
     clocks = SlowClocks(read_ns)
     monkeypatch.setattr(module, "monotonic_ns", clocks.monotonic_ns)
     monkeypatch.setattr(module.time, "time_ns", clocks.time_ns)
-    arrivals = Arrivals()
+    arrivals = ReadStamps()
     for ahead_ns in (10**18, 2 * 10**18):  # set meanwhile
         clocks.ahead_ns = ahead_ns
         for _ in range(3):

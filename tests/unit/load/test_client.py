@@ -6,7 +6,7 @@ from time import sleep
 import pytest
 
 from pytest_llmperf.load import client as module
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import ReadStamps
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import route_of
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
@@ -37,7 +37,7 @@ def loop():
 
 @pytest.fixture
 def client(loop):
-    arrivals = Arrivals()
+    arrivals = ReadStamps()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         requests = tuple(PlannedRequest(index, "/", b"{}") for index in range(3))
         plan = LoadPlan("127.0.0.1", listener.getsockname()[1], requests)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import ReadStamps
 from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
@@ -48,7 +48,7 @@ class Pair:
     """A connection that serves a request, and the socket at its other end."""
 
     def __init__(self, owner):
-        self.watcher, self.arrivals = ByHand(), Arrivals()
+        self.watcher, self.arrivals = ByHand(), ReadStamps()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             route = Route(socket.AF_INET, listener.getsockname(), "127.0.0.1")
             self.connection = Connection(self.watcher, self.arrivals, owner, route)

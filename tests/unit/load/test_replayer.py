@@ -6,7 +6,7 @@ from time import monotonic_ns
 from pytest_llmperf.load.connection_setup import route_of
 from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.recording import RecordingWriter, read_recording
-from pytest_llmperf.load.replayer import Replayer
+from pytest_llmperf.load.replayer import PlanReplayer
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import StreamShape, streamed
@@ -26,7 +26,7 @@ def test_pause_during_report_appears_in_loop_lag(tmp_path):
 
     with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.5)) as server:
         plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))
-        replayer = Replayer(plan, route_of(plan), RecordingWriter(tmp_path / "recording"), report)
+        replayer = PlanReplayer(plan, route_of(plan), RecordingWriter(tmp_path / "recording"), report)
         replayer.run()
     recording = read_recording(tmp_path / "recording")
     assert max(recording.loop_lag_ns) > 80_000_000

@@ -8,7 +8,7 @@ from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EnvironmentMissing, HardwareBusy, ServerDied, UsageError
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.session.sweep import Row, Standing, SweepFile, SweepPlan, combinations, measure_row, standings
+from pytest_llmperf.session.sweep import Standing, SweepFile, SweepPlan, SweepRow, combinations, measure_row, standings
 from pytest_llmperf.testing.records import make_record
 
 
@@ -17,7 +17,7 @@ def test_combinations_vary_last_flag_fastest():
     assert flag_sets == [{"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
 
 
-ROWS = [Row({"a": 1}, {"ttft_p95": 40.0}), Row({"a": 2}, {}, "it died")]
+ROWS = [SweepRow({"a": 1}, {"ttft_p95": 40.0}), SweepRow({"a": 2}, {}, "it died")]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def row(ttft_ms, throughput, spread=0.002, kind="h200"):
     means = {"ttft_p95": ttft_ms, "output_throughput": throughput}
     runs = {name: [None if mean is None else mean * (1 + spread * step) for step in (-1, 0, 1)]
             for name, mean in means.items()}
-    return Row({}, means, runs=runs, kind=kind)
+    return SweepRow({}, means, runs=runs, kind=kind)
 
 
 METRICS = ("ttft_p95", "output_throughput")
@@ -93,7 +93,7 @@ def test_worse_means_without_proven_difference_are_undecided():
 
 
 def test_combination_without_runs_is_never_proven_to_be_beaten():
-    stored = Row({}, {"ttft_p95": 900.0, "output_throughput": 1.0})
+    stored = SweepRow({}, {"ttft_p95": 900.0, "output_throughput": 1.0})
     assert standings([row(100, 900), stored], METRICS) == [Standing.FRONT, Standing.UNDECIDED]
 
 
