@@ -1,4 +1,5 @@
-"""Trains the models of suites/models on two CPU cores: a target, a draft model of the same tokens, an EAGLE-3 head.
+"""Trains the models of suites/models on two CPU cores: a target, a draft model of the same tokens, an EAGLE-3
+head; and quantises the target to 8 bits.
 
 Needs torch and safetensors beside this package, in an environment of its own:
 
@@ -107,16 +108,34 @@ def write_model(folder: Path, shape: Shape, weights: dict[str, Tensor], **more: 
     tensors = {name: value.to(torch.bfloat16).contiguous() if value.is_floating_point() else value
                for name, value in weights.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def write_head(folder: Path, head: EagleHead) -> None:
-    """The folder of an EAGLE-3 head, which drafts the whole vocabulary."""
-    ids = torch.arange(HEAD.vocab)
-    weights = {**head.state_dict(), "d2t": torch.zeros_like(ids), "t2d": torch.ones_like(ids, dtype=torch.bool)}
+    """The folder of an EAGLE-3 head. It drafts the whole vocabulary, so it has no table of draft tokens (d2t)."""
     layers = list(READ_AFTER_LAYERS)
-    write_model(folder, HEAD, weights, architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=HEAD.vocab,
+    write_model(folder, HEAD, head.state_dict(), architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=HEAD.vocab,
                 eagle_aux_hidden_state_layer_ids=layers,
                 eagle_config={"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": layers})
+
+
+def write_int8(folder: Path, weights: dict[str, Tensor]) -> None:
+    """The target with 8-bit weights per output channel and 8-bit activations per token, as compressed-tensors."""
+    tensors = dict[str, Tensor]()
+    for name, value in weights.items():
+        if not name.endswith("proj.weight"):
+            tensors[name] = value
+            continue
+        scale = (value.float().abs().amax(dim=1, keepdim=True) / 127).to(torch.bfloat16).float()  # as it is stored
+        tensors[name] = (value.float() / scale).round().clamp(-127, 127).to(torch.int8)
+        tensors[name.replace("weight", "weight_scale")] = scale
+    integers = {"num_bits": 8, "type": "int", "symmetric": True}
+    group = {"targets": ["Linear"], "weights": integers | {"strategy": "channel", "dynamic": False},
+             "input_activations": integers | {"strategy": "token", "dynamic": True}}
+    write_model(folder, TARGET, tensors, quantization_config={
+        "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed",
+        "ignore": ["lm_head"], "config_groups": {"group_0": group},
+    })
 
 
 def write_questions(folder: Path) -> None:
@@ -144,8 +163,8 @@ def write_questions(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("models", type=Path, help="folder of the models: suites/models")
-    parser.add_argument("--parts", nargs="+", default=["target", "draft", "head", "questions"],
-                        help="what to make; the head needs the target's folder")
+    parser.add_argument("--parts", nargs="+", default=["target", "draft", "head", "int8", "questions"],
+                        help="what to make; head and int8 need the target's folder")
     parser.add_argument("--steps", type=int, nargs=3, default=[1100, 300, 500], metavar=("TARGET", "DRAFT", "HEAD"))
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -160,6 +179,8 @@ def main() -> None:
         target = Llama(TARGET)
         target.load_state_dict(load_file(folder / TARGET.name / "model.safetensors"))
         write_head(folder / HEAD.name, trained_head(target, head_steps, 2e-3))
+    if "int8" in arguments.parts:
+        write_int8(folder / f"{TARGET.name}-int8", load_file(folder / TARGET.name / "model.safetensors"))
     if "questions" in arguments.parts:
         tasks = folder.parent / "tasks"
         tasks.mkdir(exist_ok=True)
