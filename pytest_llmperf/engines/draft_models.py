@@ -34,7 +34,7 @@ def check_draft_vocabulary(model: str, flags: Mapping[str, object], root: Path) 
     """Refuse a draft model whose vocabulary differs from the target model's: its tokens would mean something else.
 
     Raises:
-        SpecError: both vocabularies are known, and their sizes differ.
+        SpecError: the vocabularies of the two models have different sizes.
     """
     config = flags.get("speculative_config")
     draft = config.get("model") if isinstance(config, Mapping) else flags.get("speculative_draft_model_path")

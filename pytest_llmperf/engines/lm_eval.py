@@ -100,7 +100,7 @@ def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accurac
     described.write_text(json.dumps(_server_facts(task, server, settings), indent=1), encoding="utf-8")
     command = (*task.environment.prefix, ISOLATED, str(SCRIPT), "answer", task.source, str(described), str(out))
     own = {"HF_DATASETS_CACHE": str(cache), "LLMPERF_SECRET_HEADERS": json.dumps(dict(server.headers)),
-           "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+           "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"}
     launch = Launch(command, {**os.environ, **own}, folder, folder, log_name=LOG, hidden=server.secrets)
     process = Supervised.start(launch, server.clock)
     try:
