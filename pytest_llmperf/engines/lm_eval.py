@@ -73,9 +73,12 @@ def check_fits(task: Task, spec: EngineSpec) -> None:
     """Refuse a task that this engine cannot answer, as far as its spec says so.
 
     Raises:
-        SpecError: the task needs log-probabilities of the prompt, and the endpoint is a chat.
+        SpecError: the harness has no route to this endpoint, or the endpoint lacks log-probabilities.
     """
-    if task.by_probability and spec.protocol == "chat":
+    if spec.api.protocol == "responses":
+        raise SpecError(f"accuracy: the harness asks over the completions or the chat route, and {spec} is measured "
+                        'over the responses route. Nothing was sent. Name the endpoint with protocol="chat".')
+    if task.by_probability and spec.api.protocol == "chat":
         raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities of the prompt, and the "
                         f"chat endpoint {spec} gives none. Nothing was sent. Use a task with output_type: "
                         'generate_until, or protocol="completions".')
@@ -126,7 +129,7 @@ def _wait(process: Supervised, server: Server, timeout_s: float) -> str:
 
 
 def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, object]:
-    chat = server.spec.protocol == "chat"
+    chat = server.spec.api.protocol == "chat"
     tokenizer = server.model.path_or_hub_id if task.by_probability is not False and server.model is not None else None
     return {
         "url": f"{server.url.rstrip('/')}/v1/{'chat/' if chat else ''}completions",

@@ -61,6 +61,7 @@ def test_unusable_task_is_refused_with_reason(read, change, complaint):
 @pytest.mark.parametrize(("protocol", "complaint"), [
     ("chat", r"chat endpoint .* gives none\. Nothing was sent"),
     ("completions", "need the model's tokenizer"),
+    ("responses", "asks over the completions or the chat route"),
 ])
 def test_task_that_needs_log_probabilities_is_refused_for_endpoint(read, protocol, complaint):
     task = read(output="multiple_choice")
