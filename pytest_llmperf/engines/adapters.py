@@ -55,6 +55,9 @@ def _names_of(scrape: Scrape) -> PageNames:
     return PlainNames({}, {}) if family is None else family.names
 
 
+#: lm-evaluation-harness, whose environment the settings name as an engine's.
+HARNESS = "lm_eval"
+
 ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "sglang": SglangAdapter(), "endpoint": EndpointAdapter()}
 
 
@@ -87,7 +90,7 @@ def check_configured(names: Iterable[str]) -> None:
     for name in names:
         place, at, kind = name.partition("@")
         engine, colon, installation = place.partition(":")
-        if engine not in ADAPTERS:
+        if engine not in (*ADAPTERS, HARNESS):
             problems.append(f"{name}: {_unknown(engine)}")
         elif colon and not INSTALLATION.fullmatch(installation):
             problems.append(f"{name}: the name of an installation is letters, digits, '.', '_' and '-'.")

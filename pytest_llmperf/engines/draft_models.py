@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models import SHAPES, resolve_model
+from pytest_llmperf.engines.models.resolve import vocabulary_size
+from pytest_llmperf.errors import SpecError
 
 PATHS = (".", "/", "~")  # a name with one of these prefixes is a path, never a hub id
 
@@ -26,6 +28,23 @@ def with_draft_resolved(flags: Mapping[str, object], models_dir: Path, root: Pat
     if isinstance(path, str):
         resolved["speculative_draft_model_path"] = _resolved(path, models_dir, root)
     return resolved
+
+
+def check_draft_vocabulary(model: str, flags: Mapping[str, object], root: Path) -> None:
+    """Refuse a draft model whose vocabulary differs from the target model's: its tokens would mean something else.
+
+    Raises:
+        SpecError: the vocabularies of the two models have different sizes.
+    """
+    config = flags.get("speculative_config")
+    draft = config.get("model") if isinstance(config, Mapping) else flags.get("speculative_draft_model_path")
+    if not isinstance(draft, str):
+        return
+    sizes = [vocabulary_size(name, root) for name in (model, draft)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise SpecError(f"the draft model {draft} has a vocabulary of {sizes[1]} tokens, and its target {model} one of "
+                        f"{sizes[0]}: a draft must be made of the target's tokens. Nothing was started. Name a draft "
+                        "model that was trained for this target.")
 
 
 def _resolved(name: str, models_dir: Path, root: Path) -> str:

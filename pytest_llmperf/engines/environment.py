@@ -24,7 +24,8 @@ from pytest_llmperf.version import PACKAGE_DIR
 
 EMULATOR = "pytest_llmperf.emulator"
 EMULATOR_REFUSES = 2  # its exit code for options of its own
-BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu"}
+BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu", "lm_eval": "make lm-eval"}
+DISTRIBUTIONS = {"lm_eval": "'lm_eval[api]' transformers"}  # what pip installs, where it is not the engine's name
 COMMAND = "{command}"  # the last word of a container's command
 ASSIGNED = re.compile(r"(?:^|=)(\w+)=(.+)")
 CONTAINER_PYTHON = "python3"
@@ -224,4 +225,4 @@ def _installing(engine: str, root: Path) -> str:
 
 def _pip(engine: str, place: Path) -> str:
     quoted = shlex.quote(str(place))
-    return f"python3 -m venv {quoted} && {quoted}/bin/pip install {engine}"
+    return f"python3 -m venv {quoted} && {quoted}/bin/pip install {DISTRIBUTIONS.get(engine, engine)}"

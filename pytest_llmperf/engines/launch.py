@@ -20,7 +20,7 @@ from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of, control_client, control_limits
 from pytest_llmperf.engines.credentials import header_values
-from pytest_llmperf.engines.draft_models import needs_hub, with_draft_resolved
+from pytest_llmperf.engines.draft_models import check_draft_vocabulary, needs_hub, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, installed_version, known_flags
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
@@ -104,6 +104,7 @@ class Launcher:
             models_dir = self.root / self.settings.cache_dir
             resolve_model(spec.model, models_dir, self.root)
             with_draft_resolved(flags_of(spec), models_dir, self.root)
+            check_draft_vocabulary(spec.model, flags_of(spec), self.root)
             environment = self._environment(spec, kind or self.kind, 0)
             if environment.is_container and spec.lmcache is not None:
                 raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "

@@ -43,6 +43,10 @@ class Cause(StrEnum):
     MACHINE_DRIFTS = auto()
     STARTS_TOO_FEW = auto()
     ENDPOINT_STARTS_UNKNOWN = auto()
+    # Accuracies
+    ACCURACY_LOST = auto()
+    QUESTIONS_TOO_FEW = auto()
+    ACCURACY_NOT_EMULATED = auto()
     # Baseline comparisons
     NO_PRIMARY_METRIC = auto()
     NOTHING_STORED = auto()
@@ -121,6 +125,13 @@ class Facts(TypedDict, total=False):
     start_sd: float  # of the metric's logarithm, from one server start to the next
     start_sd_source: str
     no_loss_proven: bool
+    questions: int  # of a task
+    correct: int  # questions with a right answer
+    only_a: int  # questions that A alone answers right
+    only_b: int
+    claimed: str  # the ratio of a claim whose side A lost accuracy
+    claimed_ratio: float
+    claim_holds: bool  # whether that ratio met the claim
     stored_runs: int
     stored_sessions: int
     session_sd: float

@@ -75,7 +75,8 @@ def change_text(result: CheckResult) -> str:
 
 def _before_after(result: CheckResult) -> str:
     before, after = result.before or 0.0, result.after or 0.0
-    unit = find(result.metric).unit if is_metric(result.metric) else Unit.COUNT
+    other = Unit.SHARE if result.unit is Unit.POINTS else Unit.COUNT
+    unit = find(result.metric).unit if is_metric(result.metric) else other
     return f"{unit.number(before)} → {unit.show(after)}"
 
 
@@ -137,6 +138,8 @@ def _basis(result: CheckResult) -> Iterator[str]:
     facts = result.facts
     if "exceedances" in facts:
         yield f"{facts['exceedances']} of {facts['observations']} {facts['counted_as']}"
+    if "questions" in facts:
+        yield _of_questions(facts)
     if "effective_n" in facts:
         yield f"effective n {'below 1' if facts['effective_n'] < 1 else format(facts['effective_n'], '.0f')}"
     if "stored_runs" in facts:
@@ -149,6 +152,13 @@ def _basis(result: CheckResult) -> Iterator[str]:
     elif "runs" in facts or "starts" in facts:
         yield _of_runs(facts)
     yield from _qualifications(result)
+
+
+def _of_questions(facts: Facts) -> str:
+    if "correct" in facts:
+        return f"{facts['correct']} of {_number(facts['questions'], 'question')} answered right"
+    return (f"{_number(facts['questions'], 'question')}, {facts['only_a']} right on A alone and {facts['only_b']} on B "
+            f"alone, exact McNemar p = {facts['p']:.2g}")
 
 
 def _qualifications(result: CheckResult) -> Iterator[str]:
@@ -464,6 +474,32 @@ def _endpoint(result: CheckResult) -> str:
     return f"an endpoint is never started again, so more runs add little; claim less, or {state}"
 
 
+def _accuracy_lost(result: CheckResult) -> str:
+    facts = result.facts
+    share = Unit.SHARE
+    before, after = share.number(result.before or 0.0), share.show(result.after or 0.0)
+    lost = (f"A answers fewer questions right than B ({before} → {after}), and the {_bare_interval(result)} excludes "
+            f"the tolerated loss of {_points(-(result.limit or 0.0))}")
+    if "claimed" not in facts:
+        return lost
+    ratio = f"{facts['claimed']} is {Unit.RATIO.show(facts['claimed_ratio'])}"
+    held = "meets the claim" if facts["claim_holds"] else "does not meet the claim either"
+    return f"{lost}; {ratio}, which {held}"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:g} point{'' if share == 0.01 else 's'}"
+
+
+def _questions(result: CheckResult) -> str:
+    facts = result.facts
+    if "correct" in facts or "needed" not in facts:
+        more = "ask more questions, or choose another limit"
+    else:
+        more = f"about {facts['needed']} questions decide at these shares"
+    return f"the {_bare_interval(result)} contains the limit, so the test cannot decide; {more}"
+
+
 def _conditions(result: CheckResult) -> str:
     facts = result.facts
     required = facts.get("same_build", [])
@@ -581,6 +617,10 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.MACHINE_DRIFTS: _drift,
     Cause.STARTS_TOO_FEW: _starts,
     Cause.ENDPOINT_STARTS_UNKNOWN: _endpoint,
+    Cause.ACCURACY_LOST: _accuracy_lost,
+    Cause.QUESTIONS_TOO_FEW: _questions,
+    Cause.ACCURACY_NOT_EMULATED: lambda _result: (
+        "not measured: an emulator invents its answers. Run the test on the engine itself"),
     Cause.NO_PRIMARY_METRIC: _no_primary,
     Cause.NOTHING_STORED: _nothing_stored,
     Cause.CONDITIONS_DIFFER: _conditions,

@@ -172,7 +172,7 @@ class Capacity(Series):
         Raises:
             LoadError: no tried rate meets the SLO, or a run at a tried rate is invalid.
         """
-        server = self._server()
+        server = self.server()
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
         for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             result = search_rate(partial(self._judge, seed), self._start, self.terms.precision)
@@ -221,7 +221,7 @@ class Capacity(Series):
     def _judge(self, seed: int, rate: float) -> TriedRate:
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""
         workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
-        server = self._server()
+        server = self.server()
         # Rates are compared on equal prompts, except on a server whose cache cannot be emptied.
         first_seed = 0 if server.spec.url is None else self._tried_rates * SEEDS_PER_RATE
         self._tried_rates += 1

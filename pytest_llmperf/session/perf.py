@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from pytest_llmperf.engines.lm_eval import check_fits, read_task
 from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
+from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
 from pytest_llmperf.judging.claim_judge import ClaimJudge, claim_judge, judge_slos
 from pytest_llmperf.judging.outcome import with_unseen_gpu
@@ -14,11 +16,13 @@ from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.accuracy import Accuracy
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.arguments import (
     check_engine,
     check_measurement,
@@ -347,7 +351,9 @@ class Perf:
             allow: prices that the claim accepts. With {"ttft_p50": 2.0} A may have twice the median TTFT of B; the
                 claim fails only for a larger proven loss. Median TTFT and mean TPOT without a price are guard metrics:
                 a proven loss beyond their margin fails the claim.
-            guards: margins of guard metrics, as a share, instead of the default: {"ttft_p50": 0.2}.
+            guards: margins of guard metrics, as a share, instead of the default: {"ttft_p50": 0.2}. With
+                {"accuracy(suites/tasks/sums.yaml)": 0.01} A may answer at most one point fewer of the task's questions
+                right than B. Both sides are asked the same questions, see `accuracy`.
             start_sd: known between-start sd of metrics, as a share: {"ttft_p50": 0.2} is an sd of 20 %.
             runs, may_preempt: as in `measure`.
 
@@ -358,18 +364,21 @@ class Perf:
             InfrastructureError: a server or the load generator failed.
         """
         boolean("perf.claim", "may_preempt", may_preempt)
+        metric_guards, tolerated_losses = split_guards(guards)
         judge = self._claim_judge("perf.claim", (a, b, workload, text), mechanism=mechanism, allow=allow,
-                                  guards=guards, start_sd=start_sd, runs=runs)
+                                  guards=metric_guards, start_sd=start_sd, runs=runs)
         if judge.claim.metric == METRIC:
             raise SpecError(f"perf.claim(…, {text!r}): {METRIC} needs an SLO: perf.claim_max_rate(a, b, workload, "
                             f'{text!r}, slo="ttft_p95 <= 500ms").')
         self._check_sides(a, b, judge.metrics)
+        accuracy = AccuracyGuards(self._execution, tolerated_losses)
+        accuracy.check([spec_of(a), spec_of(b)])
         beside = self._beside_sides(a, b)
         side_a, side_b = (
             self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside)
             for side, spec in (("a", a), ("b", b))
         )
-        return self._judged(judge, text, side_a, side_b, runs)
+        return self._judged(judge, text, side_a, side_b, runs, accuracy=accuracy)
 
     def claim_max_rate(
         self,
@@ -403,7 +412,40 @@ class Perf:
         terms = search_terms(slo)
         self._check_sides(a, b, terms.named)
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
-        return self._judged(judge, text, side_a, side_b, runs)
+        return self._judged(judge, text, side_a, side_b, runs, accuracy=AccuracyGuards(self._execution, {}))
+
+    def accuracy(self, engine: RunningServer | EngineSpec, task: str, *, at_least: float | None = None) -> Accuracy | None:
+        """Ask a server the questions of a task, by lm-evaluation-harness, and judge the share of right answers.
+
+        The harness runs in an environment of its own (`.engines/lm_eval`), and asks over the completions route.
+
+        Args:
+            engine: a running server or a spec.
+            task: path of a task file of the harness, relative to the project; its data files count from its folder.
+            at_least: smallest accepted share of right answers, judged exactly at 95 %. None: the share is REPORTED.
+
+        Returns:
+            The answers. None on an emulator: an emulator invents answers, so the result is REPORTED as not measured.
+
+        Raises:
+            SpecError: the task file is missing, or the engine cannot answer it.
+            SloError: `at_least` is no share.
+            InfrastructureError: the harness is not installed or failed, or the server failed.
+        """
+        check_engine(engine, "perf.accuracy(…, task)")
+        if at_least is not None and not (isinstance(at_least, int | float) and 0 < at_least <= 1):
+            raise SloError(f"perf.accuracy(…, at_least={at_least!r}): a share of right answers lies between 0 and 1. "
+                           "Write 0.8 for 80 %.")
+        execution = self._execution
+        if self.emulated:
+            execution.add_results([not_emulated(task)])
+            return None
+        read = read_task(task, execution.session.settings, execution.session.root)
+        check_fits(read, spec_of(engine))
+        server = execution.session.pool.acquire(engine, self.kind) if isinstance(engine, EngineSpec) else engine
+        answers = answers_of(execution, server, read)
+        execution.add_results([judge_accuracy(answers, at_least)])
+        return answers
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
         """Compare measurements of one workload, for instance on several cache tiers or on two engines.
@@ -482,12 +524,15 @@ class Perf:
         reference = session.reference_of(spec)
         return () if reference is None else (spec, spec_of(b), reference)
 
-    def _judged(self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int) -> ClaimResult:
+    def _judged(
+        self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int, *,
+        accuracy: AccuracyGuards,
+    ) -> ClaimResult:
         side_a.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
         side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
         self._execution.claims.append((text, side_a, side_b))
-        results = [with_unseen_gpu(result, side_a.finished.conditions)
-                   for result in judge_sequentially(judge, self._execution, side_a, side_b, runs)]
+        judged = judge_sequentially(judge, self._execution, side_a, side_b, runs, accuracy=accuracy)
+        results = [with_unseen_gpu(result, side_a.finished.conditions) for result in judged]
         self._execution.add_results(results)
         return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
 

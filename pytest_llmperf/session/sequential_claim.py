@@ -14,6 +14,7 @@ from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.session.accuracy import AccuracyGuards
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.series import Series, run_in_turn
 from pytest_llmperf.stats.ratio import StartSd
@@ -44,7 +45,8 @@ class ClaimResult:
 
 
 def judge_sequentially(
-    judge: ClaimJudge, execution: Execution, side_a: Series, side_b: Series, runs: int
+    judge: ClaimJudge, execution: Execution, side_a: Series, side_b: Series, runs: int, *,
+    accuracy: AccuracyGuards,
 ) -> list[CheckResult]:
     """Measure both sides and judge; measure again as long as the claim is undecided and time allows.
 
@@ -52,19 +54,35 @@ def judge_sequentially(
 
     Args:
         runs: of each side at each look.
+        accuracy: asks each side its questions after the first runs of the side, on the same server start.
 
     Raises:
         InfrastructureError: a server or the load generator failed.
     """
+    results = _judged_sides(judge, execution, side_a, side_b, runs, accuracy=accuracy)
+    claimed = next((result for result in results if result.subject == judge.claim.text), None)
+    return [*results, *accuracy.results(claimed)]
+
+
+def _judged_sides(
+    judge: ClaimJudge, execution: Execution, side_a: Series, side_b: Series, runs: int, *,
+    accuracy: AccuracyGuards,
+) -> list[CheckResult]:
+    """The results of a claim without its accuracy guards."""
     started_ns = execution.session.clock.now_ns()
     if _live_together(execution, side_a, side_b):
-        return _looks(judge, execution, [side_a, side_b], runs, started_ns, together=True)
+        results = _looks(judge, execution, [side_a, side_b], runs, started_ns, together=True)
+        for side in (side_a, side_b):
+            accuracy.ask(side)
+        return results
     # The side whose server already runs goes first: a start takes minutes.
     first, second = (side_b, side_a) if _runs_already(execution, side_b) else (side_a, side_b)
     first.extend(runs, block=1)
     if results := judge.alone(first.finished.only(lambda run: run.block is not None)):
         return results
+    accuracy.ask(first)
     second.extend(runs, block=2)
+    accuracy.ask(second)
     return _looks(judge, execution, [first, second], runs, started_ns, together=False)
 
 

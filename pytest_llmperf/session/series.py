@@ -168,7 +168,7 @@ class Series:
         """
         self.measurement = replace(self.finished, complete=False)
         self._on_run()
-        self._server(anew=True)
+        self.server(anew=True)
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """Measure `runs` further runs, with the next seeds.
@@ -182,7 +182,7 @@ class Series:
         Raises:
             InfrastructureError: the server or the load generator failed.
         """
-        server = self._server()
+        server = self.server()
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
             warm_up(server, self.workload, self._replayer())
@@ -227,7 +227,15 @@ class Series:
                 )
         return begun
 
-    def _server(self, *, anew: bool = False) -> Server:
+    def server(self, *, anew: bool = False) -> Server:
+        """The server of the next runs, started if it does not run.
+
+        Args:
+            anew: whether to start a new server.
+
+        Raises:
+            InfrastructureError: the server does not start.
+        """
         if isinstance(self.engine, EngineSpec):
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers

@@ -77,14 +77,28 @@ def longest_sequence(name_or_path: str, root: Path = Path()) -> int | None:
     """
     if name_or_path in SHAPES:
         return SHAPES[name_or_path].max_positions
-    try:
-        config = json.loads((root / expanded(name_or_path) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(config, dict) or config.get("rope_scaling") or config.get("rope_parameters"):
+    config = _configuration(name_or_path, root)
+    if config.get("rope_scaling") or config.get("rope_parameters"):
         return None
     longest = config.get("max_position_embeddings")
     return longest if type(longest) is int else None
+
+
+def vocabulary_size(name_or_path: str, root: Path = Path()) -> int | None:
+    """Number of tokens in the vocabulary of a shape or of a folder's model; None if it is unknown, as of a hub id."""
+    if name_or_path in SHAPES:
+        return SHAPES[name_or_path].vocab
+    size = _configuration(name_or_path, root).get("vocab_size")
+    return size if type(size) is int else None
+
+
+def _configuration(name_or_path: str, root: Path) -> dict[str, object]:
+    """The configuration of a folder's model; empty if there is none."""
+    try:
+        config = json.loads((root / expanded(name_or_path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _is_model(path: Path, name: str) -> bool:

@@ -85,6 +85,12 @@ class TestOfAnEngine:
         spec = build("./drafts/eagle")
         assert str(project / "drafts" / "eagle") in " ".join(adapter_of(spec.engine).arguments(spec, placement))
 
+    def test_draft_model_of_another_vocabulary_is_refused_before_start(self, project, build):
+        (project / "drafts/eagle/config.json").write_text('{"vocab_size": 384}')
+        launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))
+        with pytest.raises(SpecError, match=r"a vocabulary of 384 tokens, and its target tiny one of 10240"):
+            launcher.check(build("./drafts/eagle"))
+
     def test_missing_draft_model_is_refused_before_start(self, project, build):
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))
         with pytest.raises(SpecError, match=r"no model '\./drafts/eagel'"):

@@ -69,6 +69,14 @@ def change(verdict, cause=None, facts=None, **fields):
                        facts={**STORED, **(facts or {})}, **values)
 
 
+def accuracy(verdict, cause=None, facts=None, **fields):
+    """A result of an accuracy guard."""
+    values = {"estimate": -0.22, "interval": Interval(-0.251, -0.19, 0.99), "before": 0.92, "after": 0.7} | fields
+    asked = {"questions": 2000, "only_a": 2, "only_b": 442, "p": 1.2e-9}
+    return CheckResult("accuracy(sums) of A and B", verdict, "accuracy(sums)", Unit.POINTS, Comparison.AT_LEAST, -0.01,
+                       cause=cause, facts={**asked, **(facts or {})}, **values)
+
+
 def against_reference(verdict, cause=None, facts=None, **fields):
     """A result of a comparison with a reference build."""
     values = {"estimate": 0.0213, "interval": Interval(0.015, 0.028, 0.965)} | fields
@@ -149,6 +157,18 @@ RESULTS = [
                                           "build_changes": {"engine.max_num_seqs": ["256", None]}}),
     *(change(OPEN, Cause.RUNS_TOO_FEW, {"deciding_runs": 8, "deciding_sessions": 3, "no_further_runs": stop})
       for stop in STOPS),
+    accuracy(Verdict.PASS, estimate=-0.001, interval=Interval(-0.008, 0.006, 0.99), after=0.919),
+    accuracy(FAIL, Cause.ACCURACY_LOST, {"claimed": "tpot_mean(b) / tpot_mean(a)", "claimed_ratio": 1.31,
+                                         "claim_holds": True}),
+    accuracy(FAIL, Cause.ACCURACY_LOST, {"claimed": "tpot_mean(b) / tpot_mean(a)", "claimed_ratio": 0.97,
+                                         "claim_holds": False}),
+    accuracy(FAIL, Cause.ACCURACY_LOST),
+    accuracy(OPEN, Cause.QUESTIONS_TOO_FEW, {"needed": 5000}, estimate=-0.001, after=0.919,
+             interval=Interval(-0.014, 0.012, 0.99)),
+    accuracy(OPEN, Cause.QUESTIONS_TOO_FEW, estimate=-0.01, after=0.91, interval=Interval(-0.019, 0.001, 0.99)),
+    CheckResult("accuracy(sums) >= 0.92", OPEN, "accuracy(sums)", Unit.SHARE, Comparison.AT_LEAST, 0.92, 0.919,
+                Interval(0.909, 0.929, 0.95), Cause.QUESTIONS_TOO_FEW, {"questions": 2000, "correct": 1838}),
+    CheckResult("accuracy(sums)", Verdict.REPORTED, "accuracy(sums)", cause=Cause.ACCURACY_NOT_EMULATED),
     of_cause(Cause.NO_PRIMARY_METRIC, {"runs": 3}),
     of_cause(Cause.NOTHING_STORED, {"kind": "h200"}, Verdict.NO_BASELINE),
     of_cause(Cause.CONDITIONS_DIFFER, {"differing": {"engine.version": ["0.26.0", "0.27.0"], "cuda": [None, "13.0"]},

@@ -1,0 +1,69 @@
+"""Judges accuracies: against a limit, and one side's against the other's on the same questions."""
+
+from __future__ import annotations
+
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.accuracy import Accuracy
+from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.paired_answers import difference_interval, mcnemar_p, needed_questions
+
+#: Of each limit of an accuracy and of a difference, as for SLOs and for claims.
+SHARE_CONFIDENCE = 0.95
+DIFFERENCE_CONFIDENCE = 0.99
+
+
+def metric_of(task: str) -> str:
+    """The name of a task's accuracy in results: "accuracy(sums)"."""
+    return f"accuracy({task})"
+
+
+def judge_accuracy(accuracy: Accuracy, at_least: float | None) -> CheckResult:
+    """The share of right answers with its exact interval, held against a limit; REPORTED without a limit."""
+    interval = share_interval(accuracy.correct, accuracy.questions, SHARE_CONFIDENCE)
+    metric, facts = metric_of(accuracy.task), Facts(questions=accuracy.questions, correct=accuracy.correct)
+    if at_least is None:
+        return CheckResult(metric, Verdict.REPORTED, metric, Unit.SHARE, estimate=accuracy.share, interval=interval,
+                           facts=facts)
+    verdict = interval.above(at_least)
+    cause = {Verdict.FAIL: Cause.BEYOND_LIMIT, Verdict.INCONCLUSIVE: Cause.QUESTIONS_TOO_FEW}.get(verdict)
+    return CheckResult(f"{metric} >= {at_least:g}", verdict, metric, Unit.SHARE, Comparison.AT_LEAST, at_least,
+                       accuracy.share, interval, cause, facts)
+
+
+def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | None) -> CheckResult:
+    """Whether A answers as many questions right as B, except for at most `margin` of all questions.
+
+    PASS only if the exact interval of the difference excludes a larger loss: unlike a guard on a latency, an undecided
+    accuracy does not pass.
+
+    Args:
+        margin: tolerated loss, as a share of all questions: 0.01 is one point.
+        claimed: result of the claim, which a FAIL names beside the loss; None without a result.
+
+    Raises:
+        UsageError: the two sides were asked different questions.
+    """
+    only_a, only_b, questions = a.alone(b), b.alone(a), a.questions
+    interval = difference_interval(only_a, only_b, questions, DIFFERENCE_CONFIDENCE)
+    verdict = interval.above(-margin)
+    facts = Facts(questions=questions, only_a=only_a, only_b=only_b, p=mcnemar_p(only_a, only_b))
+    cause = {Verdict.FAIL: Cause.ACCURACY_LOST, Verdict.INCONCLUSIVE: Cause.QUESTIONS_TOO_FEW}.get(verdict)
+    if verdict is Verdict.INCONCLUSIVE:
+        needed = needed_questions(only_a, only_b, questions, -margin, DIFFERENCE_CONFIDENCE)
+        facts |= Facts(needed=needed) if needed is not None else Facts()
+    if verdict is Verdict.FAIL and claimed is not None and claimed.estimate is not None:
+        facts |= Facts(claimed=claimed.metric, claimed_ratio=claimed.estimate,
+                       claim_holds=claimed.verdict is Verdict.PASS)
+    metric = metric_of(a.task)
+    return CheckResult(f"{metric} of A and B", verdict, metric, Unit.POINTS, Comparison.AT_LEAST, -margin,
+                       a.share - b.share, interval, cause, facts, before=b.share, after=a.share)
+
+
+def not_emulated(task: str) -> CheckResult:
+    """The result where an emulator stands for the engine: its answers are invented."""
+    metric = metric_of(task)
+    return CheckResult(metric, Verdict.REPORTED, metric, cause=Cause.ACCURACY_NOT_EMULATED)

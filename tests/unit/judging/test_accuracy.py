@@ -1,0 +1,63 @@
+"""Verdicts about accuracies."""
+
+import pytest
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.judging.accuracy import judge_accuracy, judge_loss
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.accuracy import Accuracy
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.sentences import basis_text, estimate_text, reason_text
+
+
+def answers(wrong, questions=2000):
+    return Accuracy("sums", "vllm", "exact_match", {str(i): i not in wrong for i in range(questions)})
+
+
+B = answers(range(160))
+FASTER = CheckResult("tpot_mean(b) / tpot_mean(a) >= 1.2", Verdict.PASS, "tpot_mean(b) / tpot_mean(a)", Unit.RATIO,
+                     estimate=1.31)
+
+
+@pytest.mark.parametrize(("wrong", "verdict", "cause"), [
+    (range(160), Verdict.PASS, None),
+    (range(3, 163), Verdict.PASS, None),
+    (range(172), Verdict.INCONCLUSIVE, Cause.QUESTIONS_TOO_FEW),
+    (range(600), Verdict.FAIL, Cause.ACCURACY_LOST),
+])
+def test_loss_is_judged_on_paired_answers(wrong, verdict, cause):
+    result = judge_loss(answers(wrong), B, 0.01, FASTER)
+    assert (result.verdict, result.cause) == (verdict, cause)
+
+
+def test_faster_and_worse_side_fails_with_both_numbers():
+    result = judge_loss(answers(range(600)), B, 0.01, FASTER)
+    assert estimate_text(result) == "92 → 70 %, -22.0 pp"
+    text = reason_text(result)
+    assert "A answers fewer questions right than B (92 → 70 %)" in text
+    assert "tpot_mean(b) / tpot_mean(a) is 1.31×, which meets the claim" in text
+    assert "2000 questions, 0 right on A alone and 440 on B alone" in basis_text(result)
+
+
+def test_equal_answers_to_few_questions_are_inconclusive():
+    few = answers((), 100)
+    result = judge_loss(few, few, 0.01, None)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "about 600 questions decide" in reason_text(result)
+
+
+def test_different_questions_are_refused():
+    with pytest.raises(UsageError, match="different questions"):
+        judge_loss(answers(()), answers((), 100), 0.01, None)
+
+
+@pytest.mark.parametrize(("at_least", "verdict"), [
+    (None, Verdict.REPORTED), (0.9, Verdict.PASS), (0.92, Verdict.INCONCLUSIVE), (0.95, Verdict.FAIL),
+])
+def test_share_of_right_answers_is_judged_by_exact_interval(at_least, verdict):
+    result = judge_accuracy(B, at_least)
+    assert result.verdict is verdict
+    assert estimate_text(result) == "92 %"
+    assert "1840 of 2000 questions answered right" in basis_text(result)
