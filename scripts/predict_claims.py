@@ -35,7 +35,10 @@ BEGIN = "<!-- predictions: written by scripts/predict_claims.py -->"
 END = "<!-- end of predictions -->"
 CLAIMS_BEGIN = "<!-- claims: written by scripts/predict_claims.py -->"
 CLAIMS_END = "<!-- end of claims -->"
-LEGEND = "Where a host is marked *fitted* they have seen its runs of that test; every other host is held out."
+LEGEND = (
+    "A host that is marked *fitted* contributed its runs of that test to the fit of the coefficients; every "
+    "other host is outside the fit."
+)
 CLAIM = re.compile(r"(\w+)\(([ab])\) / (\w+)\(([ab])\)")
 ONE_SIDE = re.compile(r"\w\([ab]\)")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(.*)")

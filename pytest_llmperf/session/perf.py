@@ -414,7 +414,9 @@ class Perf:
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
         return self._judged(judge, text, side_a, side_b, runs, accuracy=AccuracyGuards(self._execution, {}))
 
-    def accuracy(self, engine: RunningServer | EngineSpec, task: str, *, at_least: float | None = None) -> Accuracy | None:
+    def accuracy(
+        self, engine: RunningServer | EngineSpec, task: str, *, at_least: float | None = None
+    ) -> Accuracy | None:
         """Ask a server the questions of a task, by lm-evaluation-harness, and judge the share of right answers.
 
         The harness runs in an environment of its own (`.engines/lm_eval`), and asks over the completions route.
@@ -442,7 +444,8 @@ class Perf:
             return None
         read = read_task(task, execution.session.settings, execution.session.root)
         check_fits(read, spec_of(engine))
-        server = execution.session.pool.acquire(engine, self.kind) if isinstance(engine, EngineSpec) else engine
+        handle = handle_of(engine)
+        server = execution.session.pool.acquire(handle, self.kind) if isinstance(handle, EngineSpec) else handle
         answers = answers_of(execution, server, read)
         execution.add_results([judge_accuracy(answers, at_least)])
         return answers

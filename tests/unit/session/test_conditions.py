@@ -55,7 +55,7 @@ def test_conditions_include_hardware_driver_flags_and_weights(conditions_of):
         {"hardware": replace(H200, driver="581")},
         {"hardware": replace(H200, cuda="13.1")},
         {"host_env": {"VLLM_USE_FLASHINFER_SAMPLER": "0"}},
-        {"treatment": "keeps l1"},
+        {"handling": "keeps l1"},
         {"kind": "h100"},
         {"model": ResolvedModel("/x", "seeded", None, None, "m")},
         {"model": ResolvedModel("/x", "dummy", "dummy", None, "n")},
@@ -72,7 +72,7 @@ def test_changed_condition_changes_digest(conditions_of, change):
         {"model": ResolvedModel("/another/machine/m", "dummy", "dummy", None, "m")},
         {"spec": vllm("m", max_num_seqs=4, env={})},
         {"hardware": replace(H200, cpu=Cpu("Intel Xeon", 2))},  # beside a GPU
-        {"treatment": ""},
+        {"handling": ""},
     ],
 )
 def test_irrelevant_change_keeps_digest(conditions_of, same):
