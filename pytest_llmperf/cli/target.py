@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.model.api import DIALECTS, PROTOCOLS
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec, Flag
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
                         help="a further name by which answers may call the model; repeatable")
     parser.add_argument("--api-key-env", metavar="VARIABLE",
                         help="environment variable with the API key of a running server")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="completions",
+                        help="of a running server (default: completions)")
+    parser.add_argument("--dialect", choices=DIALECTS, default="vllm",
+                        help="fields of the requests to a running server (default: vllm)")
+    parser.add_argument("--tokenizer", default="", metavar="NAME",
+                        help="tokenizer that counts the text of a running server: tokenizer.json, a folder, or a name "
+                        "in the local Hugging Face cache")
     load = parser.add_argument_group("workload: random prompts, or a trace")
     load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
                       "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
@@ -65,7 +73,8 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         url, colon, model = text.rpartition(":")
         if flags or not colon or model.isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env)
+        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env,
+                        protocol=arguments.protocol, dialect=arguments.dialect, tokenizer=arguments.tokenizer)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")
