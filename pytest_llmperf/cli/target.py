@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.model.api import DIALECTS, PROTOCOLS
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec, Flag
@@ -37,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
                         help="metrics page of a replica of a running server, dns://NAME:PORT, or prometheus+http://…; "
                         "repeatable")
     parser.add_argument("--kind", metavar="KIND", help="hardware kind of a running server: l4, a100, h100, h200 or cpu")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="completions",
+                        help="of a running server (default: completions)")
+    parser.add_argument("--dialect", choices=DIALECTS, default="vllm",
+                        help="fields of the requests to a running server (default: vllm)")
+    parser.add_argument("--tokenizer", default="", metavar="NAME",
+                        help="tokenizer that counts the text of a running server: tokenizer.json, a folder, or a name "
+                        "in the local Hugging Face cache")
     load = parser.add_argument_group("workload: random prompts, or a trace")
     load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
                       "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
@@ -70,7 +78,8 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         if flags or not colon or model.isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
         return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env,
-                        metrics=arguments.metrics, kind=arguments.kind)
+                        metrics=arguments.metrics, kind=arguments.kind, protocol=arguments.protocol,
+                        dialect=arguments.dialect, tokenizer=arguments.tokenizer)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")

@@ -106,6 +106,16 @@ ANSWERS = random_tokens(input=100, output=16, arrivals=closed(2), requests=60)
 def test_an_slo_that_cannot_be_met(engine, perf):
     perf.check(perf.measure(engine, ANSWERS, runs=2), "ttft_p50 <= 0.5ms")
 
+def test_each_protocol_is_measured(engine, perf):
+    few = random_tokens(input=50, output=8, arrivals=closed(2), requests=12)
+    for protocol in ("completions", "chat", "responses"):
+        for stream in (True, False):
+            service = endpoint(f"http://127.0.0.1:{{engine.address[1]}}", model=engine.served_name, protocol=protocol,
+                               stream=stream)
+            run = perf.measure(service, few, runs=1)
+            perf.check(run, "error_rate == 0", "output_throughput >= 0.1/s")
+            assert {{record.output_tokens for record in run.runs[0].records}} == {{8}}
+
 def test_three_seconds_more_to_the_first_token(engine, perf):
     command = [sys.executable, {str(STUBS / "slow_proxy.py")!r}, str(engine._handle.address[1]), "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
@@ -128,6 +138,7 @@ def test_missed_slo_and_slow_connector_fail_and_dead_server_is_an_error(run_real
     result, tags = run_real(BROKEN)
     assert tags == {
         "test_an_slo_that_cannot_be_met": {"failure"},
+        "test_each_protocol_is_measured": set(),
         "test_three_seconds_more_to_the_first_token": {"failure"},
         "test_the_server_is_killed_mid_run": {"error"},
     }

@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from subprocess import PIPE, Popen
 
 import pytest
@@ -11,8 +11,8 @@ import pytest
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
 from pytest_llmperf.cli.commands.sweep import grid_of
-from pytest_llmperf.cli.target import flag, place_of
-from pytest_llmperf.engines.spec import vllm
+from pytest_llmperf.cli.target import add_arguments, flag, place_of, spec_of
+from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.bisection import SearchResult, TriedRate
@@ -48,6 +48,14 @@ def test_a_grid_of_one_value_is_that_value(text, values):
 def test_flag_without_value_is_refused():
     with pytest.raises(UsageError, match="NAME=VALUE"):
         flag("max_num_seqs")
+
+
+def test_options_of_a_running_server_reach_the_endpoint():
+    parser = ArgumentParser()
+    add_arguments(parser, "")
+    words = ["http://h:8000:m", "--protocol", "chat", "--dialect", "openai", "--tokenizer", "t"]
+    assert spec_of(parser.parse_args(words)) == endpoint("http://h:8000", model="m", protocol="chat", dialect="openai",
+                                                         tokenizer="t")
 
 
 @pytest.mark.emulated
