@@ -113,7 +113,7 @@ def declared_kind(item: pytest.Item) -> str | None:
         return None
     try:
         spec = spec_of(item)
-    except Exception:  # of the function that gives the spec: the fixture reports the error
+    except (Exception, pytest.skip.Exception):  # of the function that gives the spec: the fixture reports it
         return None
     return None if spec is None else spec.kind
 

@@ -42,9 +42,10 @@ class SessionRecord:
 
     def pytest_sessionfinish(self) -> None:
         state = self._config.stash[STATE]
-        session_folder = self._config.rootpath / state.settings.runs_dir / state.session_id
-        session_folders = {session_folder} if state.session_known else set()
-        if folders := self._folders | session_folders:
+        folders = set(self._folders)
+        if state.session_known:  # reading the id of an unknown session would begin one
+            folders.add(self._config.rootpath / state.settings.runs_dir / state.session_id)
+        if folders:
             self._write(folders)
 
     def _write(self, folders: set[Path]) -> None:

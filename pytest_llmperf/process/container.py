@@ -29,8 +29,10 @@ class ContainerProcesses:
 
     def pids(self) -> tuple[int, ...]:
         """The processes of the last 2 s; none if the container has ended or the command fails."""
+        if not self._argv:
+            return ()
         now_ns = self._clock.now_ns()
-        if self._argv and (self._asked_ns is None or now_ns - self._asked_ns >= seconds(VALID_S)):
+        if self._asked_ns is None or now_ns - self._asked_ns >= seconds(VALID_S):
             self._pids = self._listed()
             self._asked_ns = self._clock.now_ns()
         return self._pids

@@ -71,7 +71,8 @@ def of_another_model(body):
 
 def half_of_the_tokens(body):
     """As many chunks as half of the tokens that the usage says; no counts per chunk."""
-    return StreamShape((2,) * (body["max_tokens"] // 2), continuous_usage=False, model="m").events()
+    tokens = body["max_tokens"]
+    return StreamShape((2,) * (tokens // 2) if tokens > 1 else (1,), continuous_usage=False, model="m").events()
 
 
 def only_when_measured(bad):

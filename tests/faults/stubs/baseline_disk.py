@@ -47,7 +47,7 @@ def fill(path, free_pages):
             while True:
                 file.write(b"0" * PAGE_BYTES)
         except OSError:
-            file.truncate(max(0, file.notify() - free_pages * PAGE_BYTES))
+            file.truncate(max(0, file.tell() - free_pages * PAGE_BYTES))
 
 
 def main(mount):

@@ -139,12 +139,13 @@ class HostWhoseClockIsSet(HostLoad):
     name = "10.0.0.3"
 
     def __init__(self):
-        self.reads = 0
+        self.set_at_ns = None
         super().__init__(clock=self.read)
 
     def read(self):
-        self.reads += 1
-        return time.monotonic_ns() + (90 * MS if self.reads > 50 else 0)
+        now_ns = time.monotonic_ns()
+        self.set_at_ns = now_ns + 1500 * MS if self.set_at_ns is None else self.set_at_ns
+        return now_ns + (90 * MS if now_ns >= self.set_at_ns else 0)
 
 
 def test_clock_that_is_set_during_replay_is_error_that_names_host():
