@@ -82,10 +82,9 @@ class HostClock:
         inside = [edge for edge in edges if begin_host_ns < edge < end_host_ns]
         return max(self.error_ns(edge) for edge in (begin_host_ns, *inside, end_host_ns))
 
-    @property
-    def offset_ns(self) -> int:
-        """The host's time minus our time, at the first kept exchange."""
-        return -round(self._kept[0].correction_ns)
+    def offset_ns(self, host_ns: int) -> int:
+        """The host's time minus our time at a time of the host; its largest error is `error_ns`."""
+        return -round(self._at(host_ns)[0])
 
     @property
     def drift_ppm(self) -> tuple[float, float] | None:

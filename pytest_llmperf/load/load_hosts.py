@@ -273,7 +273,7 @@ def _report(follower: _Follower, clock: HostClock, recordings: Sequence[Recordin
         processes=len(recordings),
         requests=sum(len(process.plan.requests) for process in follower.processes),
         start_delay_ns=clock.our_ns(begin_ns) - (follower.started_ns or clock.our_ns(begin_ns)),
-        clock_offset_ns=clock.offset_ns,
+        clock_offset_ns=clock.offset_ns(begin_ns),
         clock_error_ns=clock.largest_error_ns(begin_ns, end_ns),
         drift_ppm=None if drift is None else drift[0],
         drift_error_ppm=None if drift is None else drift[1],

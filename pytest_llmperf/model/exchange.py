@@ -93,7 +93,7 @@ class HostReport:
         processes: load processes.
         requests: its share of the requests.
         start_delay_ns: from the agreed start of the schedule to the start on this host.
-        clock_offset_ns: its time minus our time, at the first comparison.
+        clock_offset_ns: its time minus our time, when the host began to send.
         clock_error_ns: largest possible error of a converted time during the replay.
         drift_ppm, drift_error_ppm: rate of its clock against ours minus 1, and the largest error of this rate.
         cpu_ns: CPU time that its load processes used.
