@@ -110,8 +110,7 @@ def test_each_protocol_is_measured(engine, perf):
     few = random_tokens(input=50, output=8, arrivals=closed(2), requests=12)
     for protocol in ("completions", "chat", "responses"):
         for stream in (True, False):
-            service = endpoint(f"http://127.0.0.1:{{engine.address[1]}}", model=engine.served_name, protocol=protocol,
-                               stream=stream)
+            service = endpoint(engine.url, model=engine.model, protocol=protocol, stream=stream)
             run = perf.measure(service, few, runs=1)
             perf.check(run, "error_rate == 0", "output_throughput >= 0.1/s")
             assert {{record.output_tokens for record in run.runs[0].records}} == {{8}}
