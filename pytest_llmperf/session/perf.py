@@ -535,7 +535,8 @@ class Perf:
         side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
         self._execution.claims.append((text, side_a, side_b))
         judged = judge_sequentially(judge, self._execution, side_a, side_b, runs, accuracy=accuracy)
-        results = [with_unseen_gpu(result, side_a.finished.conditions) for result in judged]
+        measured = side_b if side_a.measurement is None else side_a  # one side alone may have decided the claim
+        results = [with_unseen_gpu(result, measured.finished.conditions) for result in judged]
         self._execution.add_results(results)
         return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
 

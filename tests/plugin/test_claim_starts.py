@@ -53,6 +53,25 @@ def test_mechanism_check_on_side_b_is_judged_after_both_sides(claim):
     assert "was not measured" not in cause["reason"]
 
 
+RUNNING_SIDE = """
+from pytest_llmperf import closed, random_tokens, vllm
+
+def test_it(perf):
+    fast = vllm("llama-3.1-8b", max_model_len=8192)
+    slow = fast.with_flags(max_num_seqs=1)
+    traffic = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
+    perf.measure(slow, traffic, runs=1)
+    claim = perf.claim(fast, slow, traffic, "ttft_p50(b) / ttft_p50(a) >= 1.5", mechanism="eager(b) == 1")
+    assert claim.a is None
+"""
+
+
+def test_running_side_b_without_mechanism_fails_before_side_a_starts(run):
+    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--emulate-clock", "virtual")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*side A was therefore not measured*"])
+
+
 SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that three runs decide nothing
 
 
