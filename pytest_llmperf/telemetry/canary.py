@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
+
+from pytest_llmperf.telemetry.canary_gpu import REPEATS, median_s
 
 PROGRAM = Path(__file__).with_name("canary_gpu.py")
 GPU_TIMEOUT_S = 4.0
-REPEATS = 9
 ROUNDS = 50_000
 COPIED_BYTES = 32 * 2**20
 
@@ -37,14 +35,14 @@ def _one_core_ms() -> float:
         for number in range(ROUNDS):
             total = (total * 31 + number) % 1_000_003
 
-    return round(_median_s(loop) * 1e3, 3)
+    return round(median_s(loop, REPEATS) * 1e3, 3)
 
 
 def _host_copy_gb_per_s() -> float:
     import numpy as np
 
     source, target = np.ones(COPIED_BYTES, np.uint8), np.zeros(COPIED_BYTES, np.uint8)
-    return round(COPIED_BYTES / _median_s(lambda: np.copyto(target, source)) / 1e9, 2)
+    return round(COPIED_BYTES / median_s(lambda: np.copyto(target, source), REPEATS) / 1e9, 2)
 
 
 def _of_gpu(program: Path, timeout_s: float) -> dict[str, float | str]:
@@ -60,12 +58,3 @@ def _of_gpu(program: Path, timeout_s: float) -> dict[str, float | str]:
         return {name: value if isinstance(value, str) else round(value, 3)
                 for name, value in json.loads(completed.stdout).items() if isinstance(value, str | float)}
     return {"not_seen": f"the program for the GPU ended with exit code {completed.returncode}"}
-
-
-def _median_s(work: Callable[[], object]) -> float:
-    durations_s = []
-    for _ in range(REPEATS):
-        begun_s = time.perf_counter()
-        work()
-        durations_s.append(time.perf_counter() - begun_s)
-    return median(durations_s)

@@ -63,8 +63,8 @@ def launches(driver: Driver) -> dict[str, float]:
         driver.call("cuCtxSynchronize")
 
     launch(LAUNCHES)
-    row_s = _median_s(lambda: launch(LAUNCHES), REPEATS)
-    single_s = _median_s(lambda: launch(1), ROUND_TRIPS)
+    row_s = median_s(lambda: launch(LAUNCHES), REPEATS)
+    single_s = median_s(lambda: launch(1), ROUND_TRIPS)
     return {"kernel_launch_us": row_s / LAUNCHES * 1e6, "kernel_round_trip_us": single_s * 1e6}
 
 
@@ -74,7 +74,7 @@ def copies(driver: Driver) -> dict[str, float]:
     size = ctypes.c_size_t(COPIED_BYTES)
     driver.call("cuMemAlloc_v2", ctypes.byref(on_gpu), size)
     driver.call("cuMemHostAlloc", ctypes.byref(on_host), size, 0)
-    copy_s = _median_s(lambda: driver.call("cuMemcpyDtoH_v2", on_host, on_gpu, size), REPEATS)
+    copy_s = median_s(lambda: driver.call("cuMemcpyDtoH_v2", on_host, on_gpu, size), REPEATS)
     return {"to_host_gb_per_s": COPIED_BYTES / copy_s / 1e9}
 
 
@@ -95,7 +95,8 @@ def main() -> None:
     print(json.dumps(values))  # noqa: T201
 
 
-def _median_s(work: Callable[[], object], repeats: int) -> float:
+def median_s(work: Callable[[], object], repeats: int) -> float:
+    """Median duration of a piece of work, in seconds."""
     durations_s = []
     for _ in range(repeats):
         begun_s = time.perf_counter()
