@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import EngineError, WrongServer
+from pytest_llmperf.errors import WrongServer
 from pytest_llmperf.model.api import PROTOCOLS, Api
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.stream import Stream, read_stream, read_whole
@@ -45,7 +45,7 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
     if response.status_code in ABSENT:
         raise WrongServer(_absent(server, response, answered))
     if response.status_code != 200:
-        raise EngineError(f"{server.url} is up but generates nothing: {answered}: {server.shown(response)!r}")
+        raise server.without_token(path, response)
     _check_answer(server, response, path)
 
 
@@ -58,8 +58,7 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
         hint = ""
         if api.stream and not answer.events and response.content[:1] == b"{":
             hint = " The service does not stream this answer: write endpoint(…, stream=False)."
-        raise EngineError(f"{server.url} is up but generates nothing: POST {path} for one token answered "
-                          f"{response.status_code}: {server.shown(response)!r}.{hint}")
+        raise server.without_token(path, response, f".{hint}")
 
 
 def _has_token(answer: Stream, api: Api) -> bool:

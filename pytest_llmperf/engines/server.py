@@ -487,10 +487,12 @@ class Server:
         answer = json_object(response)
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:
-            raise EngineError(
-                f"{self.url} is up but generates nothing: POST {path} for one token answered "
-                f"{response.status_code}: {self.shown(response)!r}"
-            )
+            raise self.without_token(path, response)
+
+    def without_token(self, path: str, response: httpx.Response, hint: str = "") -> EngineError:
+        """The error for an answer that has no token."""
+        return EngineError(f"{self.url} is up but generates nothing: POST {path} for one token answered "
+                           f"{response.status_code}: {self.shown(response)!r}{hint}")
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Counters:
         """Counters once the server has counted `requests` more finished ones: they lag the last byte by a step."""

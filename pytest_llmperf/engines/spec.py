@@ -153,13 +153,13 @@ def endpoint(
         raise SpecError(f'endpoint({url!r}): {problem} Write it as endpoint("http://HOST:PORT", model="ID").')
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
-    aliases = _aliases(f"endpoint({url!r}", model_alias)
-    api = replace(_api(f"endpoint({url!r}", protocol, stream, dialect, fields), text=text, tokenizer=tokenizer)
-    if not isinstance(text, bool):
-        raise SpecError(f"endpoint({url!r}, text={text!r}): write True or False.")
-    if not isinstance(tokenizer, str) or "\0" in tokenizer:
-        raise SpecError(f"endpoint({url!r}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text.")
     call = f"endpoint({url!r}"
+    aliases = _aliases(call, model_alias)
+    api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer)
+    if not isinstance(text, bool):
+        raise SpecError(f"{call}, text={text!r}): write True or False.")
+    if not isinstance(tokenizer, str) or "\0" in tokenizer:
+        raise SpecError(f"{call}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text.")
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)
     if kind is not None and kind not in KINDS:
@@ -167,8 +167,7 @@ def endpoint(
         meant = f" Did you mean {near[0]!r}?" if near else ""
         raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: {', '.join(KINDS)}.")
     if metrics_headers_env and not addresses:
-        raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. "
-                        "Add metrics=.")
+        raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=.")
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return EngineSpec(
         engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
