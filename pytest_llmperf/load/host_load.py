@@ -33,14 +33,13 @@ class ProcessState:
 
     Args:
         ready: whether the process waits for the start of the schedule, or has started.
-        ended, hung, status, error_line: how it ended, as `LoadProcess` has it.
+        hung, status, error_line: how it ended, as `LoadProcess` has it.
         last: its last progress report.
         data: the next bytes of its recording.
         complete: whether the process has ended and `data` are the last bytes.
     """
 
     ready: bool
-    ended: bool
     hung: bool
     status: int | None
     error_line: str
@@ -149,7 +148,6 @@ class HostLoad:
         data, size = _read(worker.recording, position)
         return ProcessState(
             ready=worker.ready,
-            ended=ended,
             hung=worker.hung,
             status=worker.status if ended else None,
             error_line=worker.last_error_line() if ended else "",

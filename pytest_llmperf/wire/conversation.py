@@ -82,7 +82,6 @@ class AnswerReader:
             self.ids += choice.get("token_ids") or ()
             self._texts.append(choice.get("text") or said.get("content") or "")
             self.finished = self.finished or bool(choice.get("finish_reason"))
-
         elif message.get("type") == "response.output_text.delta":
             self._texts.append(message["delta"])
         elif message.get("type") in ("response.completed", "response.incomplete"):  # the latter at its full length
