@@ -45,6 +45,8 @@ ONE_PAGE_READINGS = 4
 NO_ROUTE = (404, 405)
 GENERATED = "generation_tokens"
 MODELS = "/v1/models"
+#: Token ids of every vocabulary, the smallest included.
+SMALL_PROMPT = (10, 11, 12)
 
 
 class Server:
@@ -472,7 +474,7 @@ class Server:
         if not self.adapter.ready(self.client):
             raise EngineError(f"{self.url} answers and is not ready yet.")
 
-    def generate_one_token(self, timeout_s: float, prompt: tuple[int, ...] = (1000, 1001, 1002)) -> None:
+    def generate_one_token(self, timeout_s: float, prompt: tuple[int, ...] = SMALL_PROMPT) -> None:
         """One real token: a health route alone proves little.
 
         Raises:
