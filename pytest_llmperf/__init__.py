@@ -13,7 +13,7 @@ from pytest_llmperf.version import VERSION
 if TYPE_CHECKING:
     from pytest_llmperf.engines.roofline import decode_floor_ms
     from pytest_llmperf.engines.running_server import RunningServer as Server
-    from pytest_llmperf.engines.spec import endpoint, sglang, vllm
+    from pytest_llmperf.engines.spec import endpoint, sglang, transformers, vllm
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.plugin.kinds import by_kind
@@ -66,6 +66,7 @@ _HOME = {
     "shared_prefix": "workload",
     "sharegpt": "workload",
     "trace": "workload",
+    "transformers": "engines.spec",
     "vllm": "engines.spec",
 }
 
@@ -95,6 +96,7 @@ __all__ = [
     "shared_prefix",
     "sharegpt",
     "trace",
+    "transformers",
     "vllm",
 ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pytest_llmperf.doctor.finding import Finding
 from pytest_llmperf.doctor.place import Place
 from pytest_llmperf.engines.adapters import check_configured, startable
-from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
+from pytest_llmperf.engines.environment import SHARED, Environment, configured_place, find_environment
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 
@@ -15,7 +15,7 @@ HUB_PREFIX = "models--"
 
 
 def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
-    """Every engine that we can start, and every installation of one that has a name of its own.
+    """Every engine that we can start and that has an environment of its own, and every named installation.
 
     Args:
         versions: takes the version of each that was found.
@@ -28,7 +28,7 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
     suffix = f"@{place.hardware.kind}"
     configured = {name.removesuffix(suffix) for name in place.settings.engines if "@" not in name.removesuffix(suffix)}
     own_names = sorted(name for name in configured if name.partition(":")[0] in startable() and ":" in name)
-    for name in (*startable(), *own_names):
+    for name in (*(engine for engine in startable() if engine not in SHARED), *own_names):
         engine = name.partition(":")[0]
         try:
             environment = environment_at(place, name)

@@ -10,6 +10,7 @@ from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.metric_families import PageNames, PlainNames, family_of
 from pytest_llmperf.engines.openai import PATHS, request_body
 from pytest_llmperf.engines.sglang_adapter import SglangAdapter
+from pytest_llmperf.engines.transformers_adapter import TransformersAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
 from pytest_llmperf.model.engine import INSTALLATION, EngineSpec
@@ -58,7 +59,10 @@ def _names_of(scrape: Scrape) -> PageNames:
 #: lm-evaluation-harness, whose environment the settings name as an engine's.
 HARNESS = "lm_eval"
 
-ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "sglang": SglangAdapter(), "endpoint": EndpointAdapter()}
+ADAPTERS: dict[str, Adapter] = {
+    "vllm": VllmAdapter(), "sglang": SglangAdapter(), "transformers": TransformersAdapter(),
+    "endpoint": EndpointAdapter(),
+}  # fmt: skip
 
 
 def adapter_of(engine: str) -> Adapter:

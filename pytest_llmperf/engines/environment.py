@@ -25,6 +25,7 @@ from pytest_llmperf.version import PACKAGE_DIR
 EMULATOR = "pytest_llmperf.emulator"
 EMULATOR_REFUSES = 2  # its exit code for options of its own
 BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu", "lm_eval": "make lm-eval"}
+SHARED = {"transformers": "vllm"}  # an engine that another engine's environment has, too
 DISTRIBUTIONS = {"lm_eval": "'lm_eval[api]' transformers"}  # what pip installs, where it is not the engine's name
 COMMAND = "{command}"  # the last word of a container's command
 ASSIGNED = re.compile(r"(?:^|=)(\w+)=(.+)")
@@ -92,7 +93,7 @@ def find_environment(name: str, kind: str, configured: str | None, root: Path) -
     """The environment of an engine, or of one of its installations ("vllm:old"), for this hardware kind.
 
     Looks at the configured value first, then at `.engines/<engine>-<kind>` and `.engines/<engine>` below `root`,
-    then whether this interpreter has the engine.
+    then at these folders of an engine in `SHARED`, then whether this interpreter has the engine.
 
     Raises:
         EnvironmentMissing: nothing is there; names the places and the command that installs it.
@@ -100,7 +101,8 @@ def find_environment(name: str, kind: str, configured: str | None, root: Path) -
     engine = name.partition(":")[0]
     if configured is not None:
         return _configured(name, configured, root)
-    places = [root / ".engines" / f"{engine}-{kind}", root / ".engines" / engine]
+    owners = [engine, *([SHARED[engine]] if engine in SHARED else [])]
+    places = [root / ".engines" / folder for owner in owners for folder in (f"{owner}-{kind}", owner)]
     for place in places:
         if place.is_dir():
             return _directory(engine, place, f"Remove it and run `{_pip(engine, place)}`.")

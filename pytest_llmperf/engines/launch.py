@@ -32,6 +32,7 @@ from pytest_llmperf.engines.replica_pages import ReplicaPages
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer, text_tokenizer
+from pytest_llmperf.engines.transformers_adapter import TransformersAdapter
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
@@ -398,6 +399,9 @@ def check_emulated(spec: EngineSpec) -> None:
     """Raise SpecError for what no emulator can stand in for."""
     if spec.url is not None:
         raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
+    if spec.engine == TransformersAdapter.name:
+        raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and has no static batches. Drop "
+                        "--emulate.")
 
 
 def check_emulated_flags(spec: EngineSpec) -> None:

@@ -34,6 +34,7 @@ COUNTERS = {
     "generation_tokens": "vllm:generation_tokens_total",
     "preemptions": "vllm:num_preemptions_total",
     "requests_finished": "vllm:request_success_total",
+    "engine_steps": "vllm:iteration_tokens_total_count",
     "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
     "queue_time_count": "vllm:request_queue_time_seconds_count",
     "spec_drafts": "vllm:spec_decode_num_drafts_total",

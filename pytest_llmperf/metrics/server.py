@@ -105,6 +105,10 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("lmcache_evictions", Unit.COUNT, Direction.LOWER, "lmcache_evictions",
            "number of times that LMCache dropped chunks because the host memory was full"),
     _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),
+    ServerFormula("tokens_per_step", Unit.TOKENS_PER_STEP, Direction.HIGHER,
+                  lambda counters: ratio(counters, "generation_tokens", "engine_steps"),
+                  "Δgeneration_tokens ÷ Δengine_steps: mean number of answers that a step extends; a draft can add "
+                  "several tokens to one answer", f"{_COUNTERS} generation_tokens and engine_steps"),
     ServerFormula("queue_time_mean", Unit.MS, Direction.LOWER, _queue_time_mean_ms,
                   "Δqueue_time_s_sum ÷ Δqueue_time_count", f"{_COUNTERS} queue_time_s_sum and queue_time_count"),
     _peak("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "largest sampled share of KV blocks held"),

@@ -29,7 +29,7 @@ STOPS: Mapping[NoFurtherRuns, str] = {
     NoFurtherRuns.VALUES_INFINITE: "no further run brings the answers of failed requests: find out why requests fail",
 }
 #: Engines as their makers write them.
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "Hugging Face generate"}
 #: Causes that another build may explain.
 EXPLAINED_BY_BUILD = (
     Cause.WORSE, Cause.SPREAD_TOO_LARGE, Cause.RUNS_TOO_FEW, Cause.WORSE_THAN_REFERENCE, Cause.CHANGE_UNDECIDED,

@@ -86,7 +86,7 @@ def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
         raise SpecError(
             f"{workload}: request {request.index} has {prompt} tokens in its prompt and asks for "
             f"{request.output_tokens}, {prompt + request.output_tokens} in all, and {whose}: the server would refuse "
-            f"it. Raise {flag}, or send shorter requests. Nothing was sent."
+            f"it. {f'Raise {flag}, or send' if flag else 'Send'} shorter requests. Nothing was sent."
         )
 
 
