@@ -3,6 +3,7 @@
 The price is time to first token: a prompt then needs several steps.
 """
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 from pytest_llmperf import Perf, by_kind, closed, mixed, poisson, random_tokens, vllm
@@ -47,8 +48,23 @@ BOTH = by_kind(
     h100=LOAD | {"rate": 15},
     h200=LOAD | {"rate": 17},
 )
+BUDGETS = (256, 512, 1024, 2048, 4096)
 WHOLE = {"model": "llama-3.1-8b", "context": 16384, "budget": 2048, "prompt": 15_800, "streams": 16, "smoother": 2.5}
 OFF = by_kind(l4=WHOLE | {"model": "phi-4-mini", "streams": 8}, a100=WHOLE, h100=WHOLE, h200=WHOLE)
+
+# From 256 to 4096 tokens a step, 16 times the work, less what every step costs and reads anyway.
+STEPS = {
+    "model": "llama-3.1-8b", "context": 16384, "budgets": BUDGETS, "prompt": 7800, "prompts": 8, "streams": 4,
+    "answer": 100, "runs": 2, "longer": 3.0,
+}  # fmt: skip
+CURVE = by_kind(
+    cpu=STEPS | {"model": "tiny", "context": 2048, "budgets": (256, 512, 1024), "prompt": 1200, "prompts": 8,
+                 "streams": 2, "answer": 60, "runs": 3, "longer": 1.5},
+    l4=STEPS | {"model": "phi-4-mini"},
+    a100=STEPS,
+    h100=STEPS,
+    h200=STEPS,
+)  # fmt: skip
 
 
 @CASES
@@ -107,3 +123,24 @@ def test_the_budget_trades_first_tokens_for_smooth_streams(case: SimpleNamespace
         allow={"ttft_p50": 50.0},
     )
     perf.claim(large, small, prompts, f"ttft_p50(b) / ttft_p50(a) >= {case.sooner}", allow={"tpot_mean": 10.0})
+
+
+@CURVE
+def test_stalls_grow_with_the_budget(case: SimpleNamespace, perf: Perf) -> None:
+    """A step with a whole chunk takes as long as its tokens need, and its streams wait for it: p99 ITL is that step."""
+    traffic = mixed(
+        stream={"input": 64, "output": case.answer, "arrivals": closed(case.streams), "requests": 3 * case.streams},
+        prefill={"input": case.prompt, "output": 4, "arrivals": closed(1), "requests": case.prompts},
+    )
+    sides = {}
+    for budget in case.budgets:
+        engine = vllm(case.model, max_model_len=case.context, max_num_seqs=64, max_num_batched_tokens=budget)
+        sides[f"of_{budget}"] = run = perf.measure(engine, traffic, runs=case.runs)
+        perf.check(run, f"chunk_budget == {budget}", "error_rate == 0")
+    names = list(sides)
+    perf.compare(
+        *(f"itl_p99({larger}) / itl_p99({smaller})" for smaller, larger in pairwise(names)),
+        *(f"ttft_p50({larger}) / ttft_p50({smaller})" for smaller, larger in pairwise(names)),
+        f"itl_p99({names[-1]}) / itl_p99({names[0]}) >= {case.longer}",
+        **sides,
+    )

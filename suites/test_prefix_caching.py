@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, poisson, shared_prefix, vllm
+from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, shared_prefix, vllm
+from pytest_llmperf.workload import Workload
 
 LLAMA = {
     "model": "llama-3.1-8b", "context": 16384, "prefix": 4000, "arrivals": poisson(4), "requests": 45, "sooner": 3.0,
@@ -17,6 +18,20 @@ CASES = by_kind(
     h100=LLAMA,
     h200=LLAMA,
 )  # fmt: skip
+
+GROUPS = 3
+SUFFIX = 64
+LONG = {
+    "model": "llama-3.1-8b", "context": 4096, "prefixes": (0, 256, 512, 1024, 2048), "requests": 18, "block": 16,
+    "sooner": 1.5,
+}  # fmt: skip
+LENGTHS = by_kind(
+    cpu=LONG | {"model": "tiny", "block": 128},
+    l4=LONG | {"model": "phi-4-mini"},
+    a100=LONG,
+    h100=LONG,
+    h200=LONG,
+)
 
 
 @CASES
@@ -41,3 +56,36 @@ def test_shared_prefixes_come_from_the_cache(case: SimpleNamespace, perf: Perf) 
     if case.kind != "cpu":  # every CPU is another one
         # Mean TTFT differs by 9 % (sd) between six H200 hosts, median TTFT by 11 %, so 15 % is seldom proven.
         perf.compare_with_baseline(claim.a, primaries=["ttft_mean", "itl_p50"], margins={"ttft_mean": 0.3})
+
+
+def questions(case: SimpleNamespace, prefix: int) -> Workload:
+    arrivals = closed(1)
+    if prefix == 0:
+        return random_tokens(input=SUFFIX, output=4, arrivals=arrivals, requests=case.requests)
+    return shared_prefix(
+        prefix=prefix, suffix=SUFFIX, output=4, groups=GROUPS, arrivals=arrivals, requests=case.requests
+    )
+
+
+@LENGTHS
+def test_saved_time_grows_with_the_prefix(case: SimpleNamespace, perf: Perf) -> None:
+    """Each token of a prefix saves its part of the prefill. On a GPU the first few hundred are free: a step takes as
+    long as reading the weights takes."""
+    cached = vllm(case.model, max_model_len=case.context, enable_prefix_caching=True)
+    uncached = cached.with_flags(enable_prefix_caching=False)
+    with_cache = {prefix: perf.measure(cached, questions(case, prefix), runs=2) for prefix in case.prefixes}
+    without = {prefix: perf.measure(uncached, questions(case, prefix), runs=2) for prefix in case.prefixes}
+    saved_ms = {}
+    for prefix in case.prefixes:
+        hits = 100 * (prefix // case.block * case.block) * (1 - GROUPS / case.requests) / (prefix + SUFFIX)
+        found = [f"prefix_cache_hit_rate >= {hits - 1:.4g}%", f"prefix_cache_hit_rate <= {hits + 1:.4g}%"]
+        perf.check(with_cache[prefix], *(found if prefix else ["prefix_cache_hit_rate == 0"]), "error_rate == 0")
+        perf.check(without[prefix], "prefix_cache_hit_rate == 0", "error_rate == 0")
+        limit = f" >= {case.sooner}" if prefix == max(case.prefixes) else ""
+        perf.compare(
+            f"ttft_mean(without) / ttft_mean(cached){limit}", cached=with_cache[prefix], without=without[prefix]
+        )
+        saved_ms[prefix] = without[prefix].value("ttft_mean") - with_cache[prefix].value("ttft_mean")
+    half, whole = sorted(case.prefixes)[-2:]
+    growth = saved_ms[whole] / saved_ms[half] / (whole / half)
+    assert 0.7 < growth < 1.6, f"{saved_ms} ms are not linear in the tokens of the prefix"

@@ -9,7 +9,7 @@ from pytest_llmperf.emulator.cost.gpu import Gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
 
 Dtype = Literal["bfloat16", "fp8"]
-Policy = Literal["fcfs", "lpm"]
+Policy = Literal["fcfs", "lpm", "dfs-weight"]
 
 
 @dataclass(frozen=True, slots=True)

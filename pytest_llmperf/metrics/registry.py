@@ -99,6 +99,9 @@ _RUN_LEVEL = (
     _run_level("coalesced_share", Unit.SHARE, Direction.LOWER,
                "content chunks that came in the same read as the one before ÷ gaps between content chunks",
                "a served request with at least two content chunks"),
+    _run_level("kv_fragmentation", Unit.SHARE, Direction.NEITHER,
+               "1 − Σ tokens ÷ Σ blocks × block size over the served requests, each at its end; blocks that requests "
+               "share count for each", "a served request, and a server that reports token counts and block size"),
     _run_level("goodput", Unit.REQUESTS_PER_S, Direction.HIGHER,
                f"requests within every limit ÷ duration_s, a failed request never is; {_DURATION}",
                version=2, limited=True),

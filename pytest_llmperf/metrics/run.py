@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -120,6 +121,7 @@ def measure(
     for name in (f"hit_rate_{turn}" for turn in turns):
         if (named := turns_of(name)) is not None:
             values[name] = hit_rate(source, named[1], counters or {})
+    values["kv_fragmentation"] = fragmentation(source, (counters or {}).get("block_size"))
     values |= server_values(counters or {})
     return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer)
 
@@ -205,6 +207,17 @@ def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
         "error_rate": (len(records) - len(served)) / len(records) if records else None,
         "coalesced_share": sum(record.coalesced_chunks for record in served) / gaps if gaps else None,
     }
+
+
+def fragmentation(records: Sequence[RequestRecord], block_size: float | None) -> float | None:
+    """Share of the KV cache of answered requests that is empty at the end of each request: 1 − Σ tokens ÷ Σ blocks ×
+    block size. The last generated token has no KV cache. None if a count or the block size is unknown."""
+    tokens = [None if record.prompt_tokens is None or (generated := output_tokens(record)) is None
+              else record.prompt_tokens + generated - 1 for record in records if record.ok]
+    total, counts = _total(tokens), [count for count in tokens if count is not None]
+    if not total or not block_size:
+        return None
+    return 1 - total / sum(math.ceil(count / block_size) * block_size for count in counts)
 
 
 def _total(counts: Sequence[int | None]) -> int | None:

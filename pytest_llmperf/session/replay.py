@@ -38,6 +38,7 @@ from pytest_llmperf.workload.prompts import relabelled
 CONSTANTS = {
     "chunk_budget": "max_num_batched_tokens",
     "kv_blocks": "num_gpu_blocks",
+    "block_size": "block_size",
     "eager": "enforce_eager",
     "expert_parallel": "enable_expert_parallel",
 }

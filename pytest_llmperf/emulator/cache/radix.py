@@ -71,6 +71,10 @@ class RadixCache:
         """Tokens of the longest cached prefix that leaves one to compute."""
         return self.match(sequence)[0]
 
+    def node_of(self, sequence: Sequence) -> Node:
+        """The node where that prefix ends; a tree without prefixes has only roots."""
+        return self.match(sequence)[1] or Node((), None)
+
     def match(self, sequence: Sequence) -> tuple[int, Node | None]:
         """The longest cached prefix that leaves a token to compute, and its node."""
         if not self.enabled:

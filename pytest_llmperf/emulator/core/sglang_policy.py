@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass
 
 from pytest_llmperf.emulator.cache.radix import RadixCache
-from pytest_llmperf.emulator.cache.radix_tree import RadixTree
+from pytest_llmperf.emulator.cache.radix_tree import Node, RadixTree
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 LONGEST_MATCHED_QUEUE = 128
@@ -40,6 +40,38 @@ def by_longest_prefix(
         else:
             among.insert(tokens(sequence), sequence.salt)
     return sorted(waiting, key=lambda s: (1, 0) if s in deferred else (0, -prefixes[s]))
+
+
+def by_subtree_weight(waiting: List[Sequence], node_of: Callable[[Sequence], Node]) -> list[Sequence]:
+    """Sorts the queue by policy dfs-weight (0.5.23): depth first through the radix tree, the child below which most
+    sequences wait first. Sequences whose prefix ends at a node come after the sequences below the node.
+
+    Args:
+        node_of: node at which the cached prefix of a sequence ends.
+    """
+    ending: dict[Node, list[Sequence]] = {}
+    for sequence in waiting:
+        ending.setdefault(node_of(sequence), []).append(sequence)
+    weights: dict[Node, int] = {}
+    roots: dict[Node, None] = {}
+    for end, sequences in ending.items():
+        node: Node | None = end
+        while node is not None:
+            weights[node] = weights.get(node, 0) + len(sequences)
+            if node.parent is None:
+                roots[node] = None
+            node = node.parent
+    ordered: list[Sequence] = []
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, below_done = stack.pop()
+        if below_done:
+            ordered += ending.get(node, [])
+            continue
+        stack.append((node, True))
+        children = sorted((child for child in node.children.values() if child in weights), key=lambda c: -weights[c])
+        stack += [(child, False) for child in reversed(children)]
+    return ordered
 
 
 class NewTokenRatio:

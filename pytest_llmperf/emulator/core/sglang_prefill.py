@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.core.sglang_policy import PrefillBudget, by_longest_prefix
+from pytest_llmperf.emulator.core.sglang_policy import PrefillBudget, by_longest_prefix, by_subtree_weight
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cache.external import ExternalKv
@@ -40,7 +40,7 @@ class PrefillQueue:
         self._cache = cache
         self._counters = counters
         self._external = external
-        self._longest_first = config.policy == "lpm" and config.prefix_caching
+        self._policy = config.policy if config.prefix_caching else "fcfs"
         self._chunk = config.max_num_batched_tokens if config.chunked_prefill else None
 
     def discard(self, sequence: Sequence) -> None:
@@ -144,8 +144,11 @@ class PrefillQueue:
             self._admit(chosen, [], budget, now_ns)
 
     def _ordered(self) -> list[Sequence]:
-        if self._longest_first:  # SGLang sorts the queue itself: equals keep the order of the last time
+        # SGLang sorts the queue itself: equals keep the order of the last time.
+        if self._policy == "lpm":
             self.waiting = by_longest_prefix(self.waiting, self._cache.lookup, lambda s: s.tokens(0, s.length))
+        elif self._policy == "dfs-weight":
+            self.waiting = by_subtree_weight(self.waiting, self._cache.node_of)
         return list(self.waiting)
 
     def _take_in(

@@ -40,7 +40,7 @@ def sglang_parser() -> EngineParser:
     add("--chunked-prefill-size", type=int)
     add("--max-prefill-tokens", type=positive, default=16384)
     add("--schedule-conservativeness", type=float, default=1.0)
-    add("--schedule-policy", choices=("fcfs", "lpm"), default="fcfs")
+    add("--schedule-policy", choices=("fcfs", "lpm", "dfs-weight"), default="fcfs")
     add("--page-size", type=positive, default=1)
     add("--kv-cache-dtype", default="auto")
     add("--dtype", default="auto")

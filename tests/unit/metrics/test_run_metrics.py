@@ -53,6 +53,19 @@ def test_latency_metrics_exclude_failed_requests():
     assert run.by_request("ttft") == ((50_000_000,), None)
 
 
+@pytest.mark.parametrize(("prompt", "answer", "size", "empty"), [
+    (8, 10, 16, 1 - 17 / 32),  # the last token of an answer has no KV cache
+    (7, 10, 16, 0.0), (8, 10, 1, 0.0), (100, 10, 16, 1 - 109 / 112),
+])
+def test_fragmentation_is_empty_share_of_last_blocks(prompt, answer, size, empty):
+    record = make_record(0, prompt_tokens=prompt, chunks=answer)
+    assert measure([record], {"block_size": size}).value("kv_fragmentation") == pytest.approx(empty)
+
+
+def test_fragmentation_without_block_size_is_unavailable():
+    assert measure([make_record(0)], {}).value("kv_fragmentation") is None
+
+
 def test_send_delay_includes_failed_requests():
     run = measure([make_record(0), make_record(1, intended_ms=1, send_delay_ms=70, outcome=Outcome.RESET)])
     assert run.value("send_delay_max") == 70

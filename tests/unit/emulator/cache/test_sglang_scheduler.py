@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_llmperf.emulator.cache.radix_tree import Node
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio, by_longest_prefix
+from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio, by_longest_prefix, by_subtree_weight
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
@@ -314,6 +315,29 @@ def test_lpm_policy_sorts_queue_by_cached_prefix() -> None:
         engine.add(member)
     assert step(engine) == [(first, 100)]
     assert engine.waiting == [second, cold]
+
+
+def test_dfs_weight_policy_serves_prefix_with_most_waiting_sequences_first() -> None:
+    engine = scheduler(policy="dfs-weight")
+    rare, common = tuple(range(50)), tuple(range(100, 150))
+    for cached in (rare, common):
+        engine.add(sequence(cached, max_tokens=1))
+    drain(engine)
+    lone = sequence((*rare, *range(1000, 1100)))
+    pair = [sequence((*common, *range(start, start + 100))) for start in (2000, 3000)]
+    for member in (lone, *pair):
+        engine.add(member)
+    assert step(engine) == [(pair[0], 100)]
+    assert engine.waiting == [pair[1], lone]
+
+
+def test_dfs_weight_policy_puts_sequences_below_a_node_before_sequences_at_the_node() -> None:
+    root = Node((), None)
+    upper = root.children[(1,)] = Node((1,), root)
+    lower = upper.children[(2,)] = Node((2,), upper)
+    at_upper, at_lower, at_root = sequence(10), sequence(11), sequence(12)
+    ends = {at_upper: upper, at_lower: lower, at_root: root}
+    assert by_subtree_weight([at_root, at_upper, at_lower], ends.__getitem__) == [at_lower, at_upper, at_root]
 
 
 def test_lpm_falls_back_to_fcfs_above_128() -> None:
