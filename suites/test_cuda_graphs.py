@@ -26,3 +26,20 @@ def test_graphs_decode_faster_than_eager(case: SimpleNamespace, perf: Perf) -> N
         mechanism=["eager(a) == 0", "eager(b) == 1", f"kv_blocks(a) >= {case.blocks}"],
         allow={} if emulated else {"startup_s": case.longer_start},
     )
+
+
+@CASES
+def test_graphs_gain_less_in_larger_batches(case: SimpleNamespace, perf: Perf) -> None:
+    """Eager launches take the same time for any batch; the kernels of a larger batch take longer than their launches
+    sooner. So the ratio at 64 streams is below the ratio at one."""
+    graphs = vllm(case.model, max_model_len=case.context)
+    eager = graphs.with_flags(enforce_eager=True)
+    gains: list[float] = []
+    for streams in (1, 4, 16, 64):
+        answers = random_tokens(input=256, output=64, arrivals=closed(streams), requests=max(4, streams))
+        limit = f" <= {gains[0]:.3g}" if streams == 64 else ""
+        replayed, launched = (perf.measure(engine, answers, runs=2) for engine in (graphs, eager))
+        perf.check(replayed, "eager == 0", "error_rate == 0")
+        perf.check(launched, "eager == 1", "error_rate == 0")
+        (gain,) = perf.compare(f"itl_p50(launched) / itl_p50(replayed){limit}", launched=launched, replayed=replayed)
+        gains.append(gain.estimate)

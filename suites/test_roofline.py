@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf import Measurement, Perf, Server, by_kind, closed, decode_floor_ms, random_tokens, vllm
+from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH
 
 # `share`: of the memory's peak bandwidth, at least; the rest is launches, attention and what surrounds a step.
 DENSE = by_kind(
@@ -15,6 +16,10 @@ DENSE = by_kind(
 )
 # 93 GB of weights fit on one H200. All experts would take 3.7 times as long to read as the two that a token passes.
 MIXTURE = by_kind(h200={"model": "mixtral-8x7b", "context": 8192, "share": 0.45})
+
+TOKENS = 256 + 32  # of a stream, on average
+KV_BYTES = 32 * 2 * 8 * 128 * 2  # of a token: layers × (key and value) × heads × dimensions × bytes, of both models
+BATCH_SHARE = 0.4  # of the peak bandwidth: a batch also samples and detokenises its streams one by one
 
 
 def decodes_near_the_floor(case: SimpleNamespace, engine: Server, perf: Perf) -> Measurement:
@@ -36,3 +41,16 @@ def test_decoding_nears_the_memory_bandwidth(case: SimpleNamespace, engine: Serv
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
 def test_one_stream_reads_its_active_experts_only(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     decodes_near_the_floor(case, engine, perf)
+
+
+@DENSE
+@pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
+def test_a_batch_reads_the_weights_once(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
+    """A step of n streams reads the weights and n KV caches. Its arithmetic is still far below the peak."""
+    for streams in (1, 4, 16, 64):
+        answers = random_tokens(input=256, output=64, arrivals=closed(streams), requests=max(4, streams))
+        run = perf.measure(engine, answers, runs=2)
+        kv_ms = streams * TOKENS * KV_BYTES / MEMORY_BANDWIDTH[case.kind] * 1e3
+        floor_ms = decode_floor_ms(case.model, case.kind) + kv_ms
+        least = [f"tokens_per_step >= {streams / 2}"]  # half of the places, before the last answers end
+        perf.check(run, f"itl_p50 <= {floor_ms / BATCH_SHARE:.3f}ms", *least, "error_rate == 0")

@@ -1,4 +1,4 @@
-"""SGLang's longest-prefix-match scheduling, which gains throughput only if prefixes compete for the cache."""
+"""SGLang's scheduling by prefixes (lpm, dfs-weight), which gains throughput only if prefixes compete for the cache."""
 
 from types import SimpleNamespace
 
@@ -61,4 +61,26 @@ def test_unique_prompts_gain_nothing(case: SimpleNamespace, perf: Perf) -> None:
         # Pages hold one token, so that two prompts that begin alike by chance share one.
         mechanism=["prefix_cache_hit_rate(a) <= 1%", "prefix_cache_hit_rate(b) <= 1%"],
         allow={"ttft_p50": 1.6, "tpot_mean": 1.3},
+    )
+
+
+@CASES
+def test_depth_first_order_saves_prefills(case: SimpleNamespace, perf: Perf) -> None:
+    """dfs-weight serves the subtree first in which most requests wait, so prefixes stay cached as under lpm."""
+    fcfs = first_come(case)
+    questions = shared_prefix(
+        prefix=case.prefix,
+        suffix=32,
+        output=4,
+        groups=case.groups,
+        arrivals=closed(case.waiting),
+        requests=case.requests,
+    )
+    perf.claim(
+        fcfs.with_flags(schedule_policy="dfs-weight"),
+        fcfs,
+        questions,
+        f"request_throughput(a) / request_throughput(b) >= {case.more}",
+        mechanism=["prefix_cache_hit_rate(a) >= 50%", "prefix_cache_hit_rate(b) <= 20%"],
+        allow={"ttft_p50": 1.5, "tpot_mean": 1.5},  # whose prefix nobody shares waits for longer
     )

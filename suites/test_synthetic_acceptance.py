@@ -4,17 +4,21 @@ The engine draws how many drafts it accepts, so that the length is what the test
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, vllm
+from pytest_llmperf import EngineSpec, Perf, by_kind, closed, poisson, random_tokens, vllm
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+EACH = 0.65  # chance of a draft token after accepted ones: usual for n-grams, and stated here, not measured
+TOKENS = (1, 3, 5, 7)
 SLACK = 0.25  # of a length: an n-gram that ends early drafts fewer tokens
 
-LLAMA = {"model": "llama-3.1-8b", "context": 8192, "input": 256, "output": 128, "crowd": 192, "faster": 1.15}
+LLAMA = {"model": "llama-3.1-8b", "context": 8192, "input": 256, "output": 128, "crowd": 192, "faster": 1.15,
+         "scale": 1.0, "most": 192}  # fmt: skip
 CASES = by_kind(
-    l4=LLAMA | {"model": "phi-4-mini"},
+    l4=LLAMA | {"model": "phi-4-mini", "scale": 0.2},
     a100=LLAMA,
     h100=LLAMA,
     h200=LLAMA,
@@ -27,15 +31,29 @@ def plain(case: SimpleNamespace) -> EngineSpec:
 
 
 def drafting(case: SimpleNamespace, length: float) -> EngineSpec:
-    synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
-    return plain(case).with_flags(speculative_config=NGRAM | synthetic)
+    return synthetic(case, synthetic_acceptance_length=length)
+
+
+def synthetic(case: SimpleNamespace, **settings: Any) -> EngineSpec:
+    return plain(case).with_flags(
+        speculative_config=NGRAM | {"rejection_sample_method": "synthetic"} | settings
+    )
+
+
+def drafts_of(case: SimpleNamespace, tokens: int) -> EngineSpec:
+    """Drafts of `tokens` tokens, each accepted with `EACH` if all before it were."""
+    rates = [round(EACH ** (position + 1), 4) for position in range(tokens)]
+    return synthetic(case, num_speculative_tokens=tokens, synthetic_acceptance_rates=rates)
+
+
+def accepted_length(tokens: int) -> float:
+    """1 + p + p² + …, of a draft of so many tokens."""
+    return float(sum(EACH**position for position in range(tokens + 1)))
 
 
 def accepts(side: str, length: float) -> list[str]:
-    return [
-        f"spec_acceptance_length({side}) >= {length - SLACK:g}",
-        f"spec_acceptance_length({side}) <= {length + SLACK:g}",
-    ]
+    metric = f"spec_acceptance_length({side})"
+    return [f"{metric} >= {length - SLACK:g}", f"{metric} <= {length + SLACK:g}"]
 
 
 @CASES
@@ -72,3 +90,47 @@ def test_speed_follows_the_accepted_length(longer: float, shorter: float, case: 
         f"tpot_mean(b) / tpot_mean(a) >= {0.8 * longer / shorter:.3g}",
         mechanism=accepts("a", longer) + accepts("b", shorter),
     )
+
+
+@CASES
+def test_drafts_pay_at_a_low_rate(case: SimpleNamespace, perf: Perf) -> None:
+    """A verification reads the weights once for all draft tokens, so drafts are cheap until the arithmetic of the batch
+    takes longer than the weights. How much is gained at 4 and 10 requests a second is reported."""
+    for rate, limit in ((1, " >= 1.1"), (4, ""), (10, "")):
+        arrivals = poisson(rate * case.scale)
+        answers = random_tokens(input=case.input, output=case.output, arrivals=arrivals, requests=20)
+        without = perf.measure(plain(case), answers)
+        drafts = {f"of_{tokens}": perf.measure(drafts_of(case, tokens), answers) for tokens in TOKENS}
+        for tokens in TOKENS:
+            least, most = (share * accepted_length(tokens) for share in (0.85, 1.15))
+            perf.check(
+                drafts[f"of_{tokens}"], f"spec_acceptance_length >= {least:.3g}",
+                f"spec_acceptance_length <= {most:.3g}", "error_rate == 0",
+            )
+        perf.compare(
+            *(f"tpot_mean(without) / tpot_mean({name}){limit}" for name in drafts),
+            *(f"e2el_p50(without) / e2el_p50({name})" for name in drafts),
+            without=without, **drafts,
+        )
+
+
+@CASES
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_crowd_in_which_drafts_stop_to_pay_is_found(tokens: int, case: SimpleNamespace, perf: Perf) -> None:
+    """A bisection over the number of streams: the rows show the gain at each crowd that was tried."""
+
+    def gain(streams: int, limit: str = "") -> float:
+        crowd = random_tokens(input=64, output=32, arrivals=closed(streams), requests=max(4, streams))
+        without, drafts = (perf.measure(spec, crowd, runs=2) for spec in (plain(case), drafts_of(case, tokens)))
+        (ratio,) = perf.compare(
+            f"output_throughput(drafts) / output_throughput(without){limit}", without=without, drafts=drafts
+        )
+        return float(ratio.estimate)
+
+    alone = gain(1, " >= 1.0")
+    pays, stops = 1, case.most
+    if gain(stops, f" <= {alone:.3g}") >= 1:
+        return  # they pay for as many as the engine serves at once
+    while stops > 2 * pays:
+        between = round((pays * stops) ** 0.5)
+        pays, stops = (between, stops) if gain(between) >= 1 else (pays, between)

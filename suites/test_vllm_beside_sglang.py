@@ -3,7 +3,9 @@ ratios are reported with their intervals and not judged. The test only checks th
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, sglang, vllm
+import pytest
+
+from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, sglang, trace, vllm
 
 # The attention backends are named, so that they stand in the results and an engine that lacks one refuses it.
 LLAMA = {
@@ -25,6 +27,17 @@ CASES = by_kind(
     h200=LLAMA | {"attention": {"vllm": "FLASH_ATTN", "sglang": "triton"}},
 )  # fmt: skip
 
+SHAREGPT = "suites/tasks/sharegpt_lengths.jsonl"  # lengths alone, made by scripts/length_traces.py
+# `scale`: of the rates 1, 4 and 10, so that each GPU is far from its capacity at 1 and near it at 10.
+CHAT = {"model": "llama-3.1-8b", "context": 4096, "requests": 120, "scale": 1.0}
+LENGTHS = by_kind(
+    cpu=CHAT | {"model": "tiny", "requests": 30, "scale": 0.2},
+    l4=CHAT | {"model": "phi-4-mini", "scale": 0.2},
+    a100=CHAT,
+    h100=CHAT,
+    h200=CHAT,
+)
+
 
 @CASES
 def test_the_same_chat_on_both(case: SimpleNamespace, perf: Perf) -> None:
@@ -43,6 +56,25 @@ def test_the_same_chat_on_both(case: SimpleNamespace, perf: Perf) -> None:
         "ttft_p50(sglang) / ttft_p50(vllm)",
         "tpot_mean(sglang) / tpot_mean(vllm)",
         "e2el_p50(sglang) / e2el_p50(vllm)",
+        vllm=on_vllm,
+        sglang=on_sglang,
+    )
+
+
+@LENGTHS
+@pytest.mark.parametrize("rate", [1, 4, 10, None], ids=["1", "4", "10", "all_at_once"])
+def test_both_keep_up_with_every_rate(rate: float | None, case: SimpleNamespace, perf: Perf) -> None:
+    """Lengths as ShareGPT's. An engine keeps up with a rate below its capacity, whatever the other one's latencies."""
+    arrivals = closed(case.requests) if rate is None else poisson(rate * case.scale)
+    chat = trace(path=SHAREGPT, arrivals=arrivals, requests=case.requests, most_tokens=1024)
+    on_vllm = perf.measure(vllm(case.model, max_model_len=case.context), chat, runs=2)
+    on_sglang = perf.measure(sglang(case.model, context_length=case.context), chat, runs=2)
+    for run in (on_vllm, on_sglang):
+        perf.check(run, "error_rate == 0")
+        if rate is not None:
+            perf.check(run, f"request_throughput >= {0.5 * rate * case.scale:g}/s")
+    perf.compare(
+        *(f"{metric}(sglang) / {metric}(vllm)" for metric in ("ttft_p50", "itl_p50", "e2el_p50", "output_throughput")),
         vllm=on_vllm,
         sglang=on_sglang,
     )
