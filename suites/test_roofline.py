@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf import Measurement, Perf, Server, by_kind, closed, decode_floor_ms, random_tokens, vllm
-from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH
+from pytest_llmperf.engines.models import SHAPES
+from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH, PEAK_FLOPS
 
 # `share`: of the memory's peak bandwidth, at least; the rest is launches, attention and what surrounds a step.
 DENSE = by_kind(
@@ -17,6 +18,9 @@ DENSE = by_kind(
 # 93 GB of weights fit on one H200. All experts would take 3.7 times as long to read as the two that a token passes.
 MIXTURE = by_kind(h200={"model": "mixtral-8x7b", "context": 8192, "share": 0.45})
 
+# `share`: of the peak of dense bfloat16 arithmetic. Nine tokens of ten are prompts, which is what it can be reached by.
+ALL = {"model": "llama-3.1-8b", "requests": 256, "share": 0.3}
+OFFLINE = by_kind(l4=ALL | {"model": "phi-4-mini", "requests": 96}, a100=ALL, h100=ALL, h200=ALL)
 TOKENS = 256 + 32  # of a stream, on average
 KV_BYTES = 32 * 2 * 8 * 128 * 2  # of a token: layers × (key and value) × heads × dimensions × bytes, of both models
 BATCH_SHARE = 0.4  # of the peak bandwidth: a batch also samples and detokenises its streams one by one
@@ -54,3 +58,17 @@ def test_a_batch_reads_the_weights_once(case: SimpleNamespace, engine: Server, p
         floor_ms = decode_floor_ms(case.model, case.kind) + kv_ms
         least = [f"tokens_per_step >= {streams / 2}"]  # half of the places, before the last answers end
         perf.check(run, f"itl_p50 <= {floor_ms / BATCH_SHARE:.3f}ms", *least, "error_rate == 0")
+
+
+@OFFLINE
+@pytest.mark.engine(lambda case: vllm(case.model, max_model_len=2048))
+def test_offline_prompts_use_the_arithmetic(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
+    """With all prompts there at once no step waits for requests, so a share of the peak arithmetic bounds the tokens a
+    second from below: peak ÷ operations of a token."""
+    prompts = random_tokens(input=512, output=64, arrivals=closed(case.requests), requests=case.requests)
+    run = perf.measure(engine, prompts, runs=2, may_preempt=True)
+    most = PEAK_FLOPS[case.kind][2] / SHAPES[case.model].prompt_flops
+    perf.check(
+        run, f"total_token_throughput >= {case.share * most:.0f}/s", f"tokens_per_step >= {case.requests / 8}",
+        "error_rate == 0",
+    )

@@ -331,7 +331,7 @@ def test_dfs_weight_policy_serves_prefix_with_most_waiting_sequences_first() -> 
     assert engine.waiting == [pair[1], lone]
 
 
-def test_dfs_weight_policy_puts_deeper_sequences_first() -> None:
+def test_dfs_weight_policy_serves_deeper_sequences_first() -> None:
     root = Node((), None)
     upper = root.children[(1,)] = Node((1,), root)
     lower = upper.children[(2,)] = Node((2,), upper)
