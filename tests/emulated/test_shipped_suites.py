@@ -31,7 +31,7 @@ FAULTS = [
 ]
 # flag, suite, -k, words that name the cause: docs/gpu_runners.md has the same rows, for hardware.
 PLANTED = [
-    ("vllm:enforce-eager", "cuda_graphs", "graphs", "eager(a)"),
+    ("vllm:enforce-eager", "cuda_graphs", "graphs_decode", "eager(a)"),
     ("vllm:no-enable-prefix-caching", "prefix_caching", "shared_prefixes_come_from_the_cache",
      "prefix_cache_hit_rate(a)"),
     ("vllm:max-num-batched-tokens=8192", "chunked_prefill", "small_chunks", "chunk_budget(a)"),
@@ -39,8 +39,9 @@ PLANTED = [
     ("vllm:speculative-config.synthetic_acceptance_length=2.0", "synthetic_acceptance", "follows and 2.5-1.5",
      "spec_acceptance_length(a)"),
     ("vllm:max-num-seqs=1024", "kv_pressure", "flowing", "preemptions(a)"),
+    ("vllm:max-num-seqs=1", "batch_limits", "few", "tokens_per_step"),
     ("vllm:quantization=fp8", "fp8", "weights", "kv_blocks(b)"),
-    ("vllm:kv-cache-dtype=fp8", "fp8", "cache", "kv_blocks(b)"),
+    ("vllm:kv-cache-dtype=fp8", "fp8", "cache_holds", "kv_blocks(b)"),
 ]
 EXIT_CODES = {"FAIL": 1, "ERROR": 10}
 

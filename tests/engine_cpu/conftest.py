@@ -34,6 +34,7 @@ def run_real(pytester):
     def run(text, *arguments):
         pytester.makepyfile(test_real=text)
         engines = [f"--llmperf-engine={engine}={place(engine)}" for engine in ("vllm", "sglang")]
+        engines.append(f"--llmperf-engine=transformers={place('vllm')}")
         fixed = ("-m", "cpu", "-p", "no:cacheprovider", "--junitxml=junit.xml", "-rA")
         result = pytester.runpytest_subprocess(*fixed, *engines, *arguments)
         cases = ET.parse(Path(pytester.path, "junit.xml")).getroot().iter("testcase")
