@@ -14,8 +14,8 @@ def test_batches_wait_for_the_longest(engine, perf):
     run = perf.measure(engine, random_tokens(input=(8, 40), output=(4, 24), arrivals=closed(4), requests=4), runs=2)
     perf.check(run, "error_rate == 0")
     for one in run.runs:
-        lengths = [sum(record.chunk_tokens) for record in one.records.records]
-        assert lengths == [record.asked_output_tokens for record in one.records.records]
+        lengths = [sum(record.chunk_tokens) for record in one.metrics.records]
+        assert lengths == [record.asked_output_tokens for record in one.metrics.records]
         assert one.counters["generation_tokens"] == sum(lengths)
         assert one.counters["engine_steps"] == max(lengths)
         assert one.counters["requests_finished"] == 4
