@@ -47,9 +47,11 @@ def test_longer_drafts_are_accepted_less(case: SimpleNamespace, perf: Perf) -> N
 def test_rate_at_which_drafts_stop_to_pay_is_found(case: SimpleNamespace, perf: Perf) -> None:
     """Beside a lookup in the prompt, at 1, 4 and 10 requests a second and with all at once: the gain is reported."""
     ngram = plain().with_flags(speculative_config=NGRAM)
-    for arrivals in (poisson(1), poisson(4), poisson(10), closed(case.together)):
-        chains = sharegpt(path=CHAINS, arrivals=arrivals, requests=case.requests)
-        without, draft, lookup = (perf.measure(spec, chains, runs=2) for spec in (plain(), drafting(3), ngram))
+    arrivals = (poisson(1), poisson(4), poisson(10), closed(case.together))
+    loads = [sharegpt(path=CHAINS, arrivals=each, requests=case.requests) for each in arrivals]
+    # One engine after the other: all loads of an engine need one start.
+    measured = [[perf.measure(spec, load, runs=2) for load in loads] for spec in (plain(), drafting(3), ngram)]
+    for without, draft, lookup in zip(*measured, strict=True):
         for run in (without, draft, lookup):
             perf.check(run, "error_rate == 0")
         perf.compare(
