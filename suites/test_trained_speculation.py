@@ -44,7 +44,7 @@ def test_longer_drafts_are_accepted_less(case: SimpleNamespace, perf: Perf) -> N
 
 
 @CASES
-def test_rate_at_which_drafts_stop_to_pay_is_found(case: SimpleNamespace, perf: Perf) -> None:
+def test_gain_of_trained_drafts_is_reported_at_each_rate(case: SimpleNamespace, perf: Perf) -> None:
     """Beside a lookup in the prompt, at 1, 4 and 10 requests a second and with all at once: the gain is reported."""
     ngram = plain().with_flags(speculative_config=NGRAM)
     arrivals = (poisson(1), poisson(4), poisson(10), closed(case.together))
