@@ -67,7 +67,8 @@ class Adapter(Protocol):
     name: str
     """Import name of the engine's Python package; interpreters and unpacked bundles are recognised by this name."""
     program: tuple[str, ...]
-    """Module of the server, followed by the arguments that the command line always needs."""
+    """Module of the server, followed by the arguments that the command line always needs; empty for a server that is no
+    module of the environment."""
     context_flag: str
     """The flag that limits the tokens of a prompt and its answer together."""
     metrics_route: str

@@ -66,7 +66,8 @@ def known_flags(
     Args:
         environment: environment of the engine.
         engine: name of the engine's distribution.
-        program: module of the server, and the arguments that must follow on the command line.
+        program: module of the server, and the arguments that must follow on the command line; empty for a server that
+            is no module of the environment.
         env: environment variables of the query.
         cache_dir: folder for cached answers.
 
@@ -74,7 +75,7 @@ def known_flags(
         None if the engine cannot be queried: its command has no interpreter in the same folder, or gives no answer.
     """
     version = installed_version(environment, engine)
-    if version is None:
+    if version is None or not program:
         return None
     key = json.dumps([environment.prefix, str(environment.pythonpath), version])
     cache_file = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
