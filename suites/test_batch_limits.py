@@ -45,7 +45,8 @@ def test_throughput_follows_limit_of_sequences(waiting: str, case: SimpleNamespa
     sides = {f"of_{limit}": perf.measure(unlimited.with_flags(max_num_seqs=limit), crowd, runs=2) for limit in limits}
     for limit in limits:
         run = sides[f"of_{limit}"]
-        perf.check(run, f"tokens_per_step <= {limit}", f"tokens_per_step >= {limit / 2}", "error_rate == 0")
+        # No step can exceed the limit, but the interval over two runs can: a quarter is far from the next limit.
+        perf.check(run, f"tokens_per_step <= {1.25 * limit}", f"tokens_per_step >= {limit / 2}", "error_rate == 0")
     perf.compare(
         *(
             f"output_throughput(of_{limit}) / output_throughput(of_{before}) >= {limits[limit]}"

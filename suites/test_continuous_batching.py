@@ -16,6 +16,7 @@ MIXED = "suites/tasks/mixed_lengths.jsonl"  # 8, 16, 32, 128 and 256 tokens, equ
 CASES = by_kind(cpu={"model": "tiny", "context": 2048, "together": 8, "requests": 80, "mean": 88})
 # So many of 8 rows of a static batch are of use in a step, at most.
 USED_ROWS = {"equal": 8.0, "uniform": 6.0, "mixed": 4.0}
+RUNS = 5  # three pairs left a wide interval on a machine that other programs use
 FILLED_PLACES = 6.0  # of 8, in a continuous batch: a place is empty only while the last answers of a run end
 
 
@@ -36,8 +37,8 @@ def test_gain_of_continuous_batches_grows_with_spread_of_lengths(case: SimpleNam
     refilled = vllm(case.model, max_model_len=case.context, max_num_seqs=case.together)
     padded = transformers(case.model, max_batch_size=case.together)
     answers = workloads(case)
-    continuous = {name: perf.measure(refilled, workload) for name, workload in answers.items()}
-    static = {name: perf.measure(padded, workload) for name, workload in answers.items()}
+    continuous = {name: perf.measure(refilled, workload, runs=RUNS) for name, workload in answers.items()}
+    static = {name: perf.measure(padded, workload, runs=RUNS) for name, workload in answers.items()}
     for name, rows in USED_ROWS.items():
         perf.check(continuous[name], f"tokens_per_step >= {FILLED_PLACES}", "error_rate == 0")
         perf.check(static[name], f"tokens_per_step <= {rows}", "error_rate == 0")
