@@ -29,8 +29,9 @@ class Faults:
         leaked_blocks: KV blocks that a finished request never frees.
         throttle, throttle_steps: the step time grows linearly by the fraction `throttle` over `throttle_steps` steps,
             and stays at this level.
-        errors, hangs, truncated: share of the requests that fail (half with an HTTP status, half in the stream), share
-            that hang before the end, and share that close without [DONE].
+        errors, hangs, truncated, limited: share of the requests that fail (half with an HTTP status, half in the
+            stream), share that hang before the end, share that close without [DONE], and share that are refused with
+            HTTP 429.
     """
 
     step_time: float = 0.0
@@ -49,6 +50,7 @@ class Faults:
     errors: float = 0.0
     hangs: float = 0.0
     truncated: float = 0.0
+    limited: float = 0.0
 
     def resolved(self, config: EngineConfig) -> EngineConfig:
         """The configuration with those faults that a server would own up to."""
@@ -125,6 +127,7 @@ _READERS: dict[str, tuple[str, Callable[[str, str], dict[str, object]]]] = {
     "errors": ("1%", lambda text, where: {"errors": _share(text, where)}),
     "hangs": ("1%", lambda text, where: {"hangs": _share(text, where)}),
     "truncated": ("1%", lambda text, where: {"truncated": _share(text, where)}),
+    "limited": ("1%", lambda text, where: {"limited": _share(text, where)}),
 }
 FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())
 

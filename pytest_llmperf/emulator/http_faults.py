@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.faults import Faults
 
-FaultKind = Literal["refused", "error", "hang", "truncated"]
+FaultKind = Literal["refused", "limited", "error", "hang", "truncated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class HttpFault:
     """A bad end.
 
     Args:
-        kind: refused: HTTP 500; error: an error event in the stream; hang: silence; truncated: a close without end.
+        kind: refused: HTTP 500; limited: HTTP 429; error: an error event in the stream; hang: silence; truncated: a
+            close without end.
         after_tokens: how many tokens of the request come before it.
     """
 
@@ -27,7 +28,7 @@ class HttpFault:
 
 def http_fault_of(faults: Faults, seed: int, number: int, max_tokens: int) -> HttpFault | None:
     """What happens to request `number`; None: it is served. A fixed function of the seed and the number."""
-    if not (faults.errors or faults.hangs or faults.truncated):
+    if not (faults.errors or faults.hangs or faults.truncated or faults.limited):
         return None
     random = Random(f"{seed} {number}")
     drawn = random.random()
@@ -38,4 +39,6 @@ def http_fault_of(faults: Faults, seed: int, number: int, max_tokens: int) -> Ht
         return HttpFault("hang", after)
     if drawn < faults.errors + faults.hangs + faults.truncated:
         return HttpFault("truncated", after)
+    if drawn < faults.errors + faults.hangs + faults.truncated + faults.limited:
+        return HttpFault("limited", 0)
     return None

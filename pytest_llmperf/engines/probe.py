@@ -34,7 +34,8 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
     """
     api = server.spec.api
     tokens = 1 if api.forces_length else min(FREE_TOKENS, request.output_tokens)
-    path, body = server.adapter.post(server.spec, replace(request, output_tokens=tokens), server.served_name)
+    path, body = server.adapter.post(server.spec, replace(request, output_tokens=tokens),
+                                     request.model or server.served_name)
     with server.answering("one token"):
         response = server.client.post(path, content=body, headers={"content-type": "application/json"},
                                       timeout=timeout_s)

@@ -147,7 +147,7 @@ class Server:
 
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""
-        path, body = self.adapter.post(self.spec, request, self.served_name)
+        path, body = self.adapter.post(self.spec, request, request.model or self.served_name)
         return self.client.base_url.path.rstrip("/") + path, body
 
     def as_sent(self, requests: Iterable[Request]) -> tuple[Request, ...]:
@@ -417,6 +417,20 @@ class Server:
             raise WrongServer(
                 f"The server at {self.url} serves {', '.join(names) or 'nothing'}, not {self.served_name!r}: "
                 "somebody else answers on this port, or the model id is wrong. Nothing was measured."
+            )
+
+    def check_models(self, requests: Iterable[Request]) -> None:
+        """Raise WrongServer where requests name a model that the server does not list."""
+        names = {request.model for request in requests if request.model} - {self.served_name}
+        if not names:
+            return
+        with self.answering("its models"):
+            listed = self.served_models()
+        if missing := sorted(names - set(listed)):
+            raise WrongServer(
+                f"The server at {self.url} does not serve {', '.join(map(repr, missing))}: it lists "
+                f"{', '.join(listed)}. Load the adapter, as in vllm(…, enable_lora=True, "
+                f'lora_modules=["{missing[0]}=PATH"]), or correct the name in across_models. Nothing was measured.'
             )
 
     def served_models(self) -> list[str]:

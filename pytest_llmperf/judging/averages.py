@@ -259,4 +259,4 @@ def _failed_requests(slo: Slo, sample: Sample) -> int:
     family = find(slo.metric).family
     if family is None or find_family(family).with_failed:
         return 0
-    return sum(not record.ok for run in sample.runs for record in run.records)
+    return sum(record.failed for run in sample.runs for record in run.records)

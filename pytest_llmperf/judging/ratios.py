@@ -93,7 +93,7 @@ def infinite_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> 
     if not affected:
         return {}
     facts: Facts = {"metric": metric, "missing_runs": len(affected), "of_runs": len(runs),
-                    "failed_requests": sum(not record.ok for run in affected for record in run.records)}
+                    "failed_requests": sum(record.failed for run in affected for record in run.records)}
     return facts | {"side": side} if side else facts
 
 

@@ -1,10 +1,10 @@
 """Judges requirements: from a requirement and runs to a verdict with its figures.
 
-percentile, error_rate, slo_attainment   exact binomial tests on the effective sample size.
+percentile, error_rate, slo_attainment   exact binomial tests on the effective sample size; so is rate_limited_rate.
 mean, p50, throughput, goodput, rates    intervals over seeds (or starts, or the segments of a single run).
 startup_s                                provisional, with a stated between-start sd.
 max_rate                                 rates that one search proved, or an interval over several searches.
-counts, max, ==                          exact, in each run.
+counts, max, ==, cancelled_rate          exact, in each run.
 claims                                   log ratio of pairs, provisional with a stated between-start sd.
 
 A metric that depends on token counts is INCONCLUSIVE if only the server's usage states the counts.
@@ -53,9 +53,10 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
 
 def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     metric = find(slo.metric)
-    if slo.metric in ("error_rate", "slo_attainment"):
+    if slo.metric in ("error_rate", "rate_limited_rate", "slo_attainment"):
         return judge_share(slo, sample, confidence)
-    if metric.unit is Unit.COUNT or metric.stat == "max" or slo.comparison is Comparison.EQUAL:
+    if metric.unit is Unit.COUNT or metric.stat == "max" or slo.comparison is Comparison.EQUAL or (
+            metric.name == "cancelled_rate"):  # decided by the workload
         return judge_exact(slo, sample)
     if metric.stat in STATS and metric.stat not in ("mean", "p50"):
         return judge_percentile(slo, sample, confidence)

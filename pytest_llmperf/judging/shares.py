@@ -16,7 +16,7 @@ from pytest_llmperf.judging.outcome import (
 from pytest_llmperf.judging.percentiles import body_limit_ms, level_pass_margin_of
 from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.goodput import attained
-from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.run import SHARES, RunMetrics
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import CheckResult
@@ -118,8 +118,8 @@ def _total_misses(sample: Sample, slo: Slo, margins: Mapping[str, float]) -> Cou
 
 def _misses(run: RunMetrics, slo: Slo, margins: Mapping[str, float] = MappingProxyType({})) -> list[Count]:
     """Misses per request, with limits that are lowered by the pass margins; empty if a latency is unavailable."""
-    if slo.metric == "error_rate":
-        return [Count(int(not record.ok), 1) for record in run.records]
+    if (counts := SHARES.get(slo.metric)) is not None:
+        return [Count(int(counts(record)), 1) for record in run.records]
     limits_ms = {family: limit_ms * exp(-margins.get(family, 0.0))
                  for family, limit_ms in latency_limits(slo).items()}
     return [Count(int(not good), 1) for good in attained(run, limits_ms) or ()]

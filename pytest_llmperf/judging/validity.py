@@ -88,23 +88,34 @@ def _first_of(records: Sequence[RequestRecord], run: Run) -> Facts:
 def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Problem | None:
     """Answers that another model gave; None where every answer or no answer names the requested model.
 
+    A request of `across_models` asks for its own model.
+
     Args:
         records: of one run.
         names: how chunks may call the model, the requested name first; empty where the names are not known.
     """
-    others = Counter(name for record in records for name in record.models if names and name not in names)
+    others = Counter(
+        (name, record.asked_model or names[0]) for record in records for name in record.models
+        if names and name not in ((record.asked_model,) if record.asked_model else names)
+    )
     if not others:
         return None
-    [(name, count)] = others.most_common(1)
+    [((name, asked), count)] = others.most_common(1)
     return Problem(Cause.OTHER_MODEL, {
-        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": names[0],
-        "other_names": len(others) - 1,
+        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": asked,
+        "other_names": len({other for other, _ in others}) - 1,
     })
 
 
 def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
-    failed = [record for record in run.records if not (record.ok or record.outcome is Outcome.COUNTS_DISAGREE)]
-    if failed and not {"error_rate", "goodput", "slo_attainment"} & set(named):
+    """Failed requests that no named metric judges; HTTP 429 has a metric of its own."""
+    if {"goodput", "slo_attainment"} & set(named):
+        return
+    judged = {Outcome.COUNTS_DISAGREE} | ({Outcome.RATE_LIMITED} if "rate_limited_rate" in named else set())
+    others_judged = "error_rate" in named
+    failed = [record for record in run.records if record.failed and record.outcome not in judged
+              and not (others_judged and record.outcome is not Outcome.RATE_LIMITED)]
+    if failed:
         outcomes = Counter(record.outcome.value for record in failed).most_common()
         summary = ", ".join(f"{count} × {outcome}" for outcome, count in outcomes)
         yield Problem(Cause.REQUESTS_FAILED, _first_of(failed, run) | {"text": summary})
@@ -150,7 +161,8 @@ def _unexpected_cache_hits(run: Run, metrics: RunMetrics) -> Iterator[Problem]:
     """More hits than these requests can have, by the counters or else by the usage of the answers."""
     counted, most = metrics.value("prefix_cache_hit_rate"), run.expected_hit_rate
     hit_rate = _hit_rate_by_usage(run) if counted is None else counted
-    if hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
+    sent_once = all(record.attempts == 1 for record in run.records)  # a prompt that is sent again may be cached
+    if sent_once and hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
         yield Problem(Cause.CACHE_NOT_EMPTY,
                       {"hit_rate": hit_rate, "most_hit_rate": most, "by_usage": counted is None})
 

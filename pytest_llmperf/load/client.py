@@ -57,14 +57,26 @@ class Client:
         self.unheard: deque[RequestInFlight] = deque()
         self.sent = 0
 
-    def send(self, request: PlannedRequest, intended_ns: int, reader: AnswerReader | None = None) -> None:
+    def send(
+        self, request: PlannedRequest, intended_ns: int, reader: AnswerReader | None = None
+    ) -> RequestInFlight:
         """Send a request now on an idle connection, else on the next connection that opens."""
         in_flight = RequestInFlight(request, intended_ns, monotonic_ns(), reader=reader)
-        connection = self._take_idle(in_flight.released_ns)
+        self._send(in_flight)
+        return in_flight
+
+    def send_again(self, request: RequestInFlight, reader: AnswerReader | None) -> None:
+        """Send a request that was refused once more, likewise."""
+        self.intake.recorded(request)
+        request.begin_again(monotonic_ns(), reader)
+        self._send(request)
+
+    def _send(self, request: RequestInFlight) -> None:
+        connection = self._take_idle(request.released_ns)
         if connection is None:
-            self._open_for(in_flight)
+            self._open_for(request)
         else:
-            self._write(connection, in_flight)
+            self._write(connection, request)
 
     def complete(self, request: PlannedRequest, body: bytes) -> None:
         """Set the body of a turn, once the answers that it contains are known."""
@@ -119,6 +131,8 @@ class Client:
         exceeded = self.intake.take(request, size)
         if exceeded is not None:
             self.finish(request, Ending.TOO_LARGE, exceeded)
+        elif request.has_enough:
+            self.finish(request, Ending.ABANDONED)
 
     def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
         """End a request in flight and keep or close the connection. A second call has no effect."""
@@ -188,7 +202,7 @@ class Client:
     def _write(self, connection: Connection, request: RequestInFlight) -> None:
         self._in_flight[request] = connection
         self._waiting.pop(request, None)
-        self.sent += 1
+        self.sent += request.attempts == 1
         connection.send(request, self._payloads[request.request.index])
 
 

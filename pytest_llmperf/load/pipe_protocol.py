@@ -7,6 +7,7 @@ import struct
 from dataclasses import asdict, astuple
 
 from pytest_llmperf.model.plan import Channel, ConversationPart, LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.request import Cancellation, RetryPolicy
 
 SIZE = struct.Struct("<Q")
 PROGRESS = struct.Struct("<IIIq")  # the way back: sent, done, failed, elapsed_ns
@@ -26,7 +27,8 @@ def pack_plan(plan: LoadPlan) -> bytes:
         "channel": asdict(plan.channel),
         "retry_stale": plan.retry_stale,
         "requests": [
-            (r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns, r.part and astuple(r.part))
+            (r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns,
+             *(value and astuple(value) for value in (r.part, r.cancellation, r.retry)))
             for r in plan.requests
         ],
     }
@@ -42,9 +44,12 @@ def unpack_plan(packed: bytes) -> LoadPlan:
     head = json.loads(packed[SIZE.size : start])
     channel = head["channel"]
     requests = []
-    for index, path, length, at_ns, after, think_ns, part in head["requests"]:
+    for index, path, length, at_ns, after, think_ns, part, cancellation, retry in head["requests"]:
         body = packed[start : start + length]
-        requests.append(PlannedRequest(index, path, body, at_ns, after, think_ns, part and ConversationPart(*part)))
+        requests.append(PlannedRequest(
+            index, path, body, at_ns, after, think_ns, part and ConversationPart(*part),
+            cancellation and Cancellation(*cancellation), retry and RetryPolicy(*retry),
+        ))
         start += length
     return LoadPlan(
         host=head["host"],

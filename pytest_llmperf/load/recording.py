@@ -18,7 +18,8 @@ from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import LoadPlan
 
 _FRAME = struct.Struct("<cQ")
-_EXCHANGE = struct.Struct("<IqqqBBIQI")  # index, intended, sent, ended, ending, reused, reads, data and error bytes
+# index, intended, sent, ended, ending, reused, attempts, reads, data and error bytes
+_EXCHANGE = struct.Struct("<IqqqBBBIQI")
 _END = struct.Struct("<qqqqq")
 _START = struct.Struct("<q")
 _ENDINGS = tuple(Ending)
@@ -60,7 +61,7 @@ class RecordingWriter:
         error = (done.error or "").encode()
         head = _EXCHANGE.pack(
             done.index, done.intended_ns, _NEVER if done.sent_ns is None else done.sent_ns, done.ended_ns,
-            _ENDINGS.index(done.ending), done.reused, len(done.read_ns), len(done.data), len(error),
+            _ENDINGS.index(done.ending), done.reused, done.attempts, len(done.read_ns), len(done.data), len(error),
         )
         self._append(b"X", head, done.read_ns.tobytes(), done.read_bytes.tobytes(), done.data, error)
 
@@ -220,7 +221,8 @@ def _moved(exchange: Exchange, intended_ns: int) -> Exchange:
 
 
 def _read_exchange(payload: memoryview) -> Exchange:
-    index, intended, sent, ended, ending, reused, reads, data_bytes, error_bytes = _EXCHANGE.unpack_from(payload)
+    index, intended, sent, ended, ending, reused, attempts, *sizes_of = _EXCHANGE.unpack_from(payload)
+    reads, data_bytes, error_bytes = sizes_of
     stamps, sizes = array("q"), array("q")
     width = reads * stamps.itemsize
     start = _EXCHANGE.size
@@ -238,4 +240,5 @@ def _read_exchange(payload: memoryview) -> Exchange:
         data=bytes(payload[start : start + data_bytes]),
         reused=bool(reused),
         error=str(payload[start + data_bytes : start + data_bytes + error_bytes], "utf-8") or None,
+        attempts=attempts,
     )

@@ -7,6 +7,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 
@@ -55,6 +56,7 @@ class PlanReplayer:
         self._schedule = Schedule(plan)
         self._conversations = Conversations(plan.requests)
         self._landed: deque[RequestInFlight] = deque()
+        self._pausing: set[RequestInFlight] = set()  # refused requests that will be sent again
         self._over = False
         self._unsent = {request.index: request for request in plan.requests}
         self._failed = 0
@@ -108,6 +110,8 @@ class PlanReplayer:
             self._writer.start(now_ns)
         self._finish()
         self._client.cancel()
+        for pausing in list(self._pausing):
+            self._give_up(pausing, Ending.CANCELLED)
         for request in self._unsent.values():
             intended_ns = self._started_ns + (request.at_ns or 0)
             self._writer.exchange(_unsent(request.index, intended_ns, Ending.NOT_SENT, now_ns))
@@ -124,8 +128,13 @@ class PlanReplayer:
         self.reactor.stop()
 
     def _on_end(self, request: RequestInFlight) -> None:
+        pause_ns = None if self._over else request.pause_before_retry_ns()
+        if pause_ns is not None:
+            self._pausing.add(request)
+            self.reactor.call_at(request.ended_ns + pause_ns, lambda: self._retry(request))
+            return
         self._done += 1
-        self._failed += request.ending is not Ending.COMPLETE
+        self._failed += request.ending not in (Ending.COMPLETE, Ending.ABANDONED)
         self._landed.append(request)
         if self._over:
             return
@@ -143,6 +152,23 @@ class PlanReplayer:
             self._finish()
         else:
             self.reactor.alarm_ns = 0
+
+    def _retry(self, request: RequestInFlight) -> None:
+        if request in self._pausing:
+            self._pausing.remove(request)
+            self._client.send_again(request, self._conversations.reader_for(request.request))
+
+    def _give_up(self, request: RequestInFlight, ending: Ending) -> None:
+        """End a request now that is in flight or waits for its next attempt; nothing to do for any other request."""
+        if request in self._pausing:
+            self._pausing.remove(request)
+            self._client.intake.recorded(request)
+            request.begin_again(monotonic_ns(), None)
+            request.attempts -= 1
+            request.ending, request.ended_ns = ending, request.released_ns
+            self._on_end(request)
+        else:
+            self._client.finish(request, ending)
 
     def _work_while_idle(self) -> bool:
         """Read a part of an answer that a next turn will contain, else record a finished request. Returns whether more
@@ -171,7 +197,11 @@ class PlanReplayer:
             if intended_ns is None:
                 intended_ns = monotonic_ns()
                 self._turnarounds.add(intended_ns - due.possible_ns)
-            self._client.send(due.request, intended_ns, self._conversations.reader_for(due.request))
+            request = self._client.send(due.request, intended_ns, self._conversations.reader_for(due.request))
+            cancellation = due.request.cancellation
+            if cancellation is not None and cancellation.after_ns is not None:
+                self.reactor.call_at(request.released_ns + cancellation.after_ns,
+                                     partial(self._give_up, request, Ending.ABANDONED))
         while self._client.intake.held_bytes > _MOST_HELD_BYTES and self._record_one():
             pass
         due_ns = self._schedule.next_due_ns

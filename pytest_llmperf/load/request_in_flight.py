@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.wire.conversation import AnswerReader
 from pytest_llmperf.wire.http import Framing
+from pytest_llmperf.wire.stream import TokenCounter
 
+_RETRIED_STATUSES = (408, 429)
+_SERVER_ERROR = 500
+_LONGEST_RETRY_AFTER_S = 60.0  # clients of OpenAI wait no longer either
+_ALWAYS_UNANSWERED = (Ending.CONNECT_FAILED, Ending.CONNECT_TIMEOUT, Ending.FIRST_BYTE_TIMEOUT, Ending.STALE)
+_LOST = (Ending.RESET, Ending.CLOSED_EARLY, Ending.TOTAL_TIMEOUT)
 _READ_BYTES = 80  # that a read takes in memory beside its content: an object, a stamp, their places in lists
 
 
@@ -55,6 +62,9 @@ class RequestInFlight:
         size_bytes: total size of the reads.
         reader: takes the answer that a later turn will contain; None where no turn does.
         heard: number of reads that `reader` has taken.
+        tokens: counts the generated tokens of a request that is cancelled after some; None for any other request.
+        attempts: number of sends.
+        first_sent_ns: time of the first send; None before a retry.
     """
 
     request: PlannedRequest
@@ -75,6 +85,14 @@ class RequestInFlight:
     error: str | None = None
     reader: AnswerReader | None = None
     heard: int = 0
+    tokens: TokenCounter | None = None
+    attempts: int = 1
+    first_sent_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        cancellation = self.request.cancellation
+        if cancellation is not None and cancellation.after_tokens is not None:
+            self.tokens = TokenCounter()
 
     def listen(self) -> None:
         """Give the reader what was read since the last call."""
@@ -91,6 +109,45 @@ class RequestInFlight:
         if not self._answering:
             return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
         return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the last read brought the token after which the client cancels."""
+        cancellation = self.request.cancellation
+        if self.tokens is None or cancellation is None or cancellation.after_tokens is None:
+            return False
+        return self.tokens.feed(self.reads[-1]) >= cancellation.after_tokens
+
+    def pause_before_retry_ns(self) -> int | None:
+        """Pause before the request is sent again, once it has ended; None if it is not sent again."""
+        policy = self.request.retry
+        if policy is None or self.attempts >= policy.attempts:
+            return None
+        if self.ending is Ending.COMPLETE:
+            framing = self._framing
+            if framing is None or framing.status is None or not (
+                    framing.status in _RETRIED_STATUSES or framing.status >= _SERVER_ERROR):
+                return None
+            asked_s = _retry_after_s(framing.headers)
+            return None if (asked_s or 0.0) > _LONGEST_RETRY_AFTER_S else policy.pause_ns(self.attempts, asked_s)
+        unanswered = self.ending in _ALWAYS_UNANSWERED or (self.ending in _LOST and not self._answering)
+        return policy.pause_ns(self.attempts, None) if unanswered else None
+
+    def begin_again(self, released_ns: int, reader: AnswerReader | None) -> None:
+        """Forget the refused attempt before the next send.
+
+        Args:
+            released_ns: time of the next send.
+            reader: as in the attributes.
+        """
+        self.first_sent_ns = self.sent_ns if self.first_sent_ns is None else self.first_sent_ns
+        self.attempts += 1
+        self.released_ns, self.sent_ns, self.reused = released_ns, None, False
+        self.stamps, self.reads = array("q"), []
+        self.chunked = self.until_close = self.keep_alive = False
+        self._framing, self.framed, self.size_bytes, self.heard = None, 0, 0, 0
+        self.ending, self.ended_ns, self.error, self.reader = Ending.NOT_SENT, 0, None, reader
+        self.__post_init__()
 
     @property
     def _answering(self) -> bool:
@@ -120,7 +177,14 @@ class RequestInFlight:
     def exchange(self) -> Exchange:
         """All that is known of it."""
         sizes = array("q", map(len, self.reads))
+        sent_ns = self.sent_ns if self.first_sent_ns is None else self.first_sent_ns
         return Exchange(
-            self.request.index, self.intended_ns, self.sent_ns, self.ended_ns, self.ending,
-            self.stamps, sizes, b"".join(self.reads), self.reused, self.error,
+            self.request.index, self.intended_ns, sent_ns, self.ended_ns, self.ending,
+            self.stamps, sizes, b"".join(self.reads), self.reused, self.error, self.attempts,
         )
+
+
+def _retry_after_s(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
+    """Seconds of the header Retry-After; None without the header, and for a date."""
+    value = dict(headers).get(b"retry-after", b"").strip()
+    return float(value) if value.isdigit() else None

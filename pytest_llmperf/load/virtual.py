@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pytest_llmperf.clock import VirtualClock
@@ -96,7 +97,7 @@ class VirtualTransport:
         with in_background(kill_when_cancelled, "llmperf-virtual-cancel"):
             replay = engine.replay(plan)
         if progress is not None:
-            failed = sum(exchange.ending is not Ending.COMPLETE for exchange in replay.exchanges)
+            failed = sum(exchange.ending not in (Ending.COMPLETE, Ending.ABANDONED) for exchange in replay.exchanges)
             sent, so_far = len(replay.exchanges), RunningMedians()
             for exchange in replay.exchanges:
                 so_far.add(exchange)
@@ -123,6 +124,8 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
                 "after": request.after,
                 "think_ns": request.think_ns,
                 "continues": request.part is not None and request.part.continues,
+                **(asdict(request.cancellation) if request.cancellation is not None else {}),
+                **(asdict(request.retry) if request.retry is not None else {}),
             }
             for request in plan.requests
         ],
@@ -144,4 +147,5 @@ def emulated_exchange(record: Mapping[str, Any], begun_ns: int) -> EmulatedExcha
         prompt_tokens=record["prompt_tokens"],
         output_tokens=record["output_tokens"],
         cached_tokens=record["cached_tokens"],
+        attempts=record.get("attempts", 1),
     )

@@ -1,7 +1,8 @@
 """Contribution of one request to each latency sample, in nanoseconds.
 
-Each function takes the record of a served request. An empty tuple means that the latency does not exist for this
-request (a single token has no gap). None means that the server did not send the data that the formula needs.
+Each function takes the record of a served request, or of a request that the client cancelled. An empty tuple means that
+the latency does not exist for this request (a single token has no gap). None means that the server did not send the
+data that the formula needs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ def ttft(record: RequestRecord) -> Samples | None:
 
 
 def e2el(record: RequestRecord) -> Samples:
+    """Nothing for a request that the client cancelled, because its answer has no end."""
+    if not record.ok:
+        return ()
     return tuple(last - record.intended_ns for last in record.arrivals_ns[-1:])
 
 
@@ -58,7 +62,9 @@ def itl_per_token(record: RequestRecord) -> Samples | None:
 
 def tpot(record: RequestRecord) -> Samples | None:
     """Time per output token. An empty tuple for a single token, and for a single chunk of several tokens, whose times
-    are unknown. None if the number of output tokens is unknown."""
+    are unknown, and for a cancelled request. None if the number of output tokens is unknown."""
+    if not record.ok:
+        return ()
     tokens = output_tokens(record)
     if tokens is None or record.whole:
         return None

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
 
 from pytest_llmperf.errors import MetricUnavailable
-from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
+from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.server import Counters, counter_difference, server_values
 from pytest_llmperf.metrics.summary import summarise
 from pytest_llmperf.metrics.turns import hit_rate, served_conversations, turn_names, turns_of
-from pytest_llmperf.model.record import RequestRecord, RunRecords
+from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
+#: Shares of all requests of a run: metric → whether a request counts.
+SHARES: Mapping[str, Callable[[RequestRecord], bool]] = {
+    "error_rate": lambda record: record.failed and record.outcome is not Outcome.RATE_LIMITED,
+    "rate_limited_rate": lambda record: record.outcome is Outcome.RATE_LIMITED,
+    "cancelled_rate": lambda record: record.outcome is Outcome.ABANDONED,
+}
 #: A text has several tokenizations, and a tokenizer chooses the usual one: a model may have generated another.
 TEXT_TOLERANCE = 0.1
 
@@ -160,13 +166,18 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
     for record in _ordered(records):
         if family.turns is not None and record.turn not in family.turns:
             contributions.append(())
-        elif not (record.ok or family.with_failed):
+        elif not family.with_failed and (record.failed or _unanswered(record)):
             contributions.append(None)
         elif (taken := family.take(record)) is None:
             return None
         else:
             contributions.append(taken)
     return tuple(contributions)
+
+
+def _unanswered(record: RequestRecord) -> bool:
+    """Whether the client cancelled the request before its first content. Such a request counts as infinitely slow."""
+    return record.outcome is Outcome.ABANDONED and not record.arrivals_ns
 
 
 @cache
@@ -204,7 +215,9 @@ def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
         "conversation_throughput": _per_s(served_conversations(records), duration_s),
         "output_throughput": _per_s(output, duration_s),
         "total_token_throughput": _per_s(None if output is None or prompt is None else output + prompt, duration_s),
-        "error_rate": (len(records) - len(served)) / len(records) if records else None,
+        **{name: sum(map(counts, records)) / len(records) if records else None for name, counts in SHARES.items()},
+        "retries": sum(record.attempts - 1 for record in records) if records else None,
+        "retried_prompt_tokens": _total([_retried_tokens(record) for record in records]) if records else None,
         "coalesced_share": sum(record.coalesced_chunks for record in served) / gaps if gaps else None,
     }
 
@@ -218,6 +231,14 @@ def fragmentation(records: Sequence[RequestRecord], block_size: float | None) ->
     if not total or not block_size:
         return None
     return 1 - total / sum(math.ceil(count / block_size) * block_size for count in counts)
+
+
+def _retried_tokens(record: RequestRecord) -> int | None:
+    """Prompt tokens of all sends beyond the first; None if the length of a repeated prompt is unknown."""
+    if record.attempts == 1:
+        return 0
+    tokens = prompt_tokens(record)
+    return None if tokens is None else tokens * (record.attempts - 1)
 
 
 def _total(counts: Sequence[int | None]) -> int | None:

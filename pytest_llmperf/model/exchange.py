@@ -24,6 +24,7 @@ class Ending(Enum):
     TOTAL_TIMEOUT = "total timeout"
     TOO_LARGE = "response too large"
     CANCELLED = "cancelled"                    # the run was given up (the server died, the user interrupted)
+    ABANDONED = "cancelled by the client"      # as the workload states
     NOT_SENT = "not sent"
     NOT_CONTINUED = "not sent, because the turn before has no complete answer"
 
@@ -44,6 +45,7 @@ class Exchange:
         data: all bytes of the answer, HTTP framing included.
         reused: whether the connection had served a request before.
         error: error message of the operating system; None without an error.
+        attempts: number of sends. Reads and data are of the last attempt, `sent_ns` is of the first.
     """
 
     index: int
@@ -56,6 +58,7 @@ class Exchange:
     data: bytes
     reused: bool = False
     error: str | None = None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class EmulatedExchange:
     """The emulated record of a request and its answer. In virtual time there are no bytes to parse.
 
     Args:
-        index, intended_ns, sent_ns, ended_ns, ending: as in `Exchange`.
+        index, intended_ns, sent_ns, ended_ns, ending, attempts: as in `Exchange`.
         outcome: the outcome that the bytes of the answer would have had.
         error: error message of the server, if the server refused the request or ended the answer with an error.
         token_ns, token_counts: times at which a client would have read tokens, and the number of tokens at each time.
@@ -82,6 +85,7 @@ class EmulatedExchange:
     prompt_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

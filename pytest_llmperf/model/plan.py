@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_llmperf.model.request import Cancellation, RetryPolicy
+
 Form = Literal["ids", "text", "messages"]
 
 
@@ -37,6 +39,7 @@ class PlannedRequest:
         after: index of the request whose end this one waits for.
         think_ns: pause after that end.
         part: of a turn that continues an earlier one or is continued; None for any other request.
+        cancellation, retry: as in `Request`.
     """
 
     index: int
@@ -46,6 +49,8 @@ class PlannedRequest:
     after: int | None = None
     think_ns: int = 0
     part: ConversationPart | None = None
+    cancellation: Cancellation | None = None
+    retry: RetryPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

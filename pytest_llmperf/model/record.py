@@ -16,7 +16,8 @@ class Outcome(Enum):
 
     OK = "ok"
     NO_CONNECTION = "no connection"
-    HTTP_STATUS = "http status"            # anything but 200
+    HTTP_STATUS = "http status"            # anything but 200 and 429
+    RATE_LIMITED = "rate limited"          # HTTP 429: the service refuses more requests for now
     ERROR_IN_STREAM = "error in stream"    # HTTP 200 with an error event inside
     TRUNCATED = "truncated"                # the stream ended without finish reason, usage or [DONE]
     MALFORMED = "malformed"                # not HTTP, not SSE, not JSON
@@ -26,7 +27,8 @@ class Outcome(Enum):
     TIMEOUT = "timeout"
     RESET = "reset"
     STALE = "stale connection"
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"                # the run was given up
+    ABANDONED = "cancelled by the client"  # as the workload states: a user who stops reading
     NOT_CONTINUED = "conversation ended"   # an earlier turn failed, and this turn would contain its answer
 
 
@@ -56,6 +58,9 @@ class RequestRecord:
         after: index of the turn before; None for a first turn.
         whole: whether the request asked for a whole answer, which has no times between its send and its end.
         answer_hash: of the answer that the next turn contains; None where the next turn contains a seeded reply.
+        attempts: number of sends; above 1 where the workload retries refused requests. `sent_ns` is of the first send.
+        asked_model: model that the request named, where the workload distributes requests over models; "" for the
+            model of the server.
     """
 
     index: int
@@ -80,10 +85,17 @@ class RequestRecord:
     answer_hash: str | None = None
     whole: bool = False
     text_tokens: int | None = None
+    attempts: int = 1
+    asked_model: str = ""
 
     @property
     def ok(self) -> bool:
         return self.outcome is Outcome.OK
+
+    @property
+    def failed(self) -> bool:
+        """Whether the request was not served, and the client did not cancel the request by intent."""
+        return self.outcome not in (Outcome.OK, Outcome.ABANDONED)
 
 
 class RunRecords(Sequence[RequestRecord]):

@@ -6,6 +6,41 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Cancellation:
+    """When the client cancels a request by closing its connection.
+
+    Args:
+        after_tokens: after so many generated tokens; None for no such limit.
+        after_ns: so many nanoseconds after the send; None for no such limit.
+    """
+
+    after_tokens: int | None = None
+    after_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How the client sends a refused request again.
+
+    A request is retried if no content of its answer has arrived: after HTTP 408, 429 or 5xx, after a connection that
+    failed or was closed, and after a timeout.
+
+    Args:
+        attempts: largest number of sends of a request.
+        backoff_ns: pause before the second send. Each further pause is twice as long. A longer `Retry-After` of the
+            server is respected.
+    """
+
+    attempts: int
+    backoff_ns: int
+
+    def pause_ns(self, attempts: int, retry_after_s: float | None) -> int:
+        """Pause after `attempts` sends, in nanoseconds."""
+        asked_ns = 0 if retry_after_s is None else round(retry_after_s * 1e9)
+        return max(self.backoff_ns << (attempts - 1), asked_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request of a workload.
 
@@ -24,6 +59,9 @@ class Request:
             `prompt` holds the new tokens only, and `prompt_tokens` counts all tokens, if each earlier answer has the
             length that was asked for.
         answer_used: whether a later request continues this one, so its answer must arrive as token ids or text.
+        model: name of the model or of the adapter to ask; "" for the model of the server.
+        cancellation: when the client cancels the request; None for a request that the client reads to its end.
+        retry: how the client sends the request again; None for a single send.
     """
 
     index: int
@@ -37,3 +75,6 @@ class Request:
     turn: int = 1
     continues: bool = False
     answer_used: bool = False
+    model: str = ""
+    cancellation: Cancellation | None = None
+    retry: RetryPolicy | None = None

@@ -30,7 +30,8 @@ COUNTS = (
 )  # fmt: skip
 TURNS = ("turn", "after")  # only in files of conversations
 FLAGS = ("replaced_text", "whole")
-TEXT_TOKENS = "text_tokens"  # only in files of endpoints with a named tokenizer
+#: Columns only of files in which a request has another value.
+UNUSUAL: Mapping[str, object] = {"attempts": 1, "asked_model": "", "text_tokens": None}
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
 LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."
@@ -69,8 +70,8 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
     }
     if any(record.turn > 1 for record in records):
         columns |= {name: [getattr(record, name) for record in records] for name in (*TURNS, "answer_hash")}
-    if any(record.text_tokens is not None for record in records):
-        columns[TEXT_TOKENS] = [record.text_tokens for record in records]
+    columns |= {name: [getattr(record, name) for record in records] for name, usual in UNUSUAL.items()
+                if any(getattr(record, name) != usual for record in records)}
     text = json.dumps(columns, separators=(",", ":"))
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
 
@@ -129,7 +130,7 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
 
 def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
     """Raise ValueError unless every count and time is null or a whole number of at most 63 bits."""
-    for name in (*COUNTS, *STAMPS, *(name for name in TURNS if name in columns)):
+    for name in (*COUNTS, *STAMPS, *(name for name in (*TURNS, "attempts") if name in columns)):
         for value in columns[name]:
             _check_number(name, value)
     for name in LISTS:

@@ -21,7 +21,7 @@ from pytest_llmperf.metrics import percentile
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
-from pytest_llmperf.model.record import RequestRecord, RunRecords
+from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
 from pytest_llmperf.process.background_thread import in_background
@@ -99,6 +99,8 @@ class Replayer:
         served = sum(record.ok for record in records)
         after = server.wait_idle(counters_before.get("requests_finished", 0.0), served)
         server.check_alive()
+        if not self.keep and any(record.outcome is Outcome.ABANDONED for record in records):
+            server.reset_cache()  # fails if the server still holds the blocks of cancelled requests
         scaled = server.scaling()
         _check_counted(counters_before, after, scaled)
         by_replica = increases(counters_before, after)
@@ -288,7 +290,7 @@ def most_bytes(requests: Sequence[Request]) -> int:
 def _planned(server: Server, request: Request) -> PlannedRequest:
     path, body = server.post(request)
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns,
-                          part_of(request, body))
+                          part_of(request, body), request.cancellation, request.retry)
 
 
 def stream_limits(settings: Settings) -> StreamLimits:

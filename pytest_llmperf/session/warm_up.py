@@ -35,8 +35,10 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
 
     Raises:
         EngineError: a warm-up request fails, or the server does not become steady.
-        WrongServer: another model answers, or an endpoint refuses the request.
+        WrongServer: another model answers, the server lacks a model of the workload, or an endpoint refuses the
+            request.
     """
+    server.check_models(workload.requests(SEED))
     if server.spec.url is not None:
         smallest = server.as_sent([min(workload.requests(SEED), key=lambda request: len(request.prompt))])
         probe(server, smallest[0], replayer.limits.total_ns / 1e9)
@@ -95,6 +97,7 @@ def _batch(workload: Workload, seed: int) -> tuple[Request, ...]:
             after=None,
             think_ns=0,
             answer_used=answer_used,
+            cancellation=None,
         )
         for index, request in enumerate(longest)
     )

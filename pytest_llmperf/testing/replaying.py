@@ -9,7 +9,7 @@ from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
-from pytest_llmperf.model.request import Request
+from pytest_llmperf.model.request import Cancellation, Request, RetryPolicy
 from pytest_llmperf.session.replay import records_of
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 
@@ -40,13 +40,16 @@ def replay_scripts(
     host: str = "127.0.0.1",
     channel: Channel | None = None,
     processes: int = 1,
+    cancellation: Cancellation | None = None,
+    retry: RetryPolicy | None = None,
 ) -> Replayed:
     """Send `requests` equal requests to a running scripted server: at the given times, else in a closed loop."""
     plan = LoadPlan(
         host=host,
         port=server.port,
         requests=tuple(
-            PlannedRequest(index, "/v1/completions", b"{}", at_ns=None if at_ns is None else at_ns[index])
+            PlannedRequest(index, "/v1/completions", b"{}", at_ns=None if at_ns is None else at_ns[index],
+                           cancellation=cancellation, retry=retry)
             for index in range(requests)
         ),
         concurrency=concurrency if at_ns is None else None,

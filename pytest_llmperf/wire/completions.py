@@ -12,6 +12,7 @@ from pytest_llmperf.wire.http import Answer, read_answer
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream, read_whole
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
+TOO_MANY_REQUESTS = 429
 CountTokens = Callable[[Sequence[str]], tuple[int, ...]]
 _Judgement = tuple[Outcome, str | None]
 
@@ -25,6 +26,7 @@ _GIVEN_UP = {
     Ending.NOT_SENT: Outcome.CANCELLED,
     Ending.CONNECT_FAILED: Outcome.NO_CONNECTION,
     Ending.NOT_CONTINUED: Outcome.NOT_CONTINUED,
+    Ending.ABANDONED: Outcome.ABANDONED,
     Ending.STALE: Outcome.STALE,
 }
 _CUT_SHORT = {
@@ -84,6 +86,8 @@ def to_record(
         turn=request.turn,
         after=request.after if request.turn > 1 else None,
         whole=not api.stream,
+        attempts=exchange.attempts,
+        asked_model=request.model,
     )
 
 
@@ -127,7 +131,8 @@ def _http_problem(exchange: Exchange, answer: Answer) -> _Judgement | None:
         detail += f", Retry-After: {pause}"
     if (elsewhere := answer.header("location")) is not None:
         detail += f", redirect to {elsewhere} not followed"
-    return Outcome.HTTP_STATUS, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
+    outcome = Outcome.RATE_LIMITED if answer.status == TOO_MANY_REQUESTS else Outcome.HTTP_STATUS
+    return outcome, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
 
 
 def _stream_problem(stream: Stream) -> _Judgement | None:

@@ -26,6 +26,8 @@ def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestReco
         tag=request.tag,
         turn=request.turn,
         after=request.after if request.turn > 1 else None,
+        attempts=emulated.attempts,
+        asked_model=request.model,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
+from pytest_llmperf.wire.http import BodyFraming, NotHttpError
 from pytest_llmperf.wire.responses import is_response, response_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 
@@ -114,6 +116,29 @@ class Stream:
         if chunk.token_ids is not None:
             self._counted += chunk.token_ids
         return chunk.token_ids
+
+
+class TokenCounter:
+    """Counts the generated tokens of a streamed answer while it arrives. A chunk without a count is one token."""
+
+    def __init__(self) -> None:
+        self._framing = BodyFraming()
+        self._events = EventDecoder()
+        self._stream = Stream()
+        self._tokens = 0
+
+    def feed(self, data: bytes) -> int:
+        """Tokens so far, after further bytes of the HTTP answer."""
+        with suppress(NotHttpError):
+            self._framing.feed(data)
+        pieces, self._framing.pieces = self._framing.pieces, []
+        chunks = self._stream.chunk_tokens
+        counted = len(chunks)
+        for _, piece in pieces:
+            for event in self._events.feed(piece):
+                self._stream.take(event, 0)
+        self._tokens += sum(1 if tokens is None else tokens for tokens in chunks[counted:])
+        return self._tokens
 
 
 def _merged(old: Usage | None, new: Usage | None) -> Usage | None:

@@ -9,12 +9,15 @@ from pytest_llmperf.workload.shared_prefix import shared_prefix
 from pytest_llmperf.workload.sharegpt import sharegpt
 from pytest_llmperf.workload.think_time import exponential
 from pytest_llmperf.workload.trace import anonymise, trace
+from pytest_llmperf.workload.users import across_models, cancelled, retried
 
 __all__ = [
     "Arrivals",
     "Workload",
+    "across_models",
     "anonymise",
     "at_times",
+    "cancelled",
     "closed",
     "constant",
     "exponential",
@@ -25,6 +28,7 @@ __all__ = [
     "ramp",
     "random_tokens",
     "recorded",
+    "retried",
     "shared_prefix",
     "sharegpt",
     "trace",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmperf.emulator.http.events import CRASHED, events_of
+from pytest_llmperf.emulator.http.events import CRASHED, REFUSALS, events_of
 from pytest_llmperf.emulator.http.framing import EVENT_STREAM
 from pytest_llmperf.emulator.http.replies import Refusal, Reply
 from pytest_llmperf.emulator.http.stream_writer import Send, StreamWriter
@@ -55,8 +55,8 @@ class App:
         generation = service.ask(path, body)
         number = service.number()
         fault = service.fault_of(number, generation.max_tokens)
-        if fault is not None and fault.kind == "refused":
-            raise CRASHED
+        if fault is not None and fault.kind in REFUSALS:
+            raise REFUSALS[fault.kind]
         arrived_ns = received_ns + service.deployment.ingress_ns(generation.prompt_tokens)
         outlet = StreamWriter(send) if generation.stream else None
         created = int(service.unix_s(received_ns))

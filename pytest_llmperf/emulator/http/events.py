@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 DONE = b"data: [DONE]\n\n"
 CRASHED = Refusal(500, "EngineCore encountered an issue (a planted fault).", "InternalServerError")
+LIMITED = Refusal(429, "Too many requests (a planted fault).", "RateLimitError")
+#: What answers a request that a planted fault refuses, by the kind of the fault.
+REFUSALS = {"refused": CRASHED, "limited": LIMITED}
 
 
 class Events(Protocol):

@@ -8,8 +8,14 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
+from pytest_llmperf.emulator.http.events import LIMITED
 from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.virtual.emulated_request import EmulatedRequest, TokenTimes, not_continued
+from pytest_llmperf.emulator.virtual.emulated_request import (
+    ABANDONED,
+    EmulatedRequest,
+    TokenTimes,
+    not_continued,
+)
 from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request, SendSchedule
 
 if TYPE_CHECKING:
@@ -17,7 +23,9 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.generation_request import GenerationRequest
     from pytest_llmperf.emulator.http.service import Service
 
-REFUSED = Refusal(500, "Internal server error (a planted fault).", "InternalServerError")
+#: Answers to requests that a planted fault refuses, by the kind of the fault.
+REFUSED = {"refused": Refusal(500, "Internal server error (a planted fault).", "InternalServerError"),
+           "limited": LIMITED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +38,13 @@ class Patience:
 
     def until_ns(self, request: EmulatedRequest) -> int:
         """The time at which the client cancels the request unless more tokens arrive."""
-        return min(self._silent_until_ns(request), request.sent_ns + self.total_ns)
+        until_ns = min(self._silent_until_ns(request), request.sent_ns + self.total_ns)
+        return until_ns if request.cancel_at_ns is None else min(until_ns, request.cancel_at_ns)
 
     def ending(self, request: EmulatedRequest) -> str:
         """Which limit ran out."""
+        if request.cancel_at_ns == self.until_ns(request):
+            return ABANDONED
         if self._silent_until_ns(request) > request.sent_ns + self.total_ns:
             return "total timeout"
         return "idle timeout" if request.streaming else "first byte timeout"
@@ -48,8 +59,14 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """One POST of a plan, with times and `continues` as in `send_schedule.Request`. `ask` is the parsed body; None if
-    the body is not parsed yet."""
+    """One POST of a plan, with times and `continues` as in `send_schedule.Request`.
+
+    Args:
+        ask: the parsed body; None if the body is not parsed yet.
+        after_tokens, after_ns: number of tokens and time after the send at which the client cancels; None for never.
+        attempts: largest number of sends, if the server refuses the request with HTTP 408, 429 or 5xx.
+        backoff_ns: pause before the second send. Each further pause is twice as long.
+    """
 
     index: int
     path: str
@@ -59,6 +76,10 @@ class Posted:
     think_ns: int = 0
     ask: GenerationRequest | None = None
     continues: bool = False
+    after_tokens: int | None = None
+    after_ns: int | None = None
+    attempts: int = 1
+    backoff_ns: int = 0
 
 
 def simulate_client(
@@ -83,7 +104,9 @@ class _Client:
         self._continued = {post.after for post in posts if post.continues}
         self._answers: dict[int, tuple[int, ...]] = {}  # prompt and answer of each turn that is continued
         self._send_schedule = SendSchedule(plan, self._deployment.now_ns)
-        self._requests: list[EmulatedRequest] = []
+        self._requests: dict[int, EmulatedRequest] = {}
+        self._resends: list[tuple[int, int, EmulatedRequest]] = []
+        self._until_token: set[int] = set()  # requests in flight that the client cancels after some tokens
         self._arrivals: list[tuple[int, int, EmulatedRequest]] = []
         self._deadlines: list[tuple[int, int, EmulatedRequest]] = []
         self._open: dict[Sequence, tuple[EmulatedRequest, TokenTimes]] = {}
@@ -92,7 +115,8 @@ class _Client:
     def run(self) -> list[EmulatedRequest]:
         while True:
             until_ns = self._next_ns()
-            done = self._deployment.advance(until_ns, fast_forwarding=not self._requests_with_faults)
+            step_by_step = self._requests_with_faults or self._until_token
+            done = self._deployment.advance(until_ns, fast_forwarding=not step_by_step)
             if done is not None:
                 self._receive(done)
             elif until_ns is None:
@@ -100,19 +124,22 @@ class _Client:
             else:
                 self._deployment.sleep_until(until_ns)
                 self._happen(until_ns)
-        return sorted(self._requests, key=lambda request: request.index)
+        return [self._requests[index] for index in sorted(self._requests)]
 
     def _next_ns(self) -> int | None:
         """When something happens on the client's side or on the way to the server."""
         while self._deadlines and self._deadlines[0][2].ended_ns is not None:
             heappop(self._deadlines)
-        heaps = [heap[0][0] for heap in (self._arrivals, self._deadlines) if heap]
+        heaps = [heap[0][0] for heap in (self._arrivals, self._deadlines, self._resends) if heap]
         send_ns = self._send_schedule.next_ns
         return min(heaps if send_ns is None else [send_ns, *heaps], default=None)
 
     def _happen(self, now_ns: int) -> None:
         for request, intended_ns in self._send_schedule.take_due(now_ns):
             self._send(self._posts[request.index], intended_ns, now_ns)
+        while self._resends and self._resends[0][0] <= now_ns:
+            _, _, refused = heappop(self._resends)
+            self._resend(refused, now_ns)
         while self._arrivals and self._arrivals[0][0] <= now_ns:
             _, _, emulated_request = heappop(self._arrivals)
             self._arrive(emulated_request)
@@ -120,7 +147,15 @@ class _Client:
             _, _, emulated_request = heappop(self._deadlines)
             self._time_out(emulated_request, now_ns)
 
-    def _send(self, post: Posted, intended_ns: int, now_ns: int) -> None:
+    def _resend(self, refused: EmulatedRequest, now_ns: int) -> None:
+        """Send a refused request again, unless its client has given up meanwhile."""
+        if refused.cancel_at_ns is not None and refused.cancel_at_ns <= now_ns:
+            refused.reply, refused.ending = None, ABANDONED
+            self._end(refused, now_ns)
+        else:
+            self._send(self._posts[refused.index], refused.intended_ns, now_ns, refused)
+
+    def _send(self, post: Posted, intended_ns: int, now_ns: int, refused: EmulatedRequest | None = None) -> None:
         number = self._service.number()
         try:
             generation = self._generation(post)
@@ -131,9 +166,12 @@ class _Client:
             arrived_ns = now_ns + self._deployment.ingress_ns(generation.prompt_tokens)
             request = EmulatedRequest(post.index, intended_ns, now_ns, arrived_ns, generation, number)
             request.fault = self._service.fault_of(number, generation.max_tokens)
-            if request.fault is not None and request.fault.kind == "refused":
-                request.reply = REFUSED.reply()
-        self._requests.append(request)
+            if request.fault is not None and request.fault.kind in REFUSED:
+                request.reply = REFUSED[request.fault.kind].reply()
+        if refused is not None:
+            request.first_sent_ns, request.attempts = refused.first_sent_ns, refused.attempts + 1
+        request.cancel_at_ns = None if post.after_ns is None else request.first_sent_ns + post.after_ns
+        self._requests[post.index] = request
         heappush(self._arrivals, (arrived_ns, number, request))
 
     def _generation(self, post: Posted) -> GenerationRequest:
@@ -145,12 +183,20 @@ class _Client:
 
     def _arrive(self, request: EmulatedRequest) -> None:
         if request.ask is None or request.reply is not None:
+            post, status = self._posts[request.index], 0 if request.reply is None else request.reply.status
+            if request.attempts < post.attempts and (status in (408, 429) or status >= 500):
+                again_ns = request.arrived_ns + post.backoff_ns * 2 ** (request.attempts - 1)
+                again_ns = min(again_ns, request.cancel_at_ns or again_ns)
+                heappush(self._resends, (again_ns, request.number, request))
+                return
             self._end(request, request.arrived_ns)
             return
         if self._service.asleep:  # nothing wakes the server before the client has given up
             self._watch(request, request.arrived_ns)
             return
         self._requests_with_faults += request.fault is not None
+        if self._posts[request.index].after_tokens is not None:
+            self._until_token.add(request.index)
         for sequence in self._service.sequences(request.ask, request.arrived_ns):
             line = TokenTimes(sequence)
             request.token_times.append(line)
@@ -195,12 +241,14 @@ class _Client:
             fault = request.fault
             if (
                 fault is not None
-                and sum(sum(token_time.counts) for token_time in request.token_times) + count > fault.after_tokens
+                and request.tokens + count > fault.after_tokens
             ):
                 self._cut(request, step.ended_ns)
                 continue
             line.token_ns.append(step.ended_ns)
             line.counts.append(count)
+            if request.index in self._until_token and request.tokens >= (self._posts[request.index].after_tokens or 0):
+                self._give_up(request, ABANDONED, step.ended_ns)
 
     def _finish(self, sequence: Sequence, now_ns: int) -> None:
         open_request = self._open.pop(sequence, None)
@@ -235,7 +283,11 @@ class _Client:
         if self._patience.until_ns(request) > now_ns:
             self._watch(request, now_ns)
             return
-        request.ending = self._patience.ending(request)
+        self._give_up(request, self._patience.ending(request), now_ns)
+
+    def _give_up(self, request: EmulatedRequest, ending: str, now_ns: int) -> None:
+        """The client closes the connection, so the server ends the request and frees its blocks."""
+        request.ending = ending
         self._requests_with_faults -= request.fault is not None and request.fault.kind != "hang"
         self._abandon(request)
         self._end(request, now_ns)
@@ -247,9 +299,10 @@ class _Client:
 
     def _end(self, request: EmulatedRequest, now_ns: int) -> None:
         request.ended_ns = now_ns
+        self._until_token.discard(request.index)
         answered = request.outcome == "ok"
         if answered and request.index in self._continued:
             sequence = request.token_times[0].sequence
             self._answers[request.index] = sequence.tokens(0, sequence.length)
         for turn in self._send_schedule.ended(request.index, now_ns, answered=answered):
-            self._requests.append(not_continued(turn.index, now_ns + turn.think_ns))
+            self._requests[turn.index] = not_continued(turn.index, now_ns + turn.think_ns)

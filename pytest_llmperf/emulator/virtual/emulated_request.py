@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.http_faults import HttpFault
 
 SHOWN_BYTES = 200  # of a refusal's body
+ABANDONED = "cancelled by the client"
 NOT_CONTINUED = "not sent, because the turn before has no complete answer"
 
 
@@ -48,6 +49,9 @@ class EmulatedRequest:
         unfinished: number of unfinished sequences.
         ended_ns, ending: time and kind of the end that the client saw.
         failed: whether an error event ends the stream.
+        attempts: number of sends; `sent_ns` is of the last one.
+        first_sent_ns: time of the first send.
+        cancel_at_ns: time at which the client cancels the request; None for never.
     """
 
     index: int
@@ -63,6 +67,18 @@ class EmulatedRequest:
     ended_ns: int | None = None
     ending: str = "complete"
     failed: bool = False
+    attempts: int = 1
+    first_sent_ns: int = -1
+    cancel_at_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first_sent_ns < 0:
+            self.first_sent_ns = self.sent_ns
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the client has read."""
+        return sum(sum(line.counts) for line in self.token_times)
 
     @property
     def last_ns(self) -> int:
@@ -77,10 +93,11 @@ class EmulatedRequest:
     @property
     def outcome(self) -> str:
         if self.reply is not None and self.reply.status != 200:
-            return "http status"
+            return "rate limited" if self.reply.status == 429 else "http status"
         if self.failed:
             return "error in stream"
-        others = {"complete": "ok", "closed early": "truncated", NOT_CONTINUED: "conversation ended"}
+        others = {"complete": "ok", "closed early": "truncated", NOT_CONTINUED: "conversation ended",
+                  ABANDONED: ABANDONED}
         return others.get(self.ending, "timeout")
 
     def record(self) -> dict[str, object]:
@@ -89,7 +106,7 @@ class EmulatedRequest:
         return {
             "index": self.index,
             "intended_ns": self.intended_ns,
-            "sent_ns": None if self.ending == NOT_CONTINUED else self.sent_ns,
+            "sent_ns": None if self.ending == NOT_CONTINUED else self.first_sent_ns,
             "ended_ns": self.ended_ns,
             "token_ns": [at_ns for at_ns, _, _, _ in emissions],
             "token_counts": [count for _, _, count, _ in emissions],
@@ -102,6 +119,7 @@ class EmulatedRequest:
             "outcome": outcome,
             "ending": self.ending,
             "error": self._error,
+            "attempts": self.attempts,
         }
 
     @property

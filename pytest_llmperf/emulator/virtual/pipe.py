@@ -146,6 +146,10 @@ def _plan(arguments: dict[str, Any]) -> Plan:
             after=given.get("after"),
             think_ns=given.get("think_ns") or 0,
             continues=bool(given.get("continues")),
+            after_tokens=given.get("after_tokens"),
+            after_ns=given.get("after_ns"),
+            attempts=given.get("attempts") or 1,
+            backoff_ns=given.get("backoff_ns") or 0,
         )
         for given in arguments["requests"]
     ]
@@ -181,7 +185,7 @@ def _exchange(service: Service, request: EmulatedRequest) -> dict[str, Any]:
     return {
         "index": request.index,
         "intended_ns": request.intended_ns,
-        "sent_ns": request.sent_ns,
+        "sent_ns": request.first_sent_ns,
         "ended_ns": request.ended_ns,
         "ending": request.ending,
         "read_ns": [at_ns for at_ns, _ in reads],

@@ -100,7 +100,9 @@ def test_coalesced_share_is_of_the_gaps():
 def test_without_a_served_request_everything_is_missing_not_zero(records):
     values = measure(records).all()
     fields = {name: value for name, value in values.items() if value is not None and not name.startswith("send_delay")}
-    assert fields == ({"error_rate": 1.0} if records else {})
+    counts = {"error_rate": 1.0, "rate_limited_rate": 0.0, "cancelled_rate": 0.0, "retries": 0,
+              "retried_prompt_tokens": 0}
+    assert fields == (counts if records else {})
 
 
 def test_order_of_records_does_not_matter():

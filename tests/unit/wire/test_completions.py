@@ -330,17 +330,17 @@ def test_usage_that_counts_down_is_malformed():
     assert record_of([events[1], events[0]]).outcome is Outcome.MALFORMED
 
 
-@pytest.mark.parametrize(("status", "headers", "words"), [
-    (500, {}, "HTTP 500: b'{}'"),
-    (429, {"retry_after": "7"}, "Retry-After: 7"),
-    (307, {"location": "http://elsewhere/"}, "redirect to http://elsewhere/ not followed"),
-    (204, {}, "HTTP 204"),
+@pytest.mark.parametrize(("status", "headers", "outcome", "words"), [
+    (500, {}, Outcome.HTTP_STATUS, "HTTP 500: b'{}'"),
+    (429, {"retry_after": "7"}, Outcome.RATE_LIMITED, "Retry-After: 7"),
+    (307, {"location": "http://elsewhere/"}, Outcome.HTTP_STATUS, "redirect to http://elsewhere/ not followed"),
+    (204, {}, Outcome.HTTP_STATUS, "HTTP 204"),
 ])  # fmt: skip
-def test_other_http_status_makes_request_failed_with_reason(status, headers, words):
+def test_other_http_status_makes_request_failed_with_reason(status, headers, outcome, words):
     body = b"" if status == 204 else b"{}"
     reads = [(1, step.data) for step in plain(status, body, **headers)]
     record = to_record(request_of(), make_exchange(reads))
-    assert record.outcome is Outcome.HTTP_STATUS
+    assert record.outcome is outcome
     assert words in record.detail
 
 
