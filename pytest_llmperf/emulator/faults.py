@@ -32,6 +32,7 @@ class Faults:
         errors, hangs, truncated, limited: share of the requests that fail (half with an HTTP status, half in the
             stream), share that hang before the end, share that close without [DONE], and share that are refused with
             HTTP 429.
+        disconnects_ignored: whether the server goes on with a request after its client has closed the connection.
     """
 
     step_time: float = 0.0
@@ -51,6 +52,7 @@ class Faults:
     hangs: float = 0.0
     truncated: float = 0.0
     limited: float = 0.0
+    disconnects_ignored: bool = False
 
     def resolved(self, config: EngineConfig) -> EngineConfig:
         """The configuration with those faults that a server would own up to."""
@@ -96,10 +98,10 @@ def _throttle(text: str, where: str) -> dict[str, object]:
     return fields | ({"throttle_steps": int(steps)} if steps else {})
 
 
-def _off(field: str) -> Callable[[str, str], dict[str, object]]:
+def _only(word: str, field: str) -> Callable[[str, str], dict[str, object]]:
     def read(text: str, where: str) -> dict[str, object]:
-        if text != "off":
-            raise UsageError(f"{where}: it can only be off.")
+        if text != word:
+            raise UsageError(f"{where}: it can only be {word}.")
         return {field: True}
 
     return read
@@ -114,8 +116,8 @@ def _leak(text: str, where: str) -> dict[str, object]:
 # name → (how its value looks, what it means)
 _READERS: dict[str, tuple[str, Callable[[str, str], dict[str, object]]]] = {
     "step_time": ("+5%", lambda text, where: {"step_time": fraction(text, where, least=-0.99)}),
-    "prefix_cache": ("off", _off("prefix_cache_off")),
-    "answer_cache": ("off", _off("answer_cache_off")),
+    "prefix_cache": ("off", _only("off", "prefix_cache_off")),
+    "answer_cache": ("off", _only("off", "answer_cache_off")),
     "chunk_budget": ("/4", lambda text, where: {"chunk_budget": divisor(text, where)}),
     "kv": ("-50%", lambda text, where: {"kv": fraction(text, where, least=-0.999)}),
     "acceptance": ("-0.2", lambda text, where: {"acceptance": fraction(text, where, most=1.0)}),
@@ -128,6 +130,7 @@ _READERS: dict[str, tuple[str, Callable[[str, str], dict[str, object]]]] = {
     "hangs": ("1%", lambda text, where: {"hangs": _share(text, where)}),
     "truncated": ("1%", lambda text, where: {"truncated": _share(text, where)}),
     "limited": ("1%", lambda text, where: {"limited": _share(text, where)}),
+    "disconnects": ("ignored", _only("ignored", "disconnects_ignored")),
 }
 FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())
 

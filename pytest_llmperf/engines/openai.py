@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pytest_llmperf.model.api import DEFAULT, FORCING, Api
+from pytest_llmperf.model.api import DEFAULT, FORCING, STOPPING, Api
 from pytest_llmperf.model.request import Request
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
@@ -30,7 +30,8 @@ def request_body(request: Request, model: str, api: Api) -> bytes:
     body: dict[str, object] = {"model": model, **_prompt(request, api), _length_field(api): request.output_tokens}
     if api.dialect == "vllm":
         forcing: dict[str, object] = {"min_tokens": request.output_tokens, "ignore_eos": True}
-        body |= {name: forcing[name] for name in FORCING[api.protocol]}
+        stops = not set(STOPPING).isdisjoint(dict(api.fields))  # vLLM ignores a stop before `min_tokens`
+        body |= {name: forcing[name] for name in FORCING[api.protocol] if not (stops and name == "min_tokens")}
         if request.answer_used and isinstance(request.prompt, tuple):
             body["return_token_ids"] = True
     body |= {"temperature": 0, "stream": api.stream}

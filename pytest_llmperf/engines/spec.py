@@ -23,6 +23,7 @@ OWN_FIELDS = {
     "stream": "stream=", **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"),
                                          "output= of the workload, and by dialect= the name of the field"),
 }
+MOST_CHOICES = 128
 Variable = str | int | float | PathLike[str] | None
 
 
@@ -220,6 +221,9 @@ def _api(call: str, protocol: str, stream: bool, dialect: str, fields: Mapping[s
     for name, value in (fields or {}).items():
         if name in OWN_FIELDS:
             raise SpecError(f"{call}, fields={{{name!r}: …}}): this field is set by {OWN_FIELDS[name]}. Leave it out.")
+        if name == "n" and (type(value) is not int or not 1 <= value <= MOST_CHOICES):
+            raise SpecError(f"{call}, fields={{'n': {value!r}}}): the number of answers to a request is a whole number "
+                            f"from 1 to {MOST_CHOICES}.")
         if secret_values({name: value}, {}):
             raise SpecError(f"{call}, fields={{{name!r}: …}}): a test must not contain a key. Put the value into an "
                             'environment variable and write headers_env={"HEADER": "VARIABLE"}.')

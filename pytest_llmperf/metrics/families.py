@@ -61,8 +61,10 @@ def itl_per_token(record: RequestRecord) -> Samples | None:
 
 
 def tpot(record: RequestRecord) -> Samples | None:
-    """Time per output token. An empty tuple for a single token, and for a single chunk of several tokens, whose times
-    are unknown, and for a cancelled request. None if the number of output tokens is unknown."""
+    """Time per output token. With n > 1 the tokens of an answer are the mean over the answers of the request.
+
+    An empty tuple for a single token, for a single chunk of several tokens, whose times are unknown, and for a
+    cancelled request. None if the number of output tokens is unknown."""
     if not record.ok:
         return ()
     tokens = output_tokens(record)
@@ -70,7 +72,9 @@ def tpot(record: RequestRecord) -> Samples | None:
         return None
     if tokens < 2 or len(record.arrivals_ns) < 2:
         return ()
-    return ((record.arrivals_ns[-1] - record.arrivals_ns[0]) / (tokens - 1),)
+    if (of_one := tokens / record.choices) <= 1:
+        return ()
+    return ((record.arrivals_ns[-1] - record.arrivals_ns[0]) / (of_one - 1),)
 
 
 def largest_stall(record: RequestRecord) -> Samples | None:

@@ -10,6 +10,9 @@ DIALECTS = ("vllm", "openai", "basic")
 FORCING = {"completions": ("min_tokens", "ignore_eos"), "chat": ("min_tokens", "ignore_eos"),
            "responses": ("ignore_eos",)}
 
+#: Fields that end an answer at a text or a token, so its length cannot be forced.
+STOPPING = ("stop", "stop_token_ids")
+
 
 @dataclass(frozen=True, slots=True)
 class Api:
@@ -42,7 +45,13 @@ class Api:
     def forces_length(self) -> bool:
         """Whether each answer must have exactly as many tokens as the workload states. Otherwise the model may end an
         answer earlier."""
-        return self.dialect == "vllm" and not set(FORCING[self.protocol]) & dict(self.fields).keys()
+        given = dict(self.fields)
+        return self.dialect == "vllm" and not {*FORCING[self.protocol], *STOPPING} & given.keys()
+
+    @property
+    def choices(self) -> int:
+        """Number of answers to one request, the field `n`."""
+        return int(dict(self.fields).get("n") or 1)
 
     @property
     def asks_for_usage(self) -> bool:

@@ -59,6 +59,7 @@ class RequestRecord:
         whole: whether the request asked for a whole answer, which has no times between its send and its end.
         answer_hash: of the answer that the next turn contains; None where the next turn contains a seeded reply.
         attempts: number of sends; above 1 where the workload retries refused requests. `sent_ns` is of the first send.
+        choices: number of answers that the request asked for (`n`); the counts of tokens are of all of them.
         asked_model: model that the request named, where the workload distributes requests over models; "" for the
             model of the server.
     """
@@ -87,6 +88,7 @@ class RequestRecord:
     text_tokens: int | None = None
     attempts: int = 1
     asked_model: str = ""
+    choices: int = 1
 
     @property
     def ok(self) -> bool:

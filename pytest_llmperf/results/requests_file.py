@@ -31,7 +31,7 @@ COUNTS = (
 TURNS = ("turn", "after")  # only in files of conversations
 FLAGS = ("replaced_text", "whole")
 #: Columns only of files in which a request has another value.
-UNUSUAL: Mapping[str, object] = {"attempts": 1, "asked_model": "", "text_tokens": None}
+UNUSUAL: Mapping[str, object] = {"attempts": 1, "asked_model": "", "choices": 1, "text_tokens": None}
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
 LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."
@@ -130,7 +130,7 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
 
 def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
     """Raise ValueError unless every count and time is null or a whole number of at most 63 bits."""
-    for name in (*COUNTS, *STAMPS, *(name for name in (*TURNS, "attempts") if name in columns)):
+    for name in (*COUNTS, *STAMPS, *(name for name in (*TURNS, "attempts", "choices") if name in columns)):
         for value in columns[name]:
             _check_number(name, value)
     for name in LISTS:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
@@ -670,8 +671,12 @@ def _below_bound(facts: Facts) -> str:
 
 
 def _requests_failed(facts: Facts) -> str:
-    return (f"{facts['answers']} of {facts['of_answers']} requests failed ({facts['text']}; first: {facts['first']}). "
-            'Name "error_rate == 0" in the check to have failures judged as an SLO.')
+    failures = (f"{facts['answers']} of {facts['of_answers']} requests failed ({facts['text']}; first: "
+                f"{facts['first']}). ")
+    if Outcome.RATE_LIMITED.value in facts["text"]:
+        return (f'{failures}Lower the rate, send refused requests again with retried(…), or name "rate_limited_rate == '
+                '0" in the check to have refusals judged as an SLO.')
+    return f'{failures}Name "error_rate == 0" in the check to have failures judged as an SLO.'
 
 
 def _not_streamed(facts: Facts) -> str:

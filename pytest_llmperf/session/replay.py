@@ -96,7 +96,7 @@ class Replayer:
             records, replay = self.recorded(server, workload, seed)
             cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
-        served = sum(record.ok for record in records)
+        served = sum(record.choices for record in records if record.ok)
         after = server.wait_idle(counters_before.get("requests_finished", 0.0), served)
         server.check_alive()
         if not self.keep and any(record.outcome is Outcome.ABANDONED for record in records):
@@ -178,7 +178,7 @@ class Replayer:
         host, port = server.address
         planned = tuple(_planned(server, request) for request in requests)
         channel = replace(server.channel, fresh=self.fresh_connections)
-        limits = replace(self.limits, replay_bytes=most_bytes(requests))
+        limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.spec.api.choices)
         return LoadPlan(host, port, planned, server.headers, concurrency, limits, channel)
 
     @contextmanager

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from pytest_llmperf.stats.interval import Interval
 
+_LEAST_SHARE = 1e-30  # a run file holds no smaller number
+
 
 def at_most(x: float, n: float, share: float) -> float:
     """P(X ≤ x) for X ~ Binomial(n, share); x and n need not be whole."""
@@ -58,6 +60,7 @@ def share_interval(x: float, n: float, confidence: float) -> Interval:
     if n <= 0:
         raise ValueError("no observations")
     low = 0.0 if x <= 0 else float(betaincinv(x, n - x + 1, 1 - confidence))
+    low = low if low >= _LEAST_SHARE else 0.0
     high = 1.0 if x >= n else float(betaincinv(x + 1, n - x, confidence))
     return Interval(low, high, confidence)
 

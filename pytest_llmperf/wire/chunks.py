@@ -37,6 +37,7 @@ class Chunk:
         usage: token counts so far or final token counts; None if the event has no usage.
         error: error message of the event, in one line; None without an error.
         done: whether this event ends the stream, as the last event of the Responses API does.
+        choice: index of the first choice of the event; above 0 only with `n` > 1.
     """
 
     has_choices: bool
@@ -47,6 +48,7 @@ class Chunk:
     usage: Usage | None
     error: str | None
     done: bool = False
+    choice: int = 0
 
 
 def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
@@ -65,6 +67,7 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
         text="".join([_text(choice) for choice in choices]),
         token_ids=_token_ids(choices),
         finish_reason=next((c["finish_reason"] for c in choices if c.get("finish_reason")), None),
+        choice=choices[0].get("index") or 0 if choices else 0,
         usage=_usage(message.get("usage")),
         error=error_of(message, event_type),
     )

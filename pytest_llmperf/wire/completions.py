@@ -75,7 +75,8 @@ def to_record(
         chunk_tokens=chunk_tokens,
         text_tokens=text_tokens,
         asked_prompt_tokens=request.prompt_tokens,
-        asked_output_tokens=request.output_tokens,
+        asked_output_tokens=request.output_tokens * api.choices,
+        choices=api.choices,
         prompt_tokens=usage.prompt_tokens if usage else None,
         output_tokens=usage.completion_tokens if usage else None,
         cached_tokens=usage.cached_tokens if usage else None,
@@ -94,7 +95,7 @@ def to_record(
 def _read(answer: Answer, request: Request, api: Api) -> Stream:
     if not api.stream:
         return read_whole(answer.pieces) if answer.complete else Stream()
-    return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens)
+    return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens * api.choices)
 
 
 def _counts(stream: Stream) -> tuple[int, ...] | None:
@@ -194,10 +195,10 @@ def _wrong_length(request: Request, stream: Stream, api: Api) -> _Judgement | No
         is_required = api.forces_length or api.asks_for_usage
         return (Outcome.TRUNCATED, "usage without completion_tokens") if is_required else None
     complaints = []
-    if usage.completion_tokens > request.output_tokens or (
-            api.forces_length and usage.completion_tokens != request.output_tokens):
+    asked = request.output_tokens * api.choices
+    if usage.completion_tokens > asked or (api.forces_length and usage.completion_tokens != asked):
         at_most = "" if api.forces_length else "at most "
-        complaints.append(f"{usage.completion_tokens} output tokens instead of {at_most}{request.output_tokens}")
+        complaints.append(f"{usage.completion_tokens} output tokens instead of {at_most}{asked}")
     if request.prompt_tokens is not None and usage.prompt_tokens not in (None, request.prompt_tokens):
         complaints.append(f"{usage.prompt_tokens} prompt tokens instead of {request.prompt_tokens}")
     if usage.prompt_tokens is not None and (usage.cached_tokens or 0) > usage.prompt_tokens:

@@ -78,6 +78,8 @@ class AnswerReader:
             self._take_native(message)
         elif message.get("choices"):
             choice = message["choices"][0]
+            if choice.get("index"):
+                return  # with n > 1 the next turn contains the first answer
             said = choice.get("delta") or choice.get("message") or {}
             self.ids += choice.get("token_ids") or ()
             self._texts.append(choice.get("text") or said.get("content") or "")

@@ -23,7 +23,8 @@ class Stream:
     """What an answer said, and when.
 
     Attributes:
-        arrivals_ns: stamp of the read that completed each content chunk.
+        arrivals_ns: stamp of the read that completed each content chunk. Chunks of different choices (`n` > 1) between
+            two chunks of one choice count as one chunk with the first stamp: the server made them in one step.
         chunk_tokens: tokens in each content chunk; None for a chunk without a count.
         texts: text of each content chunk.
         models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
@@ -52,7 +53,8 @@ class Stream:
     error: str | None = None
     problem: str | None = None
     replaced: bool = False
-    _counted: int = 0
+    _counted: dict[int, int] = field(default_factory=dict)  # by choice
+    _step: set[int] = field(default_factory=set)  # choices in the last content chunk
 
     def take(self, event: Event, stamp_ns: int) -> None:
         """Account for one event."""
@@ -94,11 +96,22 @@ class Stream:
             self.uncounted_chunks += bool(characters)
             self.uncounted_characters += characters
             return
+        if self._step and chunk.choice not in self._step:
+            self._join(chunk, tokens)
+            return
+        self._step = {chunk.choice}
         if self.arrivals_ns and self.arrivals_ns[-1] == stamp_ns:
             self.coalesced += 1
         self.arrivals_ns.append(stamp_ns)
         self.chunk_tokens.append(tokens)
         self.texts.append(chunk.text)
+
+    def _join(self, chunk: Chunk, tokens: int | None) -> None:
+        """Add the content of another choice to the last content chunk."""
+        self._step.add(chunk.choice)
+        before = self.chunk_tokens[-1]
+        self.chunk_tokens[-1] = None if before is None or tokens is None else before + tokens
+        self.texts[-1] += chunk.text
 
     def _tokens_of(self, chunk: Chunk) -> int | None:
         """Number of tokens in this chunk: the growth of the continuous usage, else the number of token ids.
@@ -109,12 +122,13 @@ class Stream:
         begun_uncounted = bool(self.chunk_tokens) and self.chunk_tokens[-1] is None
         total = None if chunk.usage is None or not chunk.has_choices else chunk.usage.completion_tokens
         if total is not None and not begun_uncounted:
-            grown, self._counted = total - self._counted, total
+            grown = total - self._counted.get(chunk.choice, 0)
+            self._counted[chunk.choice] = total
             if grown < 0:
                 raise ImpossibleCount(f"its count of tokens fell from {total - grown} to {total}")
             return grown
         if chunk.token_ids is not None:
-            self._counted += chunk.token_ids
+            self._counted[chunk.choice] = self._counted.get(chunk.choice, 0) + chunk.token_ids
         return chunk.token_ids
 
 

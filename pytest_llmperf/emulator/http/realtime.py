@@ -50,7 +50,8 @@ class RealTime:
         heapify(self._arrivals)
         for sequence in [sequence for sequence, (owner, _) in self._open.items() if owner is stream]:
             del self._open[sequence]
-            self._deployment.abort(sequence)
+            if not self._service.ignores_disconnects:
+                self._deployment.abort(sequence)
 
     def follow_sleep(self) -> None:
         """Abort what runs on a server that has gone to sleep; let a server that is awake have the held requests."""

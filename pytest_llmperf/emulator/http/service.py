@@ -66,6 +66,11 @@ class Service:
         does not know its real capacity."""
         return self._faults.leaked_blocks > 0
 
+    @property
+    def ignores_disconnects(self) -> bool:
+        """Whether requests of clients that have gone run to their end (a planted fault)."""
+        return self._faults.disconnects_ignored
+
     def generates(self, method: str, path: str) -> bool:
         """Whether this is a request for tokens."""
         return method == "POST" and path in KINDS and (path != "/generate" or self._sglang)

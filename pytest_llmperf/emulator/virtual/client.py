@@ -113,7 +113,7 @@ class _Client:
         self._requests_with_faults = 0
 
     def run(self) -> list[EmulatedRequest]:
-        while True:
+        while not (self._service.ignores_disconnects and self._all_ended):  # the server goes on alone
             until_ns = self._next_ns()
             step_by_step = self._requests_with_faults or self._until_token
             done = self._deployment.advance(until_ns, fast_forwarding=not step_by_step)
@@ -125,6 +125,11 @@ class _Client:
                 self._deployment.sleep_until(until_ns)
                 self._happen(until_ns)
         return [self._requests[index] for index in sorted(self._requests)]
+
+    @property
+    def _all_ended(self) -> bool:
+        ended = len(self._requests) == len(self._posts)
+        return ended and all(request.ended_ns is not None for request in self._requests.values())
 
     def _next_ns(self) -> int | None:
         """When something happens on the client's side or on the way to the server."""
@@ -295,7 +300,8 @@ class _Client:
     def _abandon(self, request: EmulatedRequest) -> None:
         for line in request.token_times:
             self._open.pop(line.sequence, None)
-            self._deployment.abort(line.sequence)
+            if not self._service.ignores_disconnects:
+                self._deployment.abort(line.sequence)
 
     def _end(self, request: EmulatedRequest, now_ns: int) -> None:
         request.ended_ns = now_ns

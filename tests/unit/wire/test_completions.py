@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pytest_llmperf.metrics import families
+from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import Request
@@ -421,3 +423,40 @@ def test_stream_of_far_more_chunks_than_tokens_is_read_no_further():
     assert record.outcome is Outcome.MALFORMED
     assert "more than 1008 content chunks" in record.detail
     assert len(record.arrivals_ns) == 1009
+
+
+TWO_ANSWERS = Api(fields=(("n", "2"),))
+
+
+def choice_event(index, text, counted, finish=None):
+    """An event of one of several answers, with the usage of this answer so far, as vLLM sends it."""
+    return event({"choices": [{"index": index, "text": text, "finish_reason": finish}],
+                  "usage": {"prompt_tokens": 8, "completion_tokens": counted, "total_tokens": 8 + counted}})
+
+
+def two_answers(total=6):
+    steps = [choice_event(index, f"w{step}", step, "length" if step == 3 else None)
+             for step in (1, 2, 3) for index in (0, 1)]
+    return [*steps, event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": total}}), DONE]
+
+
+def record_of_two(events):
+    reads = [(0, STREAM_HEAD), *((10_000_000 * (1 + at // 2) + at % 2, http_chunk(data))
+                                 for at, data in enumerate(events[:-2])),
+             (40_000_000, b"".join(map(http_chunk, events[-2:])) + LAST_CHUNK)]
+    return to_record(request_of(output_tokens=3), make_exchange(reads), TWO_ANSWERS)
+
+
+def test_two_answers_of_a_request_are_counted_together_and_timed_by_step():
+    record = record_of_two(two_answers())
+    assert (record.outcome, record.detail) == (Outcome.OK, None)
+    assert record.arrivals_ns == (10_000_000, 20_000_000, 30_000_000)
+    assert record.chunk_tokens == (2, 2, 2)
+    assert (record.output_tokens, record.asked_output_tokens, record.coalesced_chunks) == (6, 6, 0)
+    assert families.tpot(record) == (10_000_000,)
+
+
+def test_missing_tokens_of_one_of_two_answers_are_found():
+    assert record_of_two(two_answers(total=5)).outcome is Outcome.COUNTS_DISAGREE
+    lacking = [each for at, each in enumerate(two_answers(total=5)) if at != 5]
+    assert record_of_two(lacking).outcome is Outcome.WRONG_LENGTH
