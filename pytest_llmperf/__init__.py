@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.running_server import RunningServer as Server
     from pytest_llmperf.engines.spec import endpoint, sglang, transformers, vllm
     from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.model.spending import spending_limit
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.plugin.kinds import by_kind
     from pytest_llmperf.results.check import CheckResult
@@ -71,6 +72,7 @@ _HOME = {
     "sglang": "engines.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
+    "spending_limit": "model.spending",
     "trace": "workload",
     "transformers": "engines.spec",
     "vllm": "engines.spec",
@@ -104,6 +106,7 @@ __all__ = [
     "sglang",
     "shared_prefix",
     "sharegpt",
+    "spending_limit",
     "trace",
     "transformers",
     "vllm",

@@ -15,6 +15,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
 from pytest_llmperf.model.engine import EngineSpec, Flag, fields_as_json, flags_as_json
+from pytest_llmperf.model.spending import SpendingLimit
 from pytest_llmperf.telemetry.hardware import KINDS
 
 #: Fields of a request that a workload, or another argument of `endpoint`, decides.
@@ -126,6 +127,7 @@ def endpoint(
     metrics: str | Sequence[str] | None = None,
     metrics_headers_env: Mapping[str, str] | None = None,
     kind: str | None = None,
+    limit: SpendingLimit | None = None,
     api_key: object = None,
     headers: object = None,
 ) -> EngineSpec:
@@ -162,6 +164,7 @@ def endpoint(
         kind: hardware kind of the service, such as "h200". The test then runs as this kind, `-m h200` selects a test
             whose `engine` marker names the endpoint, and baselines of this kind are compared. By default the kind is
             that of the machine that sends.
+        limit: the most that a session may spend at this service, `spending_limit(tokens=2_000_000)`.
         api_key, headers: rejected with what to write instead, because a test must not contain a key.
 
     Raises:
@@ -198,10 +201,12 @@ def endpoint(
         raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: {', '.join(KINDS)}.")
     if metrics_headers_env and not addresses:
         raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=.")
+    if limit is not None and not isinstance(limit, SpendingLimit):
+        raise SpecError(f"{call}, limit={limit!r}): write limit=spending_limit(tokens=2_000_000).")
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return EngineSpec(
         engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
-        api=api, metrics=addresses, metrics_headers=metrics_headers, kind=kind,
+        api=api, metrics=addresses, metrics_headers=metrics_headers, kind=kind, limit=limit,
     )
 
 

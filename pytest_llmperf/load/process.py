@@ -31,7 +31,8 @@ class ProcessTransport:
 
     Args:
         folder: where recordings are written; a temporary folder where None. A recording is removed after a replay that
-            worked. After one that did not, the error names it, and the next run on this host removes it.
+            worked. After one that did not, the error names it, and the next run on this host removes it. Answers of an
+            endpoint are removed in both cases.
         processes: that share the requests, by one schedule.
         cores: on which they run; None: wherever this process may.
         loading: runs the load processes of a plan elsewhere while a block runs, with recordings in the given folder;
@@ -68,7 +69,10 @@ class ProcessTransport:
         try:
             replay = _read(load, plan, scratch.path)
         except BaseException:
-            scratch.leave()
+            if plan.keeps_recording:
+                scratch.leave()
+            else:
+                scratch.remove()
             raise
         scratch.remove()
         return replay
@@ -110,11 +114,11 @@ def _read(load: RunningLoad, plan: LoadPlan, folder: Path) -> Replay:
     recordings = [read_recording(worker.recording) for worker in load.workers]
     for worker, recording in zip(load.workers, recordings, strict=True):
         if worker.status != 0 or not recording.whole(worker.plan):
-            raise LoadError(_death_report(worker, recording, folder))
+            raise LoadError(_death_report(worker, recording, folder if plan.keeps_recording else None))
     return load.replay(recordings, plan)
 
 
-def _death_report(worker: RecordingProcess, recording: Recording, folder: Path) -> str:
+def _death_report(worker: RecordingProcess, recording: Recording, folder: Path | None) -> str:
     status = worker.status
     how = (
         "hung and was ended" if worker.hung
@@ -124,7 +128,5 @@ def _death_report(worker: RecordingProcess, recording: Recording, folder: Path) 
     last = f": {said}" if (said := worker.last_error_line()) else ""
     where = f" on {worker.host}" if worker.host else ""
     done = f"{len(recording.exchanges)} of {len(worker.plan.requests)} requests"
-    return (
-        f"the load process{where} {how} after {done}{last}\n"
-        f"what it recorded is in {folder} until the next run"
-    )
+    stays = "" if folder is None else f"\nwhat it recorded is in {folder} until the next run"
+    return f"the load process{where} {how} after {done}{last}{stays}"

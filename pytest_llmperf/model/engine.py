@@ -13,6 +13,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
+from pytest_llmperf.model.spending import SpendingLimit
 
 Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
 # Where a server listens and under which name is the launcher's business: it proves by them that the server is ours.
@@ -111,6 +112,7 @@ class EngineSpec:
         metrics: of an endpoint, addresses of the replicas' counters; None: the page of `url`; (): no page at all.
         metrics_headers: of an endpoint, pairs of HTTP header and source for `metrics`; never a value.
         kind: of an endpoint, the hardware kind that its test declares; None without a declaration.
+        limit: of an endpoint, the most that a session may spend there; None without a limit.
     """
 
     engine: str
@@ -126,6 +128,7 @@ class EngineSpec:
     metrics: tuple[str, ...] | None = None
     metrics_headers: tuple[tuple[str, str], ...] = ()
     kind: str | None = None
+    limit: SpendingLimit | None = None
 
     @property
     def installed_as(self) -> str:
@@ -183,6 +186,7 @@ class EngineSpec:
         shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
         shown = [mask(text, secrets) for text in shown]
         shown += [f"kind={self.kind!r}"] if self.kind is not None else []
+        shown += [f"limit={self.limit}"] if self.limit is not None else []
         shown += [f"{name}={value if name in LITERAL else repr(value)}" for name, value in self.api.stated.items()]
         shown += [f"header.{header}={source}" for header, source in self.secret_headers]
         shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []

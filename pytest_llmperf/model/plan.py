@@ -112,6 +112,7 @@ class LoadPlan:
         channel: by what way.
         retry_stale: send a request once more where a reused connection turned out to be closed before any
             byte of the answer; off, because a retry hides a client event.
+        keeps_recording: whether the recorded answers stay on disk after a replay that failed, until the next run.
     """
 
     host: str
@@ -122,3 +123,4 @@ class LoadPlan:
     limits: StreamLimits = StreamLimits()
     channel: Channel = Channel()
     retry_stale: bool = False
+    keeps_recording: bool = True

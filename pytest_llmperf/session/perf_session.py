@@ -38,6 +38,7 @@ from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.writer import writable
+from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import add_canary, host_digest, lacks_canary, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
@@ -110,6 +111,7 @@ class PerfSession:
             self.notify(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
+        self.ledger = Ledger()
         self.resumed: Mapping[str, TestResult] = {}  # test → its result in the run folder where this session goes on
         self._executions: dict[str, list[MeasuringTest]] = {}
         self._on_begin = on_begin  # called with the run folder before the first measurement
@@ -167,6 +169,7 @@ class PerfSession:
             fresh_connections=self.settings.connections == "fresh",
             cpu_use=self.cpu_use,
             rng=self.rng,
+            ledger=self.ledger,
         )
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:

@@ -27,6 +27,7 @@ from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
+from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, increases, total_increases
 from pytest_llmperf.wire.completions import CountTokens, to_record
@@ -65,6 +66,7 @@ class Replayer:
         keep: KV cache tiers that are not emptied before a run, see `Server.reset_cache`.
         watched: samples the GPUs of a server during a block; None without GPUs.
         rng: draws new prompts for servers whose caches cannot be emptied.
+        ledger: what the session has spent at paid services.
     """
 
     transport: Transport
@@ -79,6 +81,7 @@ class Replayer:
     fresh_connections: bool = False
     cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
     rng: Random = field(default_factory=Random)
+    ledger: Ledger = field(default_factory=Ledger)
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run after emptying the cache, except for the tiers of `keep`.
@@ -130,7 +133,9 @@ class Replayer:
         """What each request of a run did, and the replay that says so."""
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
-        return records_of(requests, replay, server.spec.api, server.secrets, server.text_counter), replay
+        records = records_of(requests, replay, server.spec.api, server.secrets, server.text_counter)
+        self.ledger.settle(server.spec, requests, records)
+        return records, replay
 
     def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
@@ -144,7 +149,12 @@ class Replayer:
         return server.as_sent(relabelled(requests, Random(server.labels[key])))
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
-        """Send the requests and read the answers; given up within a second of the server's death."""
+        """Send the requests and read the answers; given up within a second of the server's death.
+
+        Raises:
+            SpendingLimitReached: the requests could exceed the limit of a paid service, and were not sent.
+        """
+        self.ledger.reserve(server.spec, requests)
         plan = self.plan(server, requests, concurrency)
         cancel = threading.Event()
         watch = self.progress
@@ -179,7 +189,8 @@ class Replayer:
         planned = tuple(_planned(server, request) for request in requests)
         channel = replace(server.channel, fresh=self.fresh_connections)
         limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.spec.api.choices)
-        return LoadPlan(host, port, planned, server.headers, concurrency, limits, channel)
+        return LoadPlan(host, port, planned, server.headers, concurrency, limits, channel,
+                        keeps_recording=server.spec.url is None)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:

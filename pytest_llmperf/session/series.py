@@ -183,6 +183,8 @@ class Series:
             InfrastructureError: the server or the load generator failed.
         """
         server = self.server()
+        if server.spec.limit is not None:
+            self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
             warm_up(server, self.workload, self._replayer())

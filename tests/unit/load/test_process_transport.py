@@ -261,7 +261,8 @@ def test_peak_memory_excludes_memory_of_parent():
     assert 1 << 20 < load.peak_memory_bytes < len(ours) // 2
 
 
-def test_killed_load_process_is_an_error_with_recording_folder(tmp_path):
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "of an endpoint"])
+def test_killed_load_process_is_an_error_with_recording_folder(tmp_path, kept):
     def kill(progress):
         if progress.done == 2:
             for pid in children_of(os.getpid(), str(tmp_path).encode()):
@@ -271,8 +272,13 @@ def test_killed_load_process_is_an_error_with_recording_folder(tmp_path):
         return GOOD if number < 2 else [Send(STREAM_HEAD), Hang()]
 
     with ScriptedServer(answer=answer) as server:
-        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}") for i in range(3)), concurrency=1)
+        requests = tuple(PlannedRequest(i, "/", b"{}") for i in range(3))
+        plan = LoadPlan("127.0.0.1", server.port, requests, concurrency=1, keeps_recording=kept)
         with pytest.raises(LoadError, match="killed by signal 9 after 2 of 3 requests") as caught:
             ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event(), progress=kill)
+    if not kept:
+        assert not list(tmp_path.iterdir())
+        assert str(tmp_path) not in str(caught.value)
+        return
     (recording_folder,) = tmp_path.iterdir()
     assert str(recording_folder) in str(caught.value)
