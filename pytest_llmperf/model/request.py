@@ -60,7 +60,7 @@ class Request:
             length that was asked for.
         answer_used: whether a later request continues this one, so its answer must arrive as token ids or text.
         model: name of the model or of the adapter to ask; "" for the model of the server.
-        cancellation: when the client cancels the request; None for a request that the client reads to its end.
+        cancellation: when the client cancels the request; None if the client reads the whole answer.
         retry: how the client sends the request again; None for a single send.
     """
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.session.arguments import check_context, spec_of
+from pytest_llmperf.session.arguments import check_context, check_duration, spec_of
 from pytest_llmperf.session.resumption import finished_rates
 from pytest_llmperf.session.series import Series
 
@@ -105,6 +106,8 @@ class Execution:
             SpecError: a request of the workload is longer than the engine takes.
         """
         check_context(spec_of(series.engine), series.workload, self.session.root)
+        if not isinstance(self.session.clock, VirtualClock):
+            check_duration(series.workload, self.session.settings.measure_timeout_s)
         self.series.append(series)
         continue_earlier(series, self)
         self._open_run_file()

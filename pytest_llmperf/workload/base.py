@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from pytest_llmperf.workload.prompts import with_seeded_replies
 
 # Raise it when the same definition begins to give other requests: old baselines must not match.
 FORMAT = 1
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h)")
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 class Workload(ABC):
@@ -118,6 +121,24 @@ def check_arrivals(call: str, arrivals: object, count: int) -> None:
         raise SpecError(f"{call}: arrivals={arrivals} needs recorded times, and only trace(…) has them.")
     if arrivals.capacity is not None and arrivals.capacity < count:
         raise SpecError(f"{call}: {count} requests need {count} arrival times, at_times has {arrivals.capacity}.")
+
+
+def arrival_count(call: str, name: str, value: object, arrivals: object) -> int:
+    """A number of arrivals, also given as a duration such as "90s", "10min" or "2h" at the rate of `arrivals`.
+
+    Raises:
+        SpecError: the value is neither, or the arrival process has no single rate.
+    """
+    if not isinstance(value, str):
+        return integer(call, name, value)
+    matched = _DURATION.fullmatch(value.strip())
+    if matched is None or float(matched[1]) == 0:
+        raise SpecError(f'{call}: {name}={value!r} is no number and no duration. Write {name}=600 or {name}="10min" '
+                        "(s, min or h).")
+    if not isinstance(arrivals, Arrivals) or arrivals.concurrency is not None:
+        raise SpecError(f"{call}: {name}={value!r} needs a rate, and arrivals={arrivals} has none. Write "
+                        f"arrivals=poisson(8), or a number of {name}.")
+    return max(1, round(float(matched[1]) * _SECONDS[matched[2]] * arrivals.mean_rate))
 
 
 def ideal_hit_rate(requests: Iterable[Request], block_size: int) -> float:

@@ -9,7 +9,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.base import Workload, check_arrivals
+from pytest_llmperf.workload.base import Workload, arrival_count, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
 from pytest_llmperf.workload.seeds import stream
 from pytest_llmperf.workload.think_time import ThinkTime, draw_think_ns, think_time
@@ -94,7 +94,7 @@ class MultiTurn(Workload):
 
 @keywords_only
 def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime = 0.0, arrivals: Arrivals,
-               conversations: int, seed: int = 0, text: bool = False, reply: Reply = "seeded", starters: int = 0,
+               conversations: int | str, seed: int = 0, text: bool = False, reply: Reply = "seeded", starters: int = 0,
                starter: Length = 0) -> Workload:
     """Conversations of several turns; `arrivals` says when conversations begin.
 
@@ -110,7 +110,7 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime 
         think_s: seconds between the end of a reply and the next message: a number, (low, high) uniform, or
             `exponential(mean)`.
         arrivals: when conversations begin, or `closed(n)` for at most n requests in flight.
-        conversations: how many.
+        conversations: how many, or for how long conversations begin: "90s", "10min" or "2h".
         seed: seed of the conversations and times. Run k uses seed + k, so workloads with adjacent seeds share runs.
         text: send words instead of token ids.
         reply: "seeded", or "server" for what the server answered: its token ids, with `text` its text.
@@ -122,7 +122,7 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime 
         SpecError: an argument is invalid.
     """
     call = "multi_turn"
-    count = integer(call, "conversations", conversations)
+    count = arrival_count(call, "conversations", conversations, arrivals)
     check_arrivals(call, arrivals, count)
     check_reply(call, reply)
     begins = integer(call, "starters", starters, least=0)

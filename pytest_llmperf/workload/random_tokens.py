@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.base import Workload, check_arrivals
+from pytest_llmperf.workload.base import Workload, arrival_count, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
 from pytest_llmperf.workload.seeds import stream
 
@@ -49,7 +49,7 @@ class RandomTokens(Workload):
 
 
 @keywords_only
-def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests: int, seed: int = 0,
+def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests: int | str, seed: int = 0,
                   text: bool = False) -> Workload:
     """Requests with independent random prompts.
 
@@ -57,7 +57,7 @@ def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests
         input: tokens of each prompt (words where `text`): a number, or (low, high) uniform with both included.
         output: tokens to generate, likewise.
         arrivals: when they come: `poisson(8)`, `closed(16)`, …
-        requests: how many.
+        requests: how many, or for how long at the rate of `arrivals`: "90s", "10min" or "2h".
         seed: another seed is another set of prompts, lengths and times. Each run adds 1: neighbours share runs.
         text: send words instead of token ids.
 
@@ -65,7 +65,7 @@ def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests
         SpecError: an argument is invalid.
     """
     call = "random_tokens"
-    count = integer(call, "requests", requests)
+    count = arrival_count(call, "requests", requests, arrivals)
     check_arrivals(call, arrivals, count)
     return RandomTokens(length(call, "input", input), length(call, "output", output), arrivals, count,
                         integer(call, "seed", seed, least=None), boolean(call, "text", text))

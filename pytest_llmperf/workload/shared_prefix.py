@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.base import Workload, check_arrivals
+from pytest_llmperf.workload.base import Workload, arrival_count, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
 from pytest_llmperf.workload.seeds import stream
 
@@ -53,7 +53,7 @@ class SharedPrefix(Workload):
 
 @keywords_only
 def shared_prefix(*, prefix: int = 4000, suffix: Length, output: Length, groups: int = 1, arrivals: Arrivals,
-                  requests: int, seed: int = 0, text: bool = False) -> Workload:
+                  requests: int | str, seed: int = 0, text: bool = False) -> Workload:
     """Requests in groups, each group with a prefix of its own. Successive requests belong to successive groups.
 
     Args:
@@ -62,7 +62,7 @@ def shared_prefix(*, prefix: int = 4000, suffix: Length, output: Length, groups:
         output: tokens to generate, in the same form.
         groups: number of groups.
         arrivals: arrival process of the requests.
-        requests: total number of requests.
+        requests: total number of requests, or a duration at the rate of `arrivals`: "90s", "10min" or "2h".
         seed: seed of the workload. Different seeds give different prefixes, so runs share no prefix.
         text: whether to send words instead of token ids.
 
@@ -70,7 +70,7 @@ def shared_prefix(*, prefix: int = 4000, suffix: Length, output: Length, groups:
         SpecError: an argument is invalid.
     """
     call = "shared_prefix"
-    count = integer(call, "requests", requests)
+    count = arrival_count(call, "requests", requests, arrivals)
     check_arrivals(call, arrivals, count)
     return SharedPrefix(integer(call, "prefix", prefix), length(call, "suffix", suffix),
                         length(call, "output", output), integer(call, "groups", groups), arrivals, count,

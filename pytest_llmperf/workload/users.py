@@ -19,7 +19,7 @@ _LARGEST_BACKOFF_S = 60.0
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Around(Workload):
-    """A workload whose requests are those of another workload, with further facts."""
+    """The requests of an inner workload, with further facts."""
 
     workload: Workload
 

@@ -49,7 +49,7 @@ def test_plan_above_limit_is_refused_before_first_request(emulate, perf, limit, 
 
 
 @pytest.mark.emulated
-def test_what_was_spent_counts_for_the_next_measurement(emulate, perf):
+def test_spent_tokens_reduce_rest_of_limit(emulate, perf):
     spec = endpoint(emulate(engine=ENGINE).url, model="m", limit=spending_limit(tokens=15_000))
     perf.measure(spec, CHAT, runs=2)
     with pytest.raises(SpendingLimitReached, match=r"were spent in this session.*Nothing more was sent"):
@@ -71,7 +71,7 @@ def test_every_attempt_counts_in_the_plan(emulate, perf):
     ({"money": 5, "input_price": 1}, "output_price must be a number"),
     ({"money": -5, "input_price": 1, "output_price": 1}, "money must be a number of at least 0"),
 ])
-def test_invalid_limit_is_refused_with_what_to_write(arguments, message):
+def test_invalid_limit_is_refused_with_remedy(arguments, message):
     with pytest.raises(SpecError, match=message):
         spending_limit(**arguments)
 

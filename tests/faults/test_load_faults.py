@@ -108,7 +108,7 @@ def test_429_is_counted_once_and_never_retried():
         replayed = replay_scripts(server, requests=2)
         assert len(server.requests) == 2
     limited, after = replayed.records
-    assert limited.outcome is Outcome.HTTP_STATUS
+    assert limited.outcome is Outcome.RATE_LIMITED
     assert "429" in limited.detail
     assert "Retry-After: 3" in limited.detail
     assert limited.arrivals_ns == ()

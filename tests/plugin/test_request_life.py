@@ -44,7 +44,7 @@ def test_cancelled_requests_have_first_tokens_and_no_end(run, pytester, clock):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("clock", ["virtual", "real"])
-def test_requests_are_cancelled_after_their_time(run, pytester, clock):
+def test_requests_are_cancelled_after_stated_time(run, pytester, clock):
     text = suite("cancelled(CHAT, share=0.5, after_s=0.06)", "cancelled_rate >= 20%", "error_rate == 0")
     result, _ = run(text, "--emulate", "h200", "--emulate-clock", clock)
     assert result.ret == 0, result.outlines
@@ -93,3 +93,28 @@ def test_limited_requests_are_judged_by_metric_of_limits_and_by_latency(run, che
     result, junit = run(text, "--emulate", "h200", "--emulate-fault", "limited=4%")  # which spares the warm-up
     assert tags_of(junit) == {tag}, result.outlines
     result.stdout.fnmatch_lines([message])
+
+
+SOAK = """
+from pytest_llmperf import poisson, random_tokens, vllm
+
+def test_it(perf):
+    hour = random_tokens(input=100, output=20, arrivals=poisson(0.5), requests="10min")
+    run = perf.measure(vllm("llama-3.1-8b", max_model_len=4096), hour, runs=6, keep=("engine",))
+    perf.check(run, "ttft_p99 <= 10s", "error_rate == 0")
+"""
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(("faults", "tag"), [((), None), (("--emulate-fault", "throttle=+60%:40000"), "error")])
+def test_soak_of_an_hour_finds_server_that_becomes_slower(run, faults, tag):
+    result, junit = run(SOAK, "--emulate", "h200", *faults)
+    assert tags_of(junit) == ({tag} if tag else set()), result.outlines
+    if tag:
+        result.stdout.fnmatch_lines(["*not steady*tpot_mean*"])
+
+
+def test_run_longer_than_time_limit_is_refused_before_start(run):
+    result, _ = run(SOAK.replace("10min", "2h"), "--emulate", "h200", "--emulate-clock", "real")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*the last request is sent 7200 s after the start*measure_timeout_s = 7800*"])

@@ -82,7 +82,7 @@ def test_refused_body_and_broken_answer_are_not_sent_again(first):
     assert record.attempts == 1
 
 
-def test_silent_attempt_is_sent_again_after_its_timeout():
+def test_silent_attempt_is_sent_again_after_timeout():
     with ScriptedServer([Hang()], GOOD) as server:
         record = replay_scripts(server, retry=TWICE, limits=StreamLimits(first_byte_ns=200 * MS)).record
     assert (record.outcome, record.attempts) == (Outcome.OK, 2)
@@ -108,7 +108,7 @@ def test_cancelled_run_ends_request_that_waits_for_next_attempt():
     assert replay.exchanges[0].ending is Ending.CANCELLED
 
 
-def test_request_is_cancelled_at_its_token():
+def test_request_is_cancelled_at_stated_token():
     slow = streamed(EVENTS, itl_s=0.1)
     with ScriptedServer(slow) as server:
         replayed = replay_scripts(server, requests=2, cancellation=Cancellation(after_tokens=2))
@@ -121,7 +121,7 @@ def test_request_is_cancelled_at_its_token():
     assert metrics.value("e2el_p50") is None
 
 
-def test_request_is_cancelled_at_its_time():
+def test_request_is_cancelled_at_stated_time():
     with ScriptedServer(streamed(EVENTS, ttft_s=0.02, itl_s=5.0)) as server:
         record = replay_scripts(server, cancellation=Cancellation(after_ns=200 * MS)).record
     assert record.outcome is Outcome.ABANDONED

@@ -456,7 +456,7 @@ def test_two_answers_of_a_request_are_counted_together_and_timed_by_step():
     assert families.tpot(record) == (10_000_000,)
 
 
-def test_missing_tokens_of_one_of_two_answers_are_found():
+def test_missing_tokens_of_second_answer_are_found():
     assert record_of_two(two_answers(total=5)).outcome is Outcome.COUNTS_DISAGREE
     lacking = [each for at, each in enumerate(two_answers(total=5)) if at != 5]
     assert record_of_two(lacking).outcome is Outcome.WRONG_LENGTH

@@ -18,13 +18,13 @@ def test_share_of_requests_is_cancelled_by_seeded_draw():
     assert [r.cancellation for r in workload.requests(1)] != cancellations
 
 
-def test_cancellation_changes_nothing_else_of_requests():
+def test_cancellation_keeps_prompts_times_and_lengths():
     plain, changed = CHAT.requests(), cancelled(CHAT, share=1, after_tokens=10).requests()
     assert [(r.prompt, r.at_ns, r.output_tokens) for r in changed] == [(r.prompt, r.at_ns, r.output_tokens)
                                                                      for r in plain]
 
 
-def test_answer_of_at_most_so_many_tokens_is_read_to_its_end():
+def test_short_answer_is_read_whole():
     requests = cancelled(CHAT, share=1, after_tokens=10).requests()
     assert {request.cancellation is None for request in requests if request.output_tokens <= 10} == {True}
     assert {request.cancellation is None for request in requests if request.output_tokens > 10} == {False}
@@ -68,7 +68,7 @@ def test_text_of_wrapped_workload_states_all_arguments():
     (lambda: across_models(CHAT, ["a"]), "shares by name"),
     (lambda: across_models(CHAT, {"a": 0}), "the share of 'a' must be greater than 0"),
 ])  # fmt: skip
-def test_invalid_argument_is_refused_with_what_to_write(build, message):
+def test_invalid_argument_is_refused_with_remedy(build, message):
     with pytest.raises(SpecError, match=message):
         build()
 

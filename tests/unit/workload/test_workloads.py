@@ -281,3 +281,22 @@ def test_relabelled_text_begins_with_another_word():
     suffix = first.removeprefix("Tell").removesuffix(" me all.")
     assert len(suffix) == 15
     assert (second, third) == (f"Tell{suffix} me more.", f"  Why?{suffix}")
+
+
+@pytest.mark.parametrize(("duration", "count"), [("90s", 180), ("10min", 1200), ("1.5 h", 10_800), ("0.1s", 1)])
+def test_duration_gives_number_of_requests_at_rate(duration, count):
+    by_duration = random_tokens(input=8, output=4, arrivals=poisson(2), requests=duration)
+    assert by_duration == random_tokens(input=8, output=4, arrivals=poisson(2), requests=count)
+    talk = multi_turn(conversations=duration, turns=2, input=8, output=4, arrivals=poisson(2))
+    assert talk.conversations == count
+
+
+@pytest.mark.parametrize(("arrivals", "duration", "message"), [
+    (poisson(2), "ten minutes", 'requests="10min"'),
+    (poisson(2), "0s", 'requests="10min"'),
+    (closed(4), "10min", "needs a rate"),
+    (at_times((0, 1)), "10min", "no one rate"),
+])
+def test_duration_without_rate_or_unit_is_refused(arrivals, duration, message):
+    with pytest.raises(SpecError, match=message):
+        random_tokens(input=8, output=4, arrivals=arrivals, requests=duration)
