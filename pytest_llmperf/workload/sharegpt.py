@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
+from pytest_llmperf.workload.prompts import as_text, draw_tokens
 from pytest_llmperf.workload.seeds import stream, uniform_int
 
 BYTES_PER_TOKEN = 4
@@ -87,6 +89,34 @@ def sharegpt(*, path: str | Path, arrivals: Arrivals, requests: int, seed: int =
     return ShareGpt(str(path), arrivals, count, integer("sharegpt", "seed", seed, least=None))
 
 
+def anonymise_conversations(path: str, rng: Random) -> tuple[str, int]:
+    """A ShareGPT file with random words in place of its texts, and the number of its conversations.
+
+    Speakers and the length of each text in bytes of UTF-8 stay, so `sharegpt` uses the same conversations with the same
+    numbers of tokens. Ids and all other fields are left out. Texts that begin alike do not begin alike afterwards.
+
+    Raises:
+        SpecError: the file cannot be read or is no ShareGPT file.
+    """
+    conversations = [
+        {"conversations": [{"from": turn["from"], "value": _words(len(turn["value"].encode(errors="replace")), rng)}
+                           for turn in turns if _is_turn(turn)]}
+        for turns in _conversations(_read(path), path) if isinstance(turns, list)
+    ]
+    return json.dumps(conversations), len(conversations)
+
+
+def _is_turn(turn: object) -> bool:
+    known = (*_PEOPLE, *_MODELS, "system")
+    return isinstance(turn, dict) and turn.get("from") in known and isinstance(turn.get("value"), str)
+
+
+def _words(size: int, rng: Random) -> str:
+    """Random words of `size` bytes together."""
+    text = as_text(draw_tokens(rng, size // 6 + 1))[:size]
+    return text if not text.endswith(" ") else f"{text[:-1]}a"
+
+
 def _read(path: str) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()
@@ -96,11 +126,7 @@ def _read(path: str) -> bytes:
 
 def _usable_pairs(content: bytes, path: str) -> Iterator[tuple[str, int]]:
     """(prompt, output tokens) of each conversation that the filter leaves."""
-    try:
-        conversations = [entry.get("conversations", entry.get("conversation", [])) for entry in json.loads(content)]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise SpecError(f"sharegpt: {path} is not {_EXPECTED}: {error}.") from error
-    for turns in conversations:
+    for turns in _conversations(content, path):
         pair = _first_pair(turns)
         if pair is None:
             continue
@@ -110,6 +136,14 @@ def _usable_pairs(content: bytes, path: str) -> Iterator[tuple[str, int]]:
             continue
         if 4 <= input_tokens <= 1024 and output_tokens >= 4 and input_tokens + output_tokens <= 2048:
             yield pair[0], output_tokens
+
+
+def _conversations(content: bytes, path: str) -> list[object]:
+    """The turns of each conversation."""
+    try:
+        return [entry.get("conversations", entry.get("conversation", [])) for entry in json.loads(content)]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SpecError(f"sharegpt: {path} is not {_EXPECTED}: {error}.") from error
 
 
 def _first_pair(turns: object) -> tuple[str, str] | None:

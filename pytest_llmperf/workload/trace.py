@@ -11,6 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import SpecError
@@ -21,6 +22,7 @@ from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
 from pytest_llmperf.workload.multi_turn import Reply, check_reply
 from pytest_llmperf.workload.prompts import draw_tokens
 from pytest_llmperf.workload.seeds import stream
+from pytest_llmperf.workload.sharegpt import anonymise_conversations
 from pytest_llmperf.workload.trace_conversations import conversations_of
 from pytest_llmperf.workload.trace_file import BLOCK_TOKENS, TraceLine, read_lines
 
@@ -129,6 +131,8 @@ def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float
 def anonymise(source: str, target: Path) -> int:
     """Write a trace in the Mooncake format without contents, models and absolute times; the number of its requests.
 
+    A ShareGPT file (`….json`) stays a ShareGPT file, with random words in place of its texts.
+
     Lengths, times after the first request and equal blocks stay. Block ids become 63-bit numbers of a keyed hash. The
     key is random and is not stored, so memory does not grow with the number of ids.
 
@@ -138,9 +142,13 @@ def anonymise(source: str, target: Path) -> int:
     key, partial, count = secrets.token_bytes(32), target.with_name(f"{target.name}.partial"), 0
     try:
         with partial.open("w", encoding="utf-8") as file:
-            for text in _anonymous(source, key):
+            if Path(source).suffix == ".json":
+                text, count = anonymise_conversations(source, Random(int.from_bytes(key, "big")))
                 file.write(text)
-                count += 1
+            else:
+                for line in _anonymous(source, key):
+                    file.write(line)
+                    count += 1
         partial.replace(target)
     except OSError as error:
         raise SpecError(f"trace: cannot write {target}: {error.strerror}.") from error

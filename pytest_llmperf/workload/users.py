@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -10,7 +11,7 @@ from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Cancellation, Request, RetryPolicy
 from pytest_llmperf.workload.arguments import as_call, integer, number
-from pytest_llmperf.workload.base import Workload
+from pytest_llmperf.workload.base import FORMAT, Workload
 from pytest_llmperf.workload.seeds import stream
 
 _MOST_ATTEMPTS = 20
@@ -35,6 +36,11 @@ class _Around(Workload):
     @property
     def rate(self) -> float:
         return self.workload.rate
+
+    def digest(self) -> str:
+        """As everywhere, with the digest of the inner workload in place of its definition."""
+        definition = str(self).replace(str(self.workload), self.workload.digest(), 1)
+        return hashlib.sha256(f"workload format {FORMAT}: {definition}".encode()).hexdigest()
 
     def at_rate(self, rate: float, seed_offset: int = 0) -> Self:
         return cast(Self, replace(cast(Any, self), workload=self.workload.at_rate(rate, seed_offset)))

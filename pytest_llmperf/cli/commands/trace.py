@@ -1,6 +1,7 @@
 """Work with recorded traffic.
 
-  llmperf trace anonymise IN OUT    the same lengths, times and shared blocks without contents, as Mooncake JSONL
+  llmperf trace anonymise IN OUT    the same lengths, times and shared blocks without contents, as Mooncake JSONL;
+                                    of a ShareGPT file the same speakers and lengths with random words
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from pytest_llmperf.cli.output import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     anonymise = actions.add_parser("anonymise", help="write a trace without contents and with other block ids")
-    anonymise.add_argument("source", metavar="IN", help="Mooncake, BurstGPT, Azure, OpenTelemetry or a requests file")
-    anonymise.add_argument("target", type=Path, metavar="OUT", help="Mooncake JSONL; replaced where it exists")
+    anonymise.add_argument("source", metavar="IN", help="Mooncake, BurstGPT, Azure, OpenTelemetry, a requests file or "
+                           "ShareGPT (….json)")
+    anonymise.add_argument("target", type=Path, metavar="OUT", help="Mooncake JSONL, or ShareGPT of a ShareGPT file; "
+                           "replaced where it exists")
 
 
 def run(arguments: argparse.Namespace) -> int:

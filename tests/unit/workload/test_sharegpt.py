@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.workload import closed, poisson, sharegpt
+from pytest_llmperf.workload import anonymise, closed, poisson, sharegpt
 
 
 def entry(prompt: str, reply: str, *more: dict, asks: str = "human", replies: str = "gpt") -> dict:
@@ -88,3 +88,26 @@ def test_a_missing_file_says_so(tmp_path):
     workload = sharegpt(path=tmp_path / "none.json", requests=1, arrivals=closed(1))
     with pytest.raises(SpecError, match=r"cannot read .*none\.json: No such file"):
         workload.requests()
+
+
+def test_anonymised_conversations_keep_speakers_and_lengths_without_contents(tmp_path):
+    question = "My secret question, with an ümlaut?"
+    turns = [{"from": "human", "value": question}, {"from": "gpt", "value": "secret " * 30}]
+    source, target = tmp_path / "talk.json", tmp_path / "other.json"
+    source.write_text(json.dumps([{"id": "secret-7", "conversations": turns}] * 5))
+    assert anonymise(str(source), target) == 5
+    assert "secret" not in target.read_text()
+    written = json.loads(target.read_text())
+    assert {tuple(len(turn["value"].encode()) for turn in each["conversations"]) for each in written} == {
+        tuple(len(turn["value"].encode()) for turn in turns)}
+    assert len({each["conversations"][0]["value"] for each in written}) == 5
+    before, after = (sharegpt(path=path, arrivals=poisson(1), requests=5).requests() for path in (source, target))
+    assert [request.output_tokens for request in before] == [request.output_tokens for request in after]
+
+
+def test_broken_file_is_not_anonymised(tmp_path):
+    source = tmp_path / "talk.json"
+    source.write_text("{")
+    with pytest.raises(SpecError, match="is not a JSON list"):
+        anonymise(str(source), tmp_path / "other.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.json"]

@@ -1,9 +1,20 @@
 """Workloads of which users cancel, retry and distribute requests over models."""
 
+import json
+
 import pytest
 
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.workload import across_models, cancelled, closed, multi_turn, poisson, random_tokens, retried
+from pytest_llmperf.workload import (
+    across_models,
+    cancelled,
+    closed,
+    multi_turn,
+    poisson,
+    random_tokens,
+    retried,
+    sharegpt,
+)
 
 CHAT = random_tokens(input=20, output=(4, 40), arrivals=poisson(8), requests=400)
 TURNS = multi_turn(conversations=40, turns=3, input=20, output=30, arrivals=poisson(1))
@@ -77,3 +88,13 @@ def test_cancelled_conversation_with_answers_of_server_is_refused():
     live = multi_turn(conversations=4, turns=2, input=20, output=30, arrivals=poisson(1), reply="server")
     with pytest.raises(SpecError, match="the next turn contains the whole answer"):
         cancelled(retried(live, attempts=2), share=0.5, after_tokens=2)
+
+
+def test_digest_follows_content_of_recorded_traffic(tmp_path):
+    path = tmp_path / "talk.json"
+    digests = set()
+    for words in ("first question ", "second question "):
+        turns = [{"from": "human", "value": words * 4}, {"from": "gpt", "value": words * 4}]
+        path.write_text(json.dumps([{"conversations": turns}]))
+        digests.add(retried(sharegpt(path=path, arrivals=poisson(1), requests=1), attempts=2).digest())
+    assert len(digests) == 2
