@@ -264,7 +264,7 @@ class Capacity(Series):
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.
-        judged_metrics = {"error_rate", *judged_by_requirements(self.terms.slos)}
+        judged_metrics = {"error_rate", "rate_limited_rate", *judged_by_requirements(self.terms.slos)}
         if errors := invalid_results([(f"at {rate:.4g}/s", measurement, judged_metrics)], self.session.settings):
             raise LoadError(reason_text(errors[0]))
         starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]

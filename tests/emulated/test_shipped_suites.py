@@ -28,6 +28,8 @@ FAULTS = [
     ("errors=2%", "serving", "error_rate", "FAIL"),
     ("hangs=2%", "serving", "error_rate", "FAIL"),
     ("truncated=2%", "serving", "error_rate", "FAIL"),
+    ("limited=2%", "serving", "rate limited", "ERROR"),
+    ("disconnects=ignored", "cancellations", "blocks are still held", "ERROR"),
 ]
 # flag, suite, -k, words that name the cause: docs/gpu_runners.md has the same rows, for hardware.
 PLANTED = [
