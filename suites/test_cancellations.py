@@ -1,4 +1,4 @@
-"""Cancellations: a server stops to generate for users who have gone, so those who stay are served."""
+"""Cancellations: a server ends the answers of clients who have left, and serves the other clients."""
 
 from types import SimpleNamespace
 
