@@ -11,19 +11,13 @@ Tracing slows what launches kernels, hence the step's time beside it, which is t
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import random
-import re
 import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from pytest_llmperf import EngineSpec, closed, random_tokens, vllm
 from pytest_llmperf.clock import SystemClock
@@ -34,77 +28,14 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.session.replay import Replayer
 from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.telemetry.torch_trace import Breakdown, breakdown
 from pytest_llmperf.workload import Workload
 
 ROOT = Path(__file__).parents[1]
-# NCCL's, vLLM's own, PyTorch's over symmetric memory, FlashInfer's.
-ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce|multimem", re.IGNORECASE)
 STREAMS = (1, 8)
 TOKENS_IN, TOKENS_OUT, WARM_UP_OUT = 1024, 2048, 64
 PREFILLS_S, TRACED_S, TRACE_WAIT_S = 1.5, 0.5, 120.0
 MODELS = {"cpu": ("tiny", 4096), "h200": ("llama-3.1-8b", 16384)}
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One kernel on a GPU, times in µs."""
-
-    name: str
-    start_us: float
-    took_us: float
-
-    @property
-    def end_us(self) -> float:
-        return self.start_us + self.took_us
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a rank did in the traced moment.
-
-    Args:
-        window_us: from its first kernel's start to its last one's end.
-        busy_us: in which a kernel ran.
-        all_reduce_us: sum of the all-reduces.
-        all_reduces: how many.
-        median_us: of an all-reduce.
-        name: of most of them.
-    """
-
-    window_us: float
-    busy_us: float
-    all_reduce_us: float
-    all_reduces: int
-    median_us: float
-    name: str
-
-
-def kernels(trace: Path) -> list[Kernel]:
-    """Of a trace in Chrome's format, gzipped, in order of their start."""
-    with gzip.open(trace, "rt", encoding="utf-8") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    kernels_ = [Kernel(event["name"], event["ts"], event["dur"]) for event in events if event.get("cat") == "kernel"]
-    return sorted(kernels_, key=lambda kernel: kernel.start_us)
-
-
-def share(ran: Sequence[Kernel]) -> Share | None:
-    """None: no all-reduce ran."""
-    reduces = [kernel for kernel in ran if ALL_REDUCE.search(kernel.name)]
-    if not reduces:
-        return None
-    names = [kernel.name for kernel in reduces]
-    took = [kernel.took_us for kernel in reduces]
-    window_us = max(kernel.end_us for kernel in ran) - ran[0].start_us
-    return Share(window_us, busy_us(ran), sum(took), len(reduces), median(took), max(set(names), key=names.count))
-
-
-def busy_us(ran: Iterable[Kernel]) -> float:
-    """Time in which at least one of these ran; they come in order of their start."""
-    total, until = 0.0, float("-inf")
-    for kernel in ran:
-        total += max(0.0, kernel.end_us - max(until, kernel.start_us))
-        until = max(until, kernel.end_us)
-    return total
 
 
 def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tuple[float, list[Path]]:
@@ -155,19 +86,20 @@ def rows(kind: str, engine: str | None, gpus: Sequence[int]) -> Iterable[str]:
                 trace(server, 0.0)  # the first one takes seconds to begin
                 for streams in STREAMS:
                     itl_ms, traces = traced(server, replayer, streams, folder)
-                    shares = [share(kernels(trace)) for trace in traces]
-                    yield row(count, streams, itl_ms, [share for share in shares if share is not None])
+                    yield row(count, streams, itl_ms, [rank for rank in map(breakdown, traces) if rank is not None])
 
 
-def row(gpus: int, streams: int, itl_ms: float, shares: Sequence[Share]) -> str:
+def row(gpus: int, streams: int, itl_ms: float, traced_ranks: Sequence[Breakdown]) -> str:
     """A table row for one load; ranges are over the ranks, from the shortest to the longest wait."""
-    if not shares:
+    ranks = sorted((rank for rank in traced_ranks if rank.all_reduces), key=lambda rank: rank.all_reduce_share)
+    if not ranks:
         return f"| {gpus} | {streams} | {itl_ms:.2f} | no all-reduce ran | | | | |"
-    ranks = sorted(shares, key=lambda share: share.all_reduce_us / share.window_us)
-    of_window = f"{ranks[0].all_reduce_us / ranks[0].window_us:.1%}–{ranks[-1].all_reduce_us / ranks[-1].window_us:.1%}"
-    each = f"{min(rank.median_us for rank in ranks):.1f}–{max(rank.median_us for rank in ranks):.1f}"
-    idle = f"{1 - max(rank.busy_us / rank.window_us for rank in ranks):.1%}"
-    cells = (gpus, streams, f"{itl_ms:.2f}", of_window, each, idle, ranks[0].all_reduces, f"`{ranks[0].name[:60]}`")
+    of_window = f"{ranks[0].all_reduce_share:.1%}–{ranks[-1].all_reduce_share:.1%}"
+    medians_us = [rank.all_reduce_median_us or 0.0 for rank in ranks]
+    each = f"{min(medians_us):.1f}–{max(medians_us):.1f}"
+    idle = f"{min(rank.shares['idle'] for rank in ranks):.1%}"
+    kernel = f"`{ranks[0].all_reduce_name[:60]}`"
+    cells = (gpus, streams, f"{itl_ms:.2f}", of_window, each, idle, ranks[0].all_reduces, kernel)
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

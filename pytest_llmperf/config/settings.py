@@ -75,6 +75,8 @@ class Settings:
         control_answer_limit_mib: how large such an answer may be, unpacked.
         response_limit_mib: how large the answer to one timed request may be.
         responses_memory_limit_mib: memory that the load processes may hold of answers under way, all together.
+        profile_steps: engine steps of a trace (`--llmperf-profile`).
+        profile_limit_mib: how large the traces of one measurement may be; larger traces are dropped.
         compare_across: conditions that may differ from a baseline's, e.g. "gpu.persistence".
         same_build: fields of the build under test that must equal a baseline's, e.g. "engine.version", "driver"; by
             default the whole build may differ.
@@ -114,6 +116,8 @@ class Settings:
     control_answer_limit_mib: float = 16.0
     response_limit_mib: float = 64.0
     responses_memory_limit_mib: float = 512.0
+    profile_steps: int = 64
+    profile_limit_mib: float = 64.0
     compare_across: tuple[str, ...] = ()
     same_build: tuple[str, ...] = ()
     baselines_dir: str = "baselines"

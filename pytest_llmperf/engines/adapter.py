@@ -145,6 +145,19 @@ class Adapter(Protocol):
         """
         ...
 
+    def profiler_flags(self, folder: Path, steps: int) -> Mapping[str, Flag] | None:
+        """Flags of a server whose PyTorch profiler can be started by a request; None if the engine has no profiler.
+
+        Args:
+            folder: absolute path of the folder for the traces.
+            steps: number of engine steps after which a trace ends.
+        """
+        ...
+
+    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:
+        """JSON body of POST /start_profile, which begins a trace of all ranks; arguments as in `profiler_flags`."""
+        ...
+
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         """Monotonic counters under their canonical names (metrics/server.py); absent where the engine has none."""
         ...

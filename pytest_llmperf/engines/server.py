@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
@@ -47,6 +48,7 @@ GENERATED = "generation_tokens"
 MODELS = "/v1/models"
 #: Token ids of every vocabulary, the smallest included.
 SMALL_PROMPT = (10, 11, 12)
+PROFILER_TIMEOUT_S = 120.0  # the server writes the trace before its answer
 
 
 class Server:
@@ -328,6 +330,33 @@ class Server:
         """By what it says of itself."""
         facts = self.facts
         return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
+
+    def start_profiler(self, folder: Path, steps: int) -> None:
+        """Begin a trace of every rank; the server was started with the flags of `Adapter.profiler_flags`.
+
+        Args:
+            folder: absolute path of the folder for the traces.
+            steps: number of engine steps after which the trace ends.
+
+        Raises:
+            EngineError: the profiler does not start.
+        """
+        body = self.adapter.profiler_request(folder, steps)
+        with self.answering("a trace"):
+            response = self.client.post("/start_profile", json=body, timeout=PROFILER_TIMEOUT_S)
+        if response.status_code != 200:
+            raise EngineError(f"The profiler of {self.spec.engine} does not start: /start_profile answered "
+                              f"{response.status_code} {self.shown(response)!r}. Its log has the reason.")
+
+    def stop_profiler(self) -> None:
+        """End the trace, unless the trace has ended by itself, which SGLang reports as an error. The files are complete
+        when this returns.
+
+        Raises:
+            EngineError: the server does not answer.
+        """
+        with self.answering("the end of a trace"):
+            self.client.post("/stop_profile", timeout=PROFILER_TIMEOUT_S)
 
     def sleep(self) -> None:
         """Release its GPU memory until `wake`. Nothing is warm afterwards.

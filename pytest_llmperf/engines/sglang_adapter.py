@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,12 @@ class SglangAdapter:
 
     def wake(self, client: httpx.Client) -> None:
         _move_memory(client, "/resume_memory_occupation")
+
+    def profiler_flags(self, folder: Path, steps: int) -> Mapping[str, Flag]:  # noqa: ARG002 - a request names both
+        return {}
+
+    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:
+        return {"output_dir": str(folder), "num_steps": steps, "with_stack": False, "record_shapes": False}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}

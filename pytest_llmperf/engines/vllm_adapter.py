@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -148,6 +149,15 @@ class VllmAdapter:
 
     def wake(self, client: httpx.Client) -> None:
         _set_sleeping(client, sleeping=False)
+
+    def profiler_flags(self, folder: Path, steps: int) -> Mapping[str, Flag]:
+        """vLLM has the routes of its profiler only with this flag, and reads no VLLM_TORCH_PROFILER_DIR any more."""
+        config = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_with_stack": False,
+                  "torch_profiler_dump_cuda_time_total": False, "ignore_frontend": True, "max_iterations": steps}
+        return {"profiler_config": config}
+
+    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:  # noqa: ARG002 - the flags say both
+        return {}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}

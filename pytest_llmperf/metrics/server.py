@@ -121,6 +121,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
            "1 if the server launches every kernel separately, 0 if the server replays CUDA graphs"),
     _plain("expert_parallel", Unit.COUNT, Direction.NEITHER, "expert_parallel",
            "1 where each GPU holds whole experts, 0 where each holds a part of every one: as the flags were read"),
+    _plain("tensor_parallel", Unit.COUNT, Direction.NEITHER, "tensor_parallel",
+           "number of ranks that share each layer, as resolved by the server"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
     *_searched("", "highest offered rate that a search found to be within the SLO"),

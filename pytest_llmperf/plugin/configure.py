@@ -16,6 +16,7 @@ from pytest_llmperf.plugin.endings import add_options as add_ending_options
 from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
+from pytest_llmperf.plugin.profiling import add_options as add_profile_options
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
 from pytest_llmperf.plugin.resume import add_options as add_resume_options
 from pytest_llmperf.plugin.resume import register as register_resume
@@ -39,16 +40,17 @@ MARKERS = (
 )
 
 
-# Earlier names of options, which other plugins may use for options of their own.
+# Other names of options, which other plugins may use for options of their own: pytest-profiling has --profile.
 RENAMED = {
-    f"--{name}": f"--llmperf-{name}" for name in ("accept", "extension-limit", "inconclusive", "missing-baseline")
+    f"--{name}": f"--llmperf-{name}"
+    for name in ("accept", "extension-limit", "inconclusive", "missing-baseline", "profile", "profile-on-fail")
 }
 
 
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Name the new option where pytest refuses the old one as an unrecognized argument."""
+    """Name our option where pytest refuses its short name as an unrecognized argument."""
     for option in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
-        parser.extra_info[option] = f"is now {RENAMED[option]} (pytest-llmperf)"
+        parser.extra_info[option] = f"is {RENAMED[option]} (pytest-llmperf)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -145,6 +147,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_ending_options(group)
     add_budget_options(group)
     add_resume_options(group)
+    add_profile_options(group)
     group.addoption(
         "--llmperf-inconclusive",
         choices=("skip", "fail"),

@@ -13,6 +13,7 @@ from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import params_of, spec_of, spec_of_marker, test_id
 from pytest_llmperf.plugin.kinds import kind_of
+from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EXECUTION, leave_without_traceback
 
@@ -72,7 +73,10 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     yield Perf(execution)
     with leave_without_traceback(item):
         try:
-            conclude_late(item)
+            try:
+                conclude_late(item)
+            finally:
+                profile(item.config, execution)
         finally:
             execution.close()
 

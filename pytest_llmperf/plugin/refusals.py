@@ -10,6 +10,7 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
+from pytest_llmperf.plugin.profiling import refuse_emulated_traces
 from pytest_llmperf.plugin.state import STATE, State, references_of
 
 FOLDERS = ("--llmperf-runs", "--llmperf-report")
@@ -25,6 +26,7 @@ def refuse(config: pytest.Config) -> None:
     _refuse_options_without_emulation(config)
     _refuse_moving_the_root(config)
     refuse_contradictory_options(config)
+    refuse_emulated_traces(config)
     _refuse_unreadable_values(config)
 
 

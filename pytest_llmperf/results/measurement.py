@@ -17,6 +17,7 @@ from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.requests_file import all_records
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.stats.prior import Margins
@@ -287,6 +288,7 @@ class TestResult:
         checks: in the order in which the test made them.
         folder: the run folder; None for a result from JUnit.
         worker: of xdist, that ran the test; "" without xdist.
+        profiles: traces of its measurements.
         earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
     """
 
@@ -300,6 +302,7 @@ class TestResult:
     folder: Path | None = None
     worker: str = ""
     earlier_ends: tuple[str | None, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

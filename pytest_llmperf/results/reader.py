@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.check_json import check_from
 from pytest_llmperf.results.measurement import Measurement, Run, StoredTelemetry, TestResult
+from pytest_llmperf.results.profile import profile_from
 from pytest_llmperf.results.strict_json import Node, parse
 from pytest_llmperf.results.writer import SCHEMA
 from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
@@ -93,6 +94,7 @@ def read_test(path: Path) -> TestResult:
         checks=tuple(check_from(node) for node in fields["checks"].items()),
         folder=folder,
         worker=_worker(fields["worker"]) if "worker" in fields else "",
+        profiles=tuple(profile_from(node) for node in fields["profiles"].items()) if "profiles" in fields else (),
         earlier_ends=tuple(_end(node) for node in fields["earlier"].items()) if "earlier" in fields else (),
     )
 

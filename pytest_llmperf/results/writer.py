@@ -23,6 +23,7 @@ from pytest_llmperf.model.telemetry import GpuTrace
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
+from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.requests_file import encode, read_back
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def write_test(
     error: str | None = None,
     claims: Sequence[Mapping[str, object]] = (),
     earlier: Sequence[Mapping[str, object]] = (),
+    profiles: Sequence[Profile] = (),
     worker: str = "",
 ) -> Path:
     """Write `tests/<test>-<digest>.json` atomically. The file holds metrics and times, never prompts or answers.
@@ -56,6 +58,7 @@ def write_test(
         claims: text, sides and order of each claim (`session.perf`).
         earlier: earlier executions of the test (`session.executions.excluded_execution`). Their pooled runs are in
             `measurements`.
+        profiles: traces of the test's measurements.
         worker: name of the xdist worker. All workers write into one folder; each file has a single writer.
 
     Raises:
@@ -79,6 +82,7 @@ def write_test(
                 ],
                 "checks": _checks(results),
                 "claims": [dict(claim) for claim in claims],
+                "profiles": [asdict(profile) for profile in profiles],
                 "earlier": [_execution(run_dir, path.stem, execution) for execution in earlier],
             },
             indent=1,

@@ -18,6 +18,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_context, check_duration, spec_of
 from pytest_llmperf.session.resumption import finished_rates
 from pytest_llmperf.session.series import Series
@@ -66,6 +67,7 @@ class Execution:
         self.claims: list[tuple[str, Series, Series]] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
+        self.profiles: list[Profile] = []
         self.run_file: Path | None = None  # once something was measured
         self._begun = False
 
@@ -83,7 +85,16 @@ class Execution:
     def measurements(self) -> list[Measurement]:
         """The test's measurements so far, including a measurement that is still running, then those of a resumed search
         that the search has not reached again."""
-        return [*(series.measurement for series in self.series if series.measurement is not None), *self.stored]
+        return [*(series.finished for series in self.measured_series), *self.stored]
+
+    @property
+    def measured_series(self) -> list[Series]:
+        """The series behind `measurements`, in the same order."""
+        return [series for series in self.series if series.measurement is not None]
+
+    def profile_of(self, number: int) -> Profile | None:
+        """The trace of a measurement, by its number from 1; None without a trace."""
+        return next((profile for profile in self.profiles if profile.measurement == number), None)
 
     def series_of(self, measurement: Measurement, call: str) -> Series:
         """The series whose newest measurement this is.
@@ -154,6 +165,7 @@ class Execution:
             error=self.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
             earlier=[excluded_execution(earlier, self) for earlier in self.earlier],
+            profiles=self.profiles,
             worker=self.session.worker,
         )
 

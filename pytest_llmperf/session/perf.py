@@ -22,6 +22,7 @@ from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.arguments import (
     check_engine,
@@ -41,6 +42,7 @@ from pytest_llmperf.session.arguments import (
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
 from pytest_llmperf.session.executions import Execution, failed_subjects
+from pytest_llmperf.session.profile import profile_series
 from pytest_llmperf.session.sequential_claim import ClaimResult, judge_sequentially
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
 from pytest_llmperf.session.series import Series
@@ -232,6 +234,34 @@ class Perf:
         for rate in try_rates:
             capacity.settle(rate)
         return capacity.finished
+
+    def profile(self, measurement: Measurement) -> Profile:
+        """Repeat the first run of a measurement on a new server with PyTorch's profiler, and keep the trace.
+
+        The servers that run now are stopped, and the server of the trace ends with the trace. `Profile.ranks` has the
+        breakdown of each rank.
+
+        Args:
+            measurement: what `measure` or `extend` gave, or a side of a claim.
+
+        Raises:
+            UsageError: this test has not measured it.
+            SpecError: the server is emulated, so it has no kernels.
+            EngineError: the engine cannot be traced, does not start, or writes no readable trace.
+            LoadError: the load generator failed.
+        """
+        check_measurement(measurement, "perf.profile(run)")
+        if self.emulated:
+            raise SpecError("perf.profile(run): an emulated server has no kernels to trace. Write it under "
+                            "`if not perf.emulated:`.")
+        execution = self._execution
+        series = next((series for series in execution.measured_series if series.has_runs_of(measurement)), None)
+        series = series or execution.series_of(measurement, "perf.profile(run)")
+        number = execution.measured_series.index(series) + 1
+        profile = profile_series(series, number, execution.session.worker)
+        execution.profiles.append(profile)
+        execution.write()
+        return profile
 
     @refuses("perf.check(run, …)", baseline=AFTER_CHECK, primaries=AFTER_CHECK, margins=AFTER_CHECK)
     def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:

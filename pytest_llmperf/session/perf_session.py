@@ -37,6 +37,8 @@ from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_fo
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.profile import FOLDER as PROFILES
+from pytest_llmperf.results.profile import UNFINISHED
 from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
@@ -293,7 +295,8 @@ class PerfSession:
         """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
         if os.name != "posix":
             return
-        runs = self.run_dir.parent.iterdir() if self.run_dir.parent.is_dir() else ()
+        runs = list(self.run_dir.parent.iterdir()) if self.run_dir.parent.is_dir() else []
+        sweep(path for run in runs for path in (run / PROFILES).glob(f"{UNFINISHED}*"))
         sweep(temporaries(place for run in runs for place in (run, run / "tests", run / "requests")))
         with suppress(InfrastructureError):  # somebody else's folder: nothing in it is ours
             sweep(path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock"))

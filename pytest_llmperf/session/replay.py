@@ -21,6 +21,7 @@ from pytest_llmperf.metrics import percentile
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.ranks import TENSOR
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
@@ -36,12 +37,13 @@ from pytest_llmperf.wire.emulated_record import emulated_record
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import relabelled
 
-CONSTANTS = {
-    "chunk_budget": "max_num_batched_tokens",
-    "kv_blocks": "num_gpu_blocks",
-    "block_size": "block_size",
-    "eager": "enforce_eager",
-    "expert_parallel": "enable_expert_parallel",
+CONSTANTS = {  # metric → names of the fact, by engine
+    "chunk_budget": ("max_num_batched_tokens",),
+    "kv_blocks": ("num_gpu_blocks",),
+    "block_size": ("block_size",),
+    "eager": ("enforce_eager",),
+    "tensor_parallel": TENSOR,
+    "expert_parallel": ("enable_expert_parallel",),
 }
 ANSWERS_BYTES = 64 * 2**20  # that answers may have together, however little was asked for
 SWITCHES = {"True": 1.0, "False": 0.0}
@@ -282,7 +284,10 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
 
 def _constants(server: Server) -> dict[str, float]:
     """What the server resolved at its start and a mechanism may name."""
-    fact_texts = {name: server.facts.get(fact, "") for name, fact in CONSTANTS.items()}
+    facts = server.facts
+    fact_texts = {
+        metric: next((facts[name] for name in names if name in facts), "") for metric, names in CONSTANTS.items()
+    }
     constants = {name: SWITCHES.get(text, whole_number(text)) for name, text in fact_texts.items()}
     constants["startup_s"] = server.starting_s
     return {name: value for name, value in constants.items() if value is not None}

@@ -140,6 +140,11 @@ class Series:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
 
+    def has_runs_of(self, measurement: Measurement) -> bool:
+        """Whether the runs of an earlier state of this measurement are among its runs."""
+        own = () if self.measurement is None else self.measurement.runs
+        return bool(measurement.runs) and any(run is measurement.runs[0] for run in own)
+
     @property
     def current(self) -> Measurement | None:
         """Its runs without those of earlier executions."""

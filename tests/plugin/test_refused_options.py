@@ -56,12 +56,13 @@ def test_settings_refused_by_machine_do_not_affect_other_tests(run, pytester):
     assert "plugin/state.py" not in result.stdout.str()
 
 
-@pytest.mark.parametrize("name", ["accept", "extension-limit", "inconclusive", "missing-baseline"])
-def test_earlier_option_name_is_refused_with_the_new_name(run, name):
+@pytest.mark.parametrize("name", ["accept", "extension-limit", "inconclusive", "missing-baseline", "profile",
+                                  "profile-on-fail"])
+def test_option_name_without_prefix_is_refused_with_the_full_name(run, name):
     for words in ([f"--{name}=0"], [f"--{name}", "0"]):
         result, _ = run(PLAIN, *words)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*unrecognized arguments: --{name}*", f"*--{name}: is now --llmperf-{name} *"])
+        result.stderr.fnmatch_lines([f"*unrecognized arguments: --{name}*", f"*--{name}: is --llmperf-{name} *"])
 
 
 def test_another_plugin_may_own_an_earlier_option_name(run, pytester):

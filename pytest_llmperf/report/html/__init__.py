@@ -59,7 +59,7 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
     tests.sort(key=lambda test: -test.verdict.severity)
     kinds = {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
     kind = kinds.pop().removeprefix(EMULATED) if len(kinds) == 1 else ""
-    pages = [test_page(test, number, read, kind) for number, test in enumerate(tests, start=1)]
+    pages = [test_page(test, number, read, kind, out) for number, test in enumerate(tests, start=1)]
     text = render(pages, session_facts(folders, tests))
     path = out / FILE
     try:

@@ -26,7 +26,7 @@ GROUPS = {
                "lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate", "lmcache_evictions"),
     CONVERSATIONS: ("conversation_throughput",),
     "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "kv_usage_peak", "kv_blocks",
-                  "chunk_budget"),
+                  "chunk_budget", "tensor_parallel"),
     "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted", "max_conversation_rate",
                      "max_conversation_rate_proven", "max_conversation_rate_refuted"),
 }  # fmt: skip

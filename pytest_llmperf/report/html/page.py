@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import Verdict
@@ -23,6 +26,7 @@ from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import unseen_gpu
 from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.profile import Profile
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -43,6 +47,16 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileTable:
+    """The trace of one measurement: a row of shares for each rank, with a link to its file."""
+
+    label: str
+    problem: str
+    device: str
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TestPage:
     """One test: words, tables, and the numbers behind its charts."""
 
@@ -58,6 +72,7 @@ class TestPage:
     searches: tuple[SearchTable, ...]
     figures: str
     problem: str
+    profiles: tuple[ProfileTable, ...] = ()
 
     @property
     def replicas(self) -> list[tuple[str, list[tuple[str, ...]]]]:
@@ -76,11 +91,12 @@ class TestPage:
         return any(row.ratio for group in self.metrics.groups for row in group.main)
 
 
-def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> TestPage:
+def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str, out: Path) -> TestPage:
     """Everything about one test; what cannot be read is said, and the rest is there.
 
     Args:
         number: of the test on the page.
+        out: folder of the page, from which links lead to traces.
         read: gives the test's baseline.
         kind: the hardware kind of all tests of the page; "" for several kinds.
     """
@@ -115,7 +131,20 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> T
         searches=searches(test),
         figures=figures(drawn),
         problem=problem,
+        profiles=tuple(_profile_table(profile, names, test.folder, out) for profile in test.profiles),
     )
+
+
+def _profile_table(profile: Profile, names: Sequence[str], folder: Path | None, out: Path) -> ProfileTable:
+    """Shares in percent: attention, matrix products, communication, other, idle, and all-reduces alone."""
+    label = names[profile.measurement - 1] if 0 < profile.measurement <= len(names) else str(profile.measurement)
+    links = [quote(Path(os.path.relpath((folder or out) / file, out)).as_posix()) for file in profile.files]
+    links = links or [""] * len(profile.ranks)
+    rows = tuple(
+        (link, tuple(f"{100 * share:.1f} %" for share in (*rank.shares.values(), rank.all_reduce_share)))
+        for link, rank in zip(links, profile.ranks, strict=False)
+    )
+    return ProfileTable(label, profile.problem, profile.ranks[0].device if profile.ranks else "", rows)
 
 
 def _conditions(

@@ -1,0 +1,52 @@
+"""`--llmperf-profile`: a trace of what a test measured, after its verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.executions import Execution
+
+ALWAYS, ON_FAIL = "--llmperf-profile", "--llmperf-profile-on-fail"
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        ALWAYS,
+        action="store_true",
+        help="after the verdict of each test, repeat a run of each measurement on a server with PyTorch's profiler, "
+        "and keep the trace and its breakdown (attention, matrix products, communication, idle) in the run folder",
+    )
+    group.addoption(
+        ON_FAIL,
+        action="store_true",
+        help="the same, only for tests that ended in FAIL",
+    )
+
+
+def refuse_emulated_traces(config: pytest.Config) -> None:
+    """Refuse a trace of an emulated server.
+
+    Raises:
+        UsageError: an option asks for traces, and the servers are emulated.
+    """
+    option = next((name for name in (ALWAYS, ON_FAIL) if config.getoption(name)), None)
+    if option is not None and config.getoption("--emulate") is not None:
+        raise pytest.UsageError(
+            f"{option} traces the kernels of a server, and an emulated server has none. Leave out {option}, or run "
+            "without --emulate on the hardware itself."
+        )
+
+
+def profile(config: pytest.Config, execution: Execution) -> None:
+    """Trace what a test has measured, as far as the options ask for it. A trace changes no verdict."""
+    option = config.getoption
+    if not execution.complete or not (option(ALWAYS) or (option(ON_FAIL) and execution.ended == "FAIL")):
+        return
+    from pytest_llmperf.model.status import Note
+    from pytest_llmperf.session.profile import profile_measurements
+
+    for trace in profile_measurements(execution):
+        execution.session.notify(Note(str(trace)))

@@ -1,0 +1,157 @@
+"""Traces of measured workloads: an extra run on a server that is started for the trace and ends with it.
+
+The flags of the profiler, and the memory that it holds, stay out of every measured server. So a trace costs one server
+start and one warm-up, and no measured run is a traced run.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.errors import EngineError, InfrastructureError
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import WarmingUp
+from pytest_llmperf.process.background_thread import in_background
+from pytest_llmperf.process.scratch import Scratch
+from pytest_llmperf.results.profile import FOLDER, UNFINISHED, Profile
+from pytest_llmperf.results.writer import file_name
+from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.telemetry.torch_trace import breakdown
+
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.server import Server
+    from pytest_llmperf.session.executions import Execution
+
+TRACES = "*.trace.json.gz"
+BEFORE_TRACE = 1 / 3  # of the run: by then the batch is full, and enough of the run is left
+RANK = re.compile(r"(?:rank|TP-)(\d+)")
+FRONT_END = "async_llm"
+
+
+def profile_measurements(execution: Execution) -> Iterator[Profile]:
+    """Trace every measurement of a test that has no trace yet. A trace that fails becomes a profile with a problem."""
+    for number, series in enumerate(execution.measured_series, start=1):
+        if series.measurement is None or not series.measurement.runs or execution.profile_of(number) is not None:
+            continue
+        try:
+            profile = profile_series(series, number, execution.session.worker)
+        except InfrastructureError as error:
+            profile = Profile(number, str(_spec_of(series)), problem=str(error).partition("\n")[0])
+        execution.profiles.append(profile)
+        yield profile
+
+
+def profile_series(series: Series, number: int, worker: str = "") -> Profile:
+    """Repeat the first run of a series on a new server, and keep the trace of some steps.
+
+    Args:
+        series: has at least one run.
+        number: of its measurement in the test, from 1.
+        worker: of xdist.
+
+    Raises:
+        EngineError: the engine has no profiler, the server does not start, or the trace cannot be read.
+        LoadError: the load generator failed.
+        InfrastructureError: the run folder cannot be written.
+    """
+    session, spec = series.session, _spec_of(series)
+    settings = session.settings
+    place = session.run_dir / FOLDER
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        scratch = Scratch(place, UNFINISHED)
+    except OSError as error:
+        raise InfrastructureError(f"The trace cannot be written: {error}. Free space there, or name another folder "
+                                  "with --llmperf-runs=DIR.") from error
+    try:
+        traces = _traced(series, spec, scratch.path)
+        ranks = tuple(part for part in map(breakdown, traces) if part is not None)
+        if not ranks:
+            raise EngineError(f"The trace of {spec} has no kernel and no operator: no step ran while it was recorded.")
+        size_bytes = sum(trace.stat().st_size for trace in traces)
+        if size_bytes > settings.profile_limit_mib * 2**20:
+            problem = (f"the trace was dropped: it has {size_bytes / 2**20:.1f} MiB, and profile_limit_mib is "
+                       f"{settings.profile_limit_mib:g}")
+            return Profile(number, str(spec), ranks=ranks, problem=problem)
+        stem = Path(file_name(series.test, worker)).stem
+        files = [trace.replace(place / f"{stem}.{number}.rank{rank}{TRACES[1:]}") for rank, trace in enumerate(traces)]
+        return Profile(number, str(spec), tuple(str(file.relative_to(session.run_dir)) for file in files), ranks)
+    except OSError as error:
+        raise InfrastructureError(f"The trace cannot be kept: {error}.") from error
+    finally:
+        scratch.remove()
+        with suppress(OSError):  # it holds other traces
+            place.rmdir()
+
+
+def _spec_of(series: Series) -> EngineSpec:
+    """What the test asked for, without planted flags."""
+    return series.engine if isinstance(series.engine, EngineSpec) else series.engine.requested_spec
+
+
+def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
+    """Traces by rank of one run on a new server, which is stopped afterwards."""
+    session, first_run = series.session, series.finished.runs[0]
+    steps = session.settings.profile_steps
+    flags = None if spec.url is not None else adapter_of(spec.engine).profiler_flags(folder, steps)
+    if flags is None:
+        why = f"no profiler of {spec.engine} is known" if spec.url is None else "this session did not start the server"
+        raise EngineError(f"{spec} cannot be traced: {why}.")
+    try:
+        server = session.pool.acquire(spec.with_flags(**flags), series.kind, fresh=True)
+        session.notify(WarmingUp(str(server.spec)))
+        replayer = session.replayer(None, gauges=False, keep=(), kind=series.kind)
+        warm_up(server, series.workload, replayer)
+        server.start_profiler(folder, steps)  # the first start may take seconds
+        server.stop_profiler()
+        empty_traces = set(folder.rglob(TRACES))
+        duration_s = first_run.metrics.value("duration_s") or 0.0
+        with _tracing(server, folder, steps, duration_s * BEFORE_TRACE):
+            replayer.run(server, series.workload, first_run.seed)
+        traces = [trace for trace in folder.rglob(TRACES) if trace not in empty_traces and FRONT_END not in trace.name]
+    finally:
+        session.pool.release()
+    if not traces:
+        raise EngineError(f"{spec} wrote no trace.")
+    return sorted(traces, key=_rank)
+
+
+def _rank(trace: Path) -> tuple[int, str]:
+    match = RANK.search(trace.name)
+    return (0 if match is None else int(match[1])), trace.name
+
+
+@contextmanager
+def _tracing(server: Server, folder: Path, steps: int, after_s: float) -> Iterator[None]:
+    """Begin a trace `after_s` after the begin of the block, and end the trace with the block.
+
+    Raises:
+        EngineError: the profiler does not start or stop, or the block ended before the trace began.
+    """
+    problems: list[EngineError] = []
+    begun = threading.Event()
+
+    def begin(done: threading.Event) -> None:
+        if done.wait(after_s):
+            return
+        try:
+            server.start_profiler(folder, steps)
+            begun.set()
+        except EngineError as error:
+            problems.append(error)
+
+    with in_background(begin, "llmperf-trace"):
+        yield
+    if problems:
+        raise problems[0]
+    if not begun.is_set():
+        raise EngineError(f"The traced run of {server.spec} ended within {after_s:.1f} s, before its trace began. Send "
+                          "more requests.")
+    server.stop_profiler()
