@@ -42,6 +42,7 @@ PLANTED = [
      "spec_acceptance_length(a)"),
     ("vllm:max-num-seqs=1024", "kv_pressure", "flowing", "preemptions(a)"),
     ("vllm:max-num-seqs=1", "batch_limits", "few", "tokens_per_step"),
+    ("vllm:tensor-parallel-size=1", "tensor_parallel", "two_gpus_decode", "tensor_parallel(a)"),
     ("vllm:quantization=fp8", "fp8", "weights", "kv_blocks(b)"),
     ("vllm:kv-cache-dtype=fp8", "fp8", "cache_holds", "kv_blocks(b)"),
 ]

@@ -12,6 +12,7 @@ STUB_FAMILY: folder in which a child and a detached grandchild register, see tes
 
 import base64
 import fcntl
+import gzip
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ WARM_UP = 12  # requests of the shortest warm-up; a busy machine needs more unti
 COUNTS = {"requests": 0, "prompt": 0, "generated": 0, "alone": 0}  # alone: answered without a stream
 STREAMS = {"begun": 0, "ended": 0}
 MEASURED = []  # streams that had ended when the cache was first emptied: from there on it is measured
+TRACES = []
 LOCK = threading.Lock()
 
 
@@ -97,11 +99,31 @@ class Handler(BaseHTTPRequestHandler):
         ]
         return self.send(200, "\n".join([*lines, ""]).encode(), "text/plain")
 
+    def profile(self):
+        """vLLM's profiler: the second trace is that of the run, the first one is empty."""
+        if MODE == "without-profiler" or "--profiler-config" not in sys.argv:
+            return self.send(404, {"detail": "Not Found"})
+        if self.path == "/start_profile":
+            TRACES.append([])
+        elif MODE == "dies-of-the-trace" and len(TRACES) > 1:
+            print("stub: last words before the trace", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif MODE != "writes-no-trace":
+            events = [{"ph": "X", "cat": "kernel", "name": name, "ts": at, "dur": 10.0}
+                      for at, name in ((0.0, "flash_fwd"), (20.0, "nvjet_tst"), (30.0, "ncclDevKernel_AllReduce"))]
+            trace = gzip.compress(json.dumps({"traceEvents": events if len(TRACES) > 1 else []}).encode())
+            folder = json.loads(option("--profiler-config"))["torch_profiler_dir"]
+            with open(os.path.join(folder, f"rank0.{len(TRACES)}.pt.trace.json.gz"), "wb") as file:
+                file.write(trace[:-20] if MODE == "cuts-off-the-trace" else trace)
+        return self.send(200, {})
+
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path.partition("?")[0] == "/reset_prefix_cache":
             MEASURED.append(STREAMS["ended"])
             return self.send(200, {"success": True})
+        if self.path in ("/start_profile", "/stop_profile"):
+            return self.profile()
         if self.lacks_key():
             return self.send(401, {"error": "Unauthorized"})
         if MODE == "no-tokens":

@@ -14,9 +14,11 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.telemetry import ForeignProcess, GaugeSample, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.results.writer import file_name, writable, write_test
 from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.telemetry.torch_trace import Breakdown
 from pytest_llmperf.testing.records import make_record
 
 
@@ -142,3 +144,10 @@ def test_full_disk_raises_error_and_keeps_previous_run_file(tmp_path, measuremen
         write_test(tmp_path, "t", [measurement], [])
     assert path.read_bytes() == earlier_content
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_profiles_are_read_back_as_written(tmp_path, measurement):
+    rank = Breakdown("cpu", 100.0, 30.0, 20.0, 10.0, 15.0)
+    traced = Profile(1, "vllm('m')", ("profiles/x.trace.json.gz",), (rank,))
+    profiles = (traced, Profile(2, "vllm('n')", problem="none"))
+    assert read_test(write_test(tmp_path, "test", [measurement], [], profiles=profiles)).profiles == profiles

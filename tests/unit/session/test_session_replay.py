@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from pytest_llmperf import closed, constant, endpoint, random_tokens, vllm
+from pytest_llmperf import closed, constant, endpoint, random_tokens, sglang, vllm
 from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import StreamLimits
@@ -248,11 +248,18 @@ def test_resolved_chunk_budget_is_a_counter_of_run(make_server, replayer, fake_e
 
 
 def test_run_counters_include_resolved_flags_and_startup_time(make_server, replayer, fake_engine):
-    config = {"model_config": {"enforce_eager": True}, "parallel_config": {"enable_expert_parallel": False}}
+    config = {"model_config": {"enforce_eager": True},
+              "parallel_config": {"enable_expert_parallel": False, "tensor_parallel_size": 2}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json={"vllm_config": config})
     counters = replayer().run(make_server(vllm("m"), starting_s=61.5), WORKLOAD, 0).counters
     assert (counters["eager"], counters["expert_parallel"], counters["startup_s"]) == (1.0, 0.0, 61.5)
+    assert counters["tensor_parallel"] == 2.0
     assert "startup_s" not in replayer().run(make_server(), WORKLOAD, 0).counters
+
+
+def test_resolved_tensor_parallel_size_of_sglang_is_a_counter_of_run(make_server, replayer, fake_engine):
+    fake_engine.answers["/server_info"] = httpx.Response(200, json={"tp_size": 2})
+    assert replayer().run(make_server(sglang("m")), WORKLOAD, 0).counters["tensor_parallel"] == 2.0
 
 
 def test_progress_is_passed_on(make_server, replayer):

@@ -47,7 +47,7 @@ def test_communication_behind_computation_counts_as_computation(tmp_path):
     assert (rank.all_reduces, rank.all_reduce_us, rank.all_reduce_share) == (1, 30.0, 0.5)
 
 
-def test_nested_operators_count_once_with_the_outer_category(tmp_path):
+def test_nested_operators_are_counted_once_in_the_outer_category(tmp_path):
     path = a_trace(
         tmp_path,
         ("cpu_op", "vllm::unified_attention_with_output", 0.0, 50.0),

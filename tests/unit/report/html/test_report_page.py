@@ -15,8 +15,10 @@ from pytest_llmperf.report.html import write_report
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.conditions import formulas_of
+from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.telemetry.torch_trace import Breakdown
 
 TEST = "tests/test_a.py::test_prefixes_come_from_the_cache[h200]"
 HOSTILE = '</script><img src=x onerror=alert(1)> " \' & \ud800'
@@ -136,3 +138,20 @@ def test_failed_report_keeps_previous_page(tmp_path, page, measurement):
         page()
     assert (tmp_path / "out/report.html").read_text() == previous_page
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_report_page_links_traces_and_shows_shares_of_each_rank(tmp_path, page, measurement):
+    ranks = (Breakdown("gpu", 100.0, 30.0, 20.0, 10.0, 15.0, 4, 12.0, 3.0, "nccl"),
+             Breakdown("gpu", 200.0, 60.0, 40.0, 30.0, 30.0, 4, 30.0, 7.0, "nccl"))
+    files = ("profiles/x.1.rank0.trace.json.gz", "profiles/x.1.rank1.trace.json.gz")
+    profiles = [Profile(1, "vllm('m')", files, ranks), Profile(2, "vllm('n')", problem="no <profiler>")]
+    write_test(tmp_path / "run", TEST, [replace(measurement, side="a"), replace(measurement, side="b")], [],
+               profiles=profiles)
+    text = page()
+    assert 'href="../run/profiles/x.1.rank1.trace.json.gz"' in text
+    rows = re.findall(r">trace of rank (\d)</a></td>(.*?)</tr>", text)
+    shares = [(rank, re.findall(r">([\d.]+) %<", cells)) for rank, cells in rows]
+    assert shares == [("0", ["30.0", "20.0", "10.0", "15.0", "25.0", "12.0"]),
+                      ("1", ["30.0", "20.0", "15.0", "15.0", "20.0", "15.0"])]
+    assert "Where the traced time went: A" in text
+    assert "no &lt;profiler&gt;" in text

@@ -1,0 +1,134 @@
+"""Profiler traces that go wrong: the verdict stays, the report states the reason, and no part of a file stays."""
+
+import json
+import sys
+
+import pytest
+
+MEASURES = """
+@pytest.mark.engine(stub({mode!r}, STUB_ITL_S="0.01"))
+def test_x(engine, perf):
+    perf.check(perf.measure(engine, FEW, runs=1), {slo!r})
+"""
+GOOD, BAD = "error_rate == 0", "slo_attainment(ttft <= 0.001ms) >= 90%"
+
+
+def profiles(suite):
+    return suite.run_files()["test_x"]["profiles"]
+
+
+def kept_files(suite):
+    return [path for folder in suite.folder.glob(".llmperf/runs/*/profiles") for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("option", "slo", "traces"),
+    [("--llmperf-profile", GOOD, 1), ("--llmperf-profile-on-fail", GOOD, 0), ("--llmperf-profile-on-fail", BAD, 1),
+     ("-q", BAD, 0)],
+)
+def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, traces):
+    result, _ = suite.run(MEASURES.format(mode="", slo=slo), option)
+    result.assert_outcomes(**{"passed" if slo == GOOD else "failed": 1})
+    assert [profile["problem"] for profile in profiles(suite)] == [""] * traces
+    assert len(kept_files(suite)) == traces
+    if traces:
+        (rank,) = profiles(suite)[0]["ranks"]
+        parts = {name: rank[f"{name}_us"] for name in ("window", "attention", "matrix", "communication", "other")}
+        assert parts == {"window": 40, "attention": 10, "matrix": 10, "communication": 10, "other": 0}
+        assert (rank["all_reduces"], rank["all_reduce_us"]) == (1, 10)
+    suite.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        ("without-profiler", "The profiler of vllm does not start: /start_profile answered 404"),
+        ("writes-no-trace", "wrote no trace"),
+        ("cuts-off-the-trace", "cannot be read"),
+        ("dies-of-the-trace", "died: signal 9 (SIGKILL)"),
+    ],
+)
+def test_trace_that_fails_leaves_verdict_and_no_file(suite, mode, problem):
+    result, _ = suite.run(MEASURES.format(mode=mode, slo=GOOD), "--llmperf-profile")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+    (profile,) = profiles(suite)
+    assert problem in profile["problem"]
+    assert profile["files"] == profile["ranks"] == []
+    assert kept_files(suite) == []
+    (report,) = suite.folder.glob(".llmperf/runs/*/report.html")
+    assert "Where the traced time went" in report.read_text()
+    suite.nothing_left()
+
+
+def test_trace_above_limit_is_dropped_and_breakdown_stays(suite):
+    suite.settings(profile_limit_mib=0.00001)
+    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
+    (profile,) = profiles(suite)
+    assert profile["problem"] == "the trace was dropped: it has 0.0 MiB, and profile_limit_mib is 1e-05"
+    assert (profile["files"], profile["ranks"][0]["matrix_us"]) == ([], 10)
+    assert kept_files(suite) == []
+
+
+def test_measured_server_has_no_flag_of_the_profiler(suite):
+    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
+    commands = [path.read_text() for path in sorted(suite.folder.glob(".llmperf/runs/*/servers/*/command.txt"))]
+    assert ["--profiler-config" in command for command in commands] == [False, True]
+    assert {run["start_id"] for run in suite.run_files()["test_x"]["measurements"][0]["runs"]} == {1}
+
+
+def test_next_test_is_measured_on_a_server_without_profiler(suite):
+    second = MEASURES.format(mode="", slo=GOOD).replace("test_x", "test_y")
+    result, _ = suite.run(MEASURES.format(mode="", slo=BAD) + second, "--llmperf-profile-on-fail")
+    result.assert_outcomes(passed=1, failed=1)
+    commands = [path.read_text() for path in sorted(suite.folder.glob(".llmperf/runs/*/servers/*/command.txt"))]
+    assert ["--profiler-config" in command for command in commands] == [False, True, False]
+
+
+def test_folder_of_a_killed_trace_is_removed_by_the_next_run(suite):
+    left = suite.folder / ".llmperf" / "runs" / "20260101T000000Z-aaaaaa" / "profiles" / ".trace-abc"
+    left.mkdir(parents=True)
+    (left / "rank0.pt.trace.json.gz").write_bytes(b"half")
+    suite.run(MEASURES.format(mode="", slo=GOOD))
+    assert not left.exists()
+
+
+def test_measurement_that_the_test_has_traced_is_traced_once(suite):
+    suite.run("""
+@pytest.mark.engine(stub("", STUB_ITL_S="0.01"))
+def test_x(engine, perf):
+    run = perf.measure(engine, FEW, runs=1)
+    perf.check(run, "error_rate == 0")
+    assert perf.profile(run).ranks[0].all_reduces == 1
+""", "--llmperf-profile")
+    assert len(profiles(suite)) == 1
+    assert len(kept_files(suite)) == 1
+
+
+def test_perf_profile_of_a_server_without_profiler_is_an_error(suite):
+    result, _ = suite.run("""
+@pytest.mark.engine(stub("without-profiler", STUB_ITL_S="0.01"))
+def test_x(engine, perf):
+    perf.profile(perf.measure(engine, FEW, runs=1))
+""")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["*The profiler of vllm does not start: /start_profile answered 404*"])
+
+
+@pytest.mark.parametrize("option", ["--llmperf-profile", "--llmperf-profile-on-fail"])
+def test_trace_of_an_emulated_server_is_refused_before_a_test(suite, option):
+    result, _ = suite.run(MEASURES.format(mode="", slo=GOOD), option, "--emulate", "h200")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{option} traces the kernels of a server, and an emulated server has none*"])
+    assert not list(suite.folder.glob(".llmperf/runs/*"))
+
+
+def test_run_file_that_names_a_broken_profile_is_refused(suite):
+    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
+    (path,) = suite.folder.glob(".llmperf/runs/*/tests/*.json")
+    content = json.loads(path.read_text())
+    content["profiles"][0]["ranks"][0]["window_us"] = None
+    path.write_text(json.dumps(content))
+    result = suite.pytester.run(sys.executable, "-m", "pytest_llmperf", "report", str(path.parents[1]))
+    assert result.ret == 2
+    result.stderr.fnmatch_lines(["*profiles*a time is missing*"])
