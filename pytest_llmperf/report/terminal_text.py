@@ -43,6 +43,7 @@ def _test_lines(test: TestResult) -> Iterator[str]:
         yield from ("   " + line for line in aligned(sorted(measurement.conditions.items())))
         yield from ("   " + line for line in aligned(_metrics(measurement)))
         yield from ("   " + line for line in aligned(replica_rows(measurement)))
+        yield from (f"   {profile}" for profile in test.profiles if profile.measurement == number)
 
 
 def _metrics(measurement: Measurement) -> list[tuple[str, ...]]:

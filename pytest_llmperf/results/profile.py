@@ -32,7 +32,7 @@ class Profile:
     problem: str = ""
 
     def __str__(self) -> str:
-        """One line: files or problem, and the shares of the rank that waits least for the others."""
+        """One line: the files, the shares of all ranks, and the problem."""
         place = ", ".join(self.files) or "no trace"
         parts = [place, *([shares_text(self.ranks)] if self.ranks else []), *([self.problem] if self.problem else [])]
         return f"profile of {self.engine}: {'; '.join(parts)}"

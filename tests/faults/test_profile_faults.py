@@ -36,6 +36,8 @@ def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, t
         parts = {name: rank[f"{name}_us"] for name in ("window", "attention", "matrix", "communication", "other")}
         assert parts == {"window": 40, "attention": 10, "matrix": 10, "communication": 10, "other": 0}
         assert (rank["all_reduces"], rank["all_reduce_us"]) == (1, 10)
+        shown = suite.pytester.run(sys.executable, "-m", "pytest_llmperf", "show", "test_x")
+        shown.stdout.fnmatch_lines(["*profile of vllm('tiny'*: profiles/*; attention 25 %, matrix products 25 %, *"])
     suite.nothing_left()
 
 
