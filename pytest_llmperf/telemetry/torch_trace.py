@@ -25,7 +25,8 @@ ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce|multimem", re.IGNORECA
 #: Category → names of its kernels and operators. In a moment with several of them the first category counts, so
 #: communication behind computation counts as computation, and an operator counts with all that runs inside it.
 CATEGORIES: Mapping[str, re.Pattern[str]] = {
-    "attention": re.compile(r"attention|attn|flash(?!infer)|fmha|sdpa|kv_cache|BatchDecode|BatchPrefill", re.IGNORECASE),
+    "attention": re.compile(r"attention|attn|flash(?!infer)|fmha|sdpa|kv_?cache|Batch(?:Decode|Prefill)",
+                            re.IGNORECASE),
     "matrix": re.compile(r"gemm|gemv|matmul|linear|cutlass|cublas|nvjet|xmma|marlin|fused_moe"
                          r"|(?:^|[_:])(?:add|b|baddb)?mm(?:_|$)", re.IGNORECASE),
     "communication": re.compile(f"{ALL_REDUCE.pattern}|nccl|gloo|c10d::|shm_(?:all|gather|send|recv)|all_?gather"
