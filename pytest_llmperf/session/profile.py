@@ -36,9 +36,13 @@ FRONT_END = "async_llm"
 
 
 def profile_measurements(execution: Execution) -> Iterator[Profile]:
-    """Trace every measurement of a test that has no trace yet. A trace that fails becomes a profile with a problem."""
+    """Trace every measurement of a test that has no trace yet; of a search only the workload at its first rate.
+
+    A trace that fails becomes a profile with a problem.
+    """
     for number, series in enumerate(execution.measured_series, start=1):
-        if series.measurement is None or not series.measurement.runs or execution.profile_of(number) is not None:
+        measured = series.finished
+        if not measured.runs or measured.tried or execution.profile_of(number) is not None:
             continue
         try:
             profile = profile_series(series, number, execution.session.worker)

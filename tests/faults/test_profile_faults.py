@@ -21,6 +21,11 @@ def kept_files(suite):
     return [path for folder in suite.folder.glob(".llmperf/runs/*/profiles") for path in folder.iterdir()]
 
 
+def servers_with_profiler(suite):
+    commands = [path.read_text() for path in sorted(suite.folder.glob(".llmperf/runs/*/servers/*/command.txt"))]
+    return ["--profiler-config" in command for command in commands]
+
+
 @pytest.mark.parametrize(
     ("option", "slo", "traces"),
     [("--llmperf-profile", GOOD, 1), ("--llmperf-profile-on-fail", GOOD, 0), ("--llmperf-profile-on-fail", BAD, 1),
@@ -31,6 +36,7 @@ def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, t
     result.assert_outcomes(**{"passed" if slo == GOOD else "failed": 1})
     assert [profile["problem"] for profile in profiles(suite)] == [""] * traces
     assert len(kept_files(suite)) == traces
+    assert servers_with_profiler(suite) == [False] + [True] * traces
     if traces:
         (rank,) = profiles(suite)[0]["ranks"]
         parts = {name: rank[f"{name}_us"] for name in ("window", "attention", "matrix", "communication", "other")}
@@ -72,19 +78,12 @@ def test_trace_above_limit_is_dropped_and_breakdown_stays(suite):
     assert kept_files(suite) == []
 
 
-def test_measured_server_has_no_flag_of_the_profiler(suite):
-    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
-    commands = [path.read_text() for path in sorted(suite.folder.glob(".llmperf/runs/*/servers/*/command.txt"))]
-    assert ["--profiler-config" in command for command in commands] == [False, True]
-    assert {run["start_id"] for run in suite.run_files()["test_x"]["measurements"][0]["runs"]} == {1}
-
-
 def test_next_test_is_measured_on_a_server_without_profiler(suite):
     second = MEASURES.format(mode="", slo=GOOD).replace("test_x", "test_y")
     result, _ = suite.run(MEASURES.format(mode="", slo=BAD) + second, "--llmperf-profile-on-fail")
     result.assert_outcomes(passed=1, failed=1)
-    commands = [path.read_text() for path in sorted(suite.folder.glob(".llmperf/runs/*/servers/*/command.txt"))]
-    assert ["--profiler-config" in command for command in commands] == [False, True, False]
+    assert servers_with_profiler(suite) == [False, True, False]
+    assert {run["start_id"] for run in suite.run_files()["test_x"]["measurements"][0]["runs"]} == {1}
 
 
 def test_folder_of_a_killed_trace_is_removed_by_the_next_run(suite):
@@ -134,3 +133,36 @@ def test_run_file_that_names_a_broken_profile_is_refused(suite):
     result = suite.pytester.run(sys.executable, "-m", "pytest_llmperf", "report", str(path.parents[1]))
     assert result.ret == 2
     result.stderr.fnmatch_lines(["*profiles*a time is missing*"])
+
+
+def test_both_sides_of_a_claim_are_traced(suite):
+    suite.run("""
+def test_x(perf):
+    perf.claim(stub("", STUB_ITL_S="0.01"), stub("", STUB_ITL_S="0.02"), FEW, "itl_p50(b) / itl_p50(a) >= 1.2")
+""", "--llmperf-profile", "--llmperf-extension-limit", "0")
+    assert [(profile["measurement"], profile["problem"]) for profile in profiles(suite)] == [(1, ""), (2, "")]
+    assert [rank["device"] for profile in profiles(suite) for rank in profile["ranks"]] == ["gpu", "gpu"]
+    assert {path.name.split(".")[-5] for path in kept_files(suite)} == {"1", "2"}
+
+
+def test_search_has_one_trace_for_all_rates(suite):
+    suite.run("""
+from pytest_llmperf import constant
+
+def test_x(perf):
+    load = random_tokens(input=8, output=20, arrivals=constant(8), requests=12)
+    perf.check(perf.max_rate(stub("", STUB_ITL_S="0.01"), load, slo="error_rate == 0", precision=0.5, cooldown_s=0.1),
+               "max_rate >= 1/s")
+""", "--llmperf-profile")
+    run_file = suite.run_files()["test_x"]
+    assert len(run_file["measurements"]) > 2
+    assert len(run_file["profiles"]) == 1
+
+
+def test_perf_profile_of_an_emulated_server_is_usage(suite):
+    result, _ = suite.run("""
+def test_x(perf):
+    perf.profile(perf.measure(vllm("llama-3.1-8b"), FEW, runs=1))
+""", "--emulate", "h200")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*llmperf USAGE: perf.profile(run): an emulated server has no kernels to trace*"])
