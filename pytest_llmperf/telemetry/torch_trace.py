@@ -167,8 +167,6 @@ def breakdown(trace: Path) -> Breakdown | None:
 
 def category_of(name: str) -> str:
     """Category of a kernel or an operator, by its name."""
-    if CATEGORIES["communication"].search(name):  # "flashinfer::trtllm_allreduce_fusion" is no attention
-        return "communication"
     return next((category for category, names in CATEGORIES.items() if names.search(name)), "other")
 
 
