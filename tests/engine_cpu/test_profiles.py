@@ -83,14 +83,15 @@ def test_passes(perf):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("which", ["sglang"])
-def test_sglang_writes_trace_that_is_divided(run_real, which):
+def test_sglang_that_dies_of_the_profiler_leaves_verdict(run_real, which):
+    """SGLang 0.5.23 has no profiler on a CPU: its scheduler raises NotImplementedError at /start_profile."""
     _, tags = run_real(SGLANG, "--llmperf-profile")
     assert tags == {"test_passes": set()}
     run = the_run()
     (profile,) = the_test(run, "test_passes")["profiles"]
-    assert profile["problem"] == ""
-    assert (run / profile["files"][0]).is_file()
-    assert min(profile["ranks"][0][f"{part}_us"] for part in ("attention", "matrix", "other")) > 0
+    assert "The sglang server died" in profile["problem"]
+    assert profile["files"] == []
+    assert not (run / "profiles").exists()
 
 
 @pytest.mark.thorough
