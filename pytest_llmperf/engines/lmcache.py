@@ -15,7 +15,7 @@ from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.json_answers import json_object, section
-from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, ServerDied, StartupTimeout, WrongServer
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, ServerDied, StartupTimeout, WrongServer
 from pytest_llmperf.model.lmcache import LMCache
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.process.launch import Launch
@@ -261,7 +261,7 @@ def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None
     deadline_ns = clock.now_ns() + seconds(timeout_s)
     while (left_ns := deadline_ns - clock.now_ns()) > 0:
         if (ending := server.process.wait_exit(POLL_S)) is not None:
-            raise ExitedEarly(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
+            raise EngineError(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
         try:
             if server.client.get("/healthcheck", timeout=_wait_s(server, left_ns)).status_code == 200:
                 return

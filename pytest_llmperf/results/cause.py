@@ -47,6 +47,9 @@ class Cause(StrEnum):
     ACCURACY_LOST = auto()
     QUESTIONS_TOO_FEW = auto()
     ACCURACY_NOT_EMULATED = auto()
+    # Refusals
+    ENGINE_STARTED = auto()
+    REFUSED_OTHERWISE = auto()
     # Baseline comparisons
     NO_PRIMARY_METRIC = auto()
     NOTHING_STORED = auto()
@@ -142,6 +145,13 @@ class Facts(TypedDict, total=False):
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail
     deciding_sessions: int  # sessions below which that holds
+    # Of a refusal
+    refused_for: str  # the named flag or phrase
+    ending: str  # how the engine ended: "exit code 1"
+    ended_after_s: float  # from launch
+    log_lines: list[str]  # error messages of the engine, or the last lines of its log
+    log: str  # path
+    prediction: str  # why the engine should refuse by our own arithmetic
     # Builds and hosts of a baseline comparison
     engine: str
     compared_sessions: int

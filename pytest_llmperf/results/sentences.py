@@ -19,6 +19,7 @@ from pytest_llmperf.stats.looks import LOOKS, SLO_ALPHA
 LARGEST_KNOWN_SLOWDOWN = 3
 SHOWN_PROBLEMS = 2
 SHOWN_NAME = 80
+SHOWN_LINE = 400
 #: Why an undecided comparison measured no more runs, and the remedy.
 STOPS: Mapping[NoFurtherRuns, str] = {
     NoFurtherRuns.OUT_OF_TIME: "--llmperf-extension-limit (or extension_limit_s) ended the comparison: allow more time",
@@ -141,6 +142,8 @@ def _basis(result: CheckResult) -> Iterator[str]:
         yield f"{facts['exceedances']} of {facts['observations']} {facts['counted_as']}"
     if "questions" in facts:
         yield _of_questions(facts)
+    if "refused_for" in facts:
+        yield from _of_refusal(result)
     if "effective_n" in facts:
         yield f"effective n {'below 1' if facts['effective_n'] < 1 else format(facts['effective_n'], '.0f')}"
     if "stored_runs" in facts:
@@ -160,6 +163,23 @@ def _of_questions(facts: Facts) -> str:
         return f"{facts['correct']} of {_number(facts['questions'], 'question')} answered right"
     return (f"{_number(facts['questions'], 'question')}, {facts['only_a']} right on A alone and {facts['only_b']} on B "
             f"alone, exact McNemar p = {facts['p']:.2g}")
+
+
+def _of_refusal(result: CheckResult) -> Iterator[str]:
+    facts = result.facts
+    if result.verdict is Verdict.PASS:
+        yield f"{_ended(facts)}: {_quoted(facts)}"
+    if "prediction" in facts:
+        yield f"predicted before the start, not judged: {facts['prediction']}"
+
+
+def _ended(facts: Facts) -> str:
+    return f"{facts['ending']} {facts['ended_after_s']:.1f} s after its start"
+
+
+def _quoted(facts: Facts) -> str:
+    shown = (line if len(line) <= SHOWN_LINE else line[:SHOWN_LINE] + "…" for line in facts["log_lines"])
+    return " | ".join(f"“{line}”" for line in shown)
 
 
 def _qualifications(result: CheckResult) -> Iterator[str]:
@@ -501,6 +521,19 @@ def _questions(result: CheckResult) -> str:
     return f"the {_bare_interval(result)} contains the limit, so the test cannot decide; {more}"
 
 
+def _engine_started(result: CheckResult) -> str:
+    return (f"the engine started, and the test expects that it refuses {result.facts['refused_for']}. Find out what "
+            "raised the engine's limit, or choose a value beyond the new limit")
+
+
+def _refused_otherwise(result: CheckResult) -> str:
+    facts = result.facts
+    quoted = f"Its log says: {_quoted(facts)}" if facts["log_lines"] else "Its log is empty"
+    where = f". Read {facts['log']}" if "log" in facts else ""
+    return (f"the engine ended before it was ready ({_ended(facts)}), and none of its error messages names "
+            f"{facts['refused_for']}. {quoted}{where}")
+
+
 def _conditions(result: CheckResult) -> str:
     facts = result.facts
     required = facts.get("same_build", [])
@@ -622,6 +655,8 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.QUESTIONS_TOO_FEW: _questions,
     Cause.ACCURACY_NOT_EMULATED: lambda _result: (
         "not measured: an emulator invents its answers. Run the test on the engine itself"),
+    Cause.ENGINE_STARTED: _engine_started,
+    Cause.REFUSED_OTHERWISE: _refused_otherwise,
     Cause.NO_PRIMARY_METRIC: _no_primary,
     Cause.NOTHING_STORED: _nothing_stored,
     Cause.CONDITIONS_DIFFER: _conditions,

@@ -23,6 +23,7 @@ from pytest_llmperf.workload.arguments import number
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+SHORTEST_REASON = 4  # "tp" or "dp" would stand in most logs
 
 
 def check_engine(engine: object, call: str) -> None:
@@ -191,7 +192,9 @@ def check_until(until: str | Sequence[str], starts: int) -> tuple[Slo, ...]:
     return slos
 
 
-def refuses(call: str, **replaced: str) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
+def refuse_arguments(
+    call: str, **replaced: str
+) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
     """Refuse arguments of an older spelling with the new spelling.
 
     Args:
@@ -222,6 +225,21 @@ def texts_of(given: str | Iterable[str], argument: str) -> tuple[str, ...]:
     if not isinstance(given, Iterable):
         raise SloError(f"{argument}={given!r}: write one text, or a list of texts.")
     return tuple(given)
+
+
+def check_refusal(spec: object, reason: object) -> None:
+    """Refuse arguments of `perf.refuses` by which no engine is started, or which every log contains.
+
+    Raises:
+        SpecError: the first argument is no spec of an engine that this session starts, or the reason is no text.
+    """
+    call = f"perf.refuses({spec!s}, {reason!r})"
+    if not isinstance(spec, EngineSpec) or spec.url is not None:
+        raise SpecError(f"{call}: the engine is started and must refuse, so hand over a spec such as vllm(MODEL, "
+                        "max_model_len=…), not a server that runs.")
+    if not isinstance(reason, str) or len(reason.strip()) < SHORTEST_REASON:
+        raise SpecError(f"{call}: name the flag that the engine refuses, such as \"max_model_len\", or a phrase of its "
+                        "error message.")
 
 
 def check_names(names: Collection[str], argument: str) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pytest_llmperf.engines.lm_eval import check_fits, read_task
 from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.tiers import TIERS, check_keep
-from pytest_llmperf.errors import SloError, SpecError, UsageError
+from pytest_llmperf.errors import ExitedEarly, SloError, SpecError, UsageError
 from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
 from pytest_llmperf.judging.claim_judge import ClaimJudge, claim_judge, judge_slos
 from pytest_llmperf.judging.outcome import with_unseen_gpu
+from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
@@ -29,6 +30,7 @@ from pytest_llmperf.session.arguments import (
     check_measurement,
     check_name,
     check_names,
+    check_refusal,
     check_runs,
     check_sides_differ,
     check_starts,
@@ -36,7 +38,7 @@ from pytest_llmperf.session.arguments import (
     check_try_rates,
     check_until,
     check_workload,
-    refuses,
+    refuse_arguments,
     spec_of,
     texts_of,
 )
@@ -263,7 +265,7 @@ class Perf:
         execution.write()
         return profile
 
-    @refuses("perf.check(run, …)", baseline=AFTER_CHECK, primaries=AFTER_CHECK, margins=AFTER_CHECK)
+    @refuse_arguments("perf.check(run, …)", baseline=AFTER_CHECK, primaries=AFTER_CHECK, margins=AFTER_CHECK)
     def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:
         """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s".
 
@@ -346,7 +348,7 @@ class Perf:
         execution.add_results(results)
         return results
 
-    @refuses("perf.claim(…)", baseline=AFTER_CLAIM, primaries=AFTER_CLAIM,
+    @refuse_arguments("perf.claim(…)", baseline=AFTER_CLAIM, primaries=AFTER_CLAIM,
              margins=f'{AFTER_CLAIM[:-1]}margins=…). The margins of guards are guards={{"ttft_p50": 0.2}}',
              slo="a claim about max_rate has a verb of its own: perf.claim_max_rate(a, b, workload, text, slo=…)")
     def claim(
@@ -479,6 +481,35 @@ class Perf:
         answers = answers_of(execution, server, read)
         execution.add_results([judge_accuracy(answers, at_least)])
         return answers
+
+    def refuses(self, spec: EngineSpec, reason: str) -> CheckResult:
+        """Start an engine that must refuse to start, and judge why it refused.
+
+        PASS only if the engine itself was started, ended before it was ready, and named the reason in an error message
+        of its log. A server that becomes ready is a FAIL. An engine that ends for another reason is an ERROR, which
+        quotes the last error messages. Memory arithmetic before the start is a note of the result.
+
+        Args:
+            spec: what to start, on a server of its own.
+            reason: a flag, in the engine's spelling or with underscores, or a phrase of the engine's error message.
+
+        Raises:
+            SpecError: the spec is no engine that can be started here, or the reason is no text.
+            InfrastructureError: the engine is not installed, does not answer in time, or the hardware is in use.
+        """
+        check_refusal(spec, reason)
+        execution = self._execution
+        pool = execution.session.pool
+        prediction, evidence = execution.session.predicted_refusal(spec, self.kind), None
+        try:
+            pool.acquire(spec, self.kind, fresh=True)
+        except ExitedEarly as error:
+            evidence = error.evidence
+            if evidence is None:
+                raise
+        result = judge_refusal(reason, evidence, prediction)
+        execution.add_results([result])
+        return result
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
         """Compare measurements of one workload, for instance on several cache tiers or on two engines.

@@ -24,6 +24,7 @@ from pytest_llmperf.engines.measured_memory import MemoryRecords
 from pytest_llmperf.engines.memory_shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.refusal_prediction import predicted_refusal
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import InfrastructureError
@@ -31,6 +32,7 @@ from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
+from pytest_llmperf.model.datasheet import MEMORY_GIB
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
@@ -238,6 +240,14 @@ class PerfSession:
             if lacks_canary(self.run_dir, self.host):
                 self.notify(Starting("the canary of this host"))
                 add_canary(self.run_dir, self.host, {"gpu": gpu.name, **canary()})
+
+    def predicted_refusal(self, spec: EngineSpec, kind: str) -> str | None:
+        """Why this engine should refuse its longest sequence, by arithmetic; None if nothing speaks against a start."""
+        sizes = [gpu.memory_bytes for gpu in self._gpus(spec, kind)]
+        if self.hardware.emulated:
+            sizes = [round(MEMORY_GIB[kind] * 2**30)] if kind in MEMORY_GIB else []
+        known = [size for size in sizes if size is not None]
+        return predicted_refusal(spec, kind, min(known) if known and len(known) == len(sizes) else None)
 
     def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""

@@ -19,6 +19,7 @@ from pytest_llmperf.emulator.quantities import UsageError
 
 _GIB = 2**30
 _MOST_DRAFTING = 48
+_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _FP8_KV = ("fp8_e4m3", "fp8_e5m2")
 
 
@@ -82,6 +83,17 @@ def _chunk(options: argparse.Namespace, gpu: Gpu) -> int:
     return options.max_prefill_tokens if options.chunked_prefill_size <= 0 else int(options.chunked_prefill_size)
 
 
+def _context_length(requested: int | None, shape: ModelShape, env: Mapping[str, str]) -> int:
+    """Longest sequence; SGLang refuses a sequence that is longer than the model's, unless a variable allows it."""
+    length = requested or shape.max_positions
+    if length > shape.max_positions and env.get(_LONGER, "").lower() not in ("1", "true", "yes"):
+        raise StartError(
+            f"Warning: User-specified context_length ({length}) is greater than the derived context_length "
+            f"({shape.max_positions}). To allow overriding this maximum, set the env var {_LONGER}=1"
+        )
+    return length
+
+
 def _config(
     options: argparse.Namespace,
     shape: ModelShape,
@@ -95,7 +107,7 @@ def _config(
 ) -> EngineConfig:
     weights: Dtype = "fp8" if options.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
     kv: Dtype = "fp8" if options.kv_cache_dtype in _FP8_KV else "bfloat16"
-    length = options.context_length or shape.max_positions
+    length = _context_length(options.context_length, shape, env)
     try:
         fit = kv_blocks(shape, gpu, options.tp_size, weights, kv, options.page_size, fraction, chunk, engine="sglang")
     except DoesNotFit as error:

@@ -42,6 +42,13 @@ def test_sglang_configuration_follows_flags():
     assert (built.kv, built.weights) == ("fp8", "fp8")
 
 
+def test_context_beyond_the_model_is_refused_without_the_variable():
+    with pytest.raises(StartError, match=r"context_length \(131073\) is greater than the derived context_length"):
+        config("--context-length", "131073")
+    allowed = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert config("--context-length", "131073", env=allowed).max_model_len == 131_073
+
+
 @pytest.mark.parametrize(("flags", "most"), [
     (("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3"), 48),
     (("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--max-running-requests", "96"), 96),
