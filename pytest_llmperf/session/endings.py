@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from pytest_llmperf.errors import NotJudged
 
 #: Methods of `perf` that judge.
-CHECKS = frozenset({"check", "claim", "claim_max_rate", "compare", "compare_with_baseline"})
+CHECKS = frozenset({"check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "refuses"})
 REMEDY = "Let every path through the test reach a check, or leave the test before it measures."
 
 

@@ -45,6 +45,7 @@ PLANTED = [
     ("vllm:tensor-parallel-size=1", "tensor_parallel", "two_gpus_decode", "tensor_parallel(a)"),
     ("vllm:quantization=fp8", "fp8", "weights", "kv_blocks(b)"),
     ("vllm:kv-cache-dtype=fp8", "fp8", "cache_holds", "kv_blocks(b)"),
+    ("vllm:max-model-len=1024", "refusals", "beyond_the_kv_cache", "the engine started"),
 ]
 EXIT_CODES = {"FAIL": 1, "ERROR": 10}
 
