@@ -58,6 +58,10 @@ def of_a_run() -> str:
     return _plain(Source.CLIENT)
 
 
+def of_the_gpus() -> str:
+    return _plain(Source.GPU)
+
+
 def of_the_server() -> str:
     return _plain(Source.SERVER)
 
@@ -175,7 +179,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "metrics.md": {"latencies": latencies, "run": of_a_run, "server": of_the_server},
+    "metrics.md": {"latencies": latencies, "run": of_a_run, "gpus": of_the_gpus, "server": of_the_server},
     "verdicts.md": {"counts": counts, "noise": noise, "looks": looks},
     "settings.md": {"options": options, "settings": settings, "commands": commands},
 }

@@ -18,6 +18,7 @@ from pytest_llmperf.baseline.rules import (
     tolerances,
 )
 from pytest_llmperf.baseline.text import rounded
+from pytest_llmperf.metrics.energy import STORED_ON_REQUEST
 from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
@@ -157,7 +158,7 @@ def merge_measurement(
 def _first_stored(fresh: Measurement, terms: UpdateTerms, *, accepted: bool) -> StoredMeasurement:
     session = replace(fresh_session(fresh, terms.provenance), accepted=terms.accept if accepted else None, anchor=True)
     sessions = _filled((session,))
-    formulas = formulas_of(sessions[0].metrics)
+    formulas = formulas_of(sessions[0].metrics, fresh.conditions)
     return StoredMeasurement(fingerprint_of(fresh.conditions), sessions, fresh.primaries, formulas)
 
 
@@ -171,7 +172,7 @@ def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) 
     flags = requested_flags(stored.fingerprint, now)
     may_differ = _fields_that_may_differ(now, stored, stored_part, terms.rules, flags, has_newer=has_newer)
     changed = [each for each in differences(stored, now, known_primaries, terms.rules) if each.field not in may_differ]
-    formulas = formulas_of(filter(is_metric, _names(fresh)))
+    formulas = formulas_of(filter(is_metric, _names(fresh)), now)
     stale = {name for name, formula in formulas.items() if stored.formulas.get(name, formula) != formula}
     session = _without(fresh_session(fresh, terms.provenance), stale if has_newer else ())
     session = replace(session, differs=_differing(now, may_differ, fingerprint))
@@ -320,7 +321,8 @@ def _merged(aligned: _Aligned, accept: str | None, *, has_moved: bool) -> Stored
 
 
 def _names(fresh: Measurement) -> set[str]:
-    return {name for metrics in fresh.metrics for name in values_with_failures(metrics)}
+    names = {name for metrics in fresh.metrics for name in values_with_failures(metrics)}
+    return names - (set(STORED_ON_REQUEST) - set(fresh.primaries))
 
 
 def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
@@ -61,6 +62,8 @@ class Settings:
         proxy: http://HOST:PORT through which endpoints are reached; "": none, whatever the environment says.
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
+        gpu_hour_price: amount, currency and date of the price of one GPU for one hour, e.g. "2.50 USD 2026-11-01", from
+            which cost_per_million_tokens follows; "": none.
         gpu_interval_s: how often the GPUs are sampled during a run.
         gpu_free_limit_mib: a GPU on which more memory is in use before a server starts is not free.
         gpu_free_timeout_s: how long to wait until it is.
@@ -104,6 +107,7 @@ class Settings:
     proxy: str = ""
     clock_gap_limit_ms: float = 1000.0
     gauge_interval_s: float = 0.25
+    gpu_hour_price: str = ""
     gpu_interval_s: float = 0.2
     gpu_free_limit_mib: float = 256.0
     gpu_free_timeout_s: float = 60.0
@@ -127,6 +131,11 @@ class Settings:
     def __post_init__(self) -> None:
         """Each place "image:NAME" becomes the command of its container, wherever the place was written."""
         object.__setattr__(self, "engines", _with_images(self.engines, self.engine_command))
+
+    @property
+    def gpu_price(self) -> GpuPrice | None:
+        """The price of a GPU hour; None if none is stated."""
+        return read_gpu_price(self.gpu_hour_price) if self.gpu_hour_price else None
 
 
 def read_settings(root: Path) -> Settings:
@@ -249,6 +258,8 @@ def _problem(key: str, value: object, default: object) -> str | None:
     if isinstance(default, tuple):
         texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
         return None if texts else "must be a list of texts"
+    if key == "gpu_hour_price":
+        return None if value == default else _price_problem(value)
     if isinstance(default, str):
         return None if value == default else _text_problem(key, value)
     return _number_problem(key, value, default)
@@ -266,6 +277,14 @@ def _number_problem(key: str, value: object, default: object) -> str | None:
     if key in SHARES and value > 1:
         return "must be a share, 0 … 1: 0.05 is 5 %"
     return "must be more than 0" if value == 0 and key.endswith(NEVER_ZERO) else None
+
+
+def _price_problem(value: object) -> str | None:
+    try:
+        read_gpu_price(value)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _text_problem(key: str, value: object) -> str | None:
@@ -305,6 +324,19 @@ def with_load_hosts(settings: Settings, address: str | None) -> Settings:
     if not _is_ray_address(address):
         raise ConfigError(f'--llmperf-load-hosts {address!r}: write the address of a Ray client server: ray://HOST:10001')
     return replace(settings, load_hosts=address)
+
+
+def with_gpu_hour_price(settings: Settings, price: str | None) -> Settings:
+    """Apply `--llmperf-gpu-hour-price "AMOUNT CURRENCY DATE"`; None: the option was not given.
+
+    Raises:
+        ConfigError: the text is no price.
+    """
+    if price is None:
+        return settings
+    if problem := _price_problem(price):
+        raise ConfigError(f"--llmperf-gpu-hour-price {price!r}: {problem}.")
+    return replace(settings, gpu_hour_price=price)
 
 
 def _template_problem(template: str) -> str | None:

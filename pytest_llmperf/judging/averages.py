@@ -35,6 +35,9 @@ _PARTS, _FEWEST_PARTS, _REQUESTS_PER_PART = 10, 5, 10
 SERVED_PER_S = (
     "request_throughput", "conversation_throughput", "output_throughput", "total_token_throughput", "goodput",
 )  # fmt: skip
+#: Of served tokens: with nothing served each token takes more than any limit.
+_PER_SERVED_TOKEN = ("joules_per_token", "cost_per_million_tokens")
+_ABOVE_ZERO = (Unit.MS, Unit.S, Unit.J, Unit.J_PER_TOKEN, Unit.COST)
 _WORSE_THAN = {Direction.LOWER: Comparison.AT_MOST, Direction.HIGHER: Comparison.AT_LEAST}
 
 
@@ -89,7 +92,7 @@ def interval_over_seeds(slo: Slo, values: Sequence[float], sample: Sample, confi
     if len(by_seed) < 2:
         return None
     unit = find(slo.metric).unit
-    on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
+    on_log = unit in _ABOVE_ZERO and min(values) > 0
     interval = t_interval(by_seed, confidence, on_log=on_log)
     if (slow := _slow(slo, sample, mean(by_seed), confidence)) is not None:
         interval = wider(interval, slow)
@@ -155,7 +158,7 @@ def interval_within_seed(slo: Slo, values: Sequence[float], sample: Sample, conf
     below = max(value - interval.low for value, interval in zip(values, intervals, strict=True))
     above = max(interval.high - value for value, interval in zip(values, intervals, strict=True))
     unit, middle = find(slo.metric).unit, mean(values)
-    on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
+    on_log = unit in _ABOVE_ZERO and min(values) > 0
     widest = Interval(middle - below, middle + above, confidence)
     widest = wider(widest, t_interval(values, confidence, on_log=on_log))
     return _clipped(_wider_over_starts(widest, values, sample, confidence, on_log=on_log), unit)
@@ -232,7 +235,8 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
     Such a run has neither a latency nor a duration; "unavailable" would be an ERROR, and hide the FAIL of error_rate.
     """
     metric = find(slo.metric)
-    latency = metric.family is not None and not find_family(metric.family).with_failed
+    latency = ((metric.family is not None and not find_family(metric.family).with_failed)
+               or metric.name in _PER_SERVED_TOKEN)
     limited = {Direction.LOWER: latency, Direction.HIGHER: metric.name in SERVED_PER_S}.get(metric.direction, False)
     empty = sum(bool(run.records) and not any(record.ok for record in run.records) for run in sample.runs)
     if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:

@@ -9,16 +9,18 @@ from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.judging.outcome import with_unseen_gpu
+from pytest_llmperf.judging.outcome import requirement_result, with_unseen_gpu
 from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
+from pytest_llmperf.metrics.energy import COST, ENERGY
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import EMULATED, PRICE, kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_claim
@@ -45,10 +47,14 @@ def judge_slos(
     errors = invalid_results([("", measurement, judged_by_requirements(slos))], settings)
     if errors:
         return errors
+    emulated = kind_of(measurement.conditions).startswith(EMULATED)
     starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
 
     def judge(alpha: float) -> list[CheckResult]:
-        return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
+        return [
+            requirement_result(slo, Verdict.REPORTED, Cause.ENERGY_NOT_EMULATED) if emulated and slo.metric in ENERGY
+            else judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos
+        ]
 
     return [
         _with_notes(result, measurement)
@@ -61,6 +67,8 @@ def _with_notes(result: CheckResult, measurement: Measurement) -> CheckResult:
     family = find(result.metric.partition("(")[0]).family
     latency = family is not None and not find_family(family).with_failed
     notes: Facts = {"looks": measurement.looks} if measurement.looks > 1 and not result.facts.get("exact") else {}
+    if result.metric == COST and PRICE in measurement.conditions:
+        notes["price"] = measurement.conditions[PRICE]
     if latency and measurement.bound is None:
         notes["hardware_bound_unknown"] = True
     noted = replace(result, facts=result.facts | notes) if result.facts else result

@@ -19,7 +19,7 @@ from pytest_llmperf.judging.averages import judge_average, judge_exact
 from pytest_llmperf.judging.percentiles import judge_percentile
 from pytest_llmperf.judging.rate_search import SEARCHED, judge_searched
 from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd_prior
-from pytest_llmperf.judging.sample import Sample, counted_by_text, unverified
+from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagreement, unverified
 from pytest_llmperf.judging.shares import judge_share
 from pytest_llmperf.judging.startup import STARTUP, judge_startup
 from pytest_llmperf.metrics.registry import find
@@ -48,7 +48,8 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
         ValueError: there are no runs, or the numbers of runs, starts and seeds differ.
     """
     sample = Sample(runs, starts, range(len(runs)) if seeds is None else seeds)
-    return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs), counted_by_text(slo.named, runs))
+    notes = counted_by_text(slo.named, runs) | energy_disagreement(slo.named, runs)
+    return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs), notes)
 
 
 def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -89,18 +90,19 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
     why = unverified([claim.metric], runs_a, "a") or unverified([claim.metric], runs_b, "b")
-    counted = counted_by_text([claim.metric], [*runs_a, *runs_b])
+    both = [*runs_a, *runs_b]
+    notes = counted_by_text([claim.metric], both) | energy_disagreement([claim.metric], both)
     if isinstance(claim, Mechanism):
-        return _confirmed(judge_mechanism(claim, a, b), why, counted)
+        return _confirmed(judge_mechanism(claim, a, b), why, notes)
     spread = start_sd or start_sd_prior(find(claim.metric), hardware)
     return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable), why,
-                      counted)
+                      notes)
 
 
-def _confirmed(result: CheckResult, unverified: Facts | None, counted: Facts) -> CheckResult:
+def _confirmed(result: CheckResult, unverified: Facts | None, notes: Facts) -> CheckResult:
     """INCONCLUSIVE instead of PASS and FAIL where a figure rests on token counts that nothing confirms."""
     if unverified is None or result.verdict is Verdict.ERROR:
-        return replace(result, facts=result.facts | counted) if counted else result
+        return replace(result, facts=result.facts | notes) if notes else result
     reported = result.verdict is Verdict.REPORTED
     return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE,
                    cause=Cause.TOKENS_UNVERIFIED, facts=result.facts | unverified)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pytest_llmperf.metrics.energy import ENERGY, ENERGY_TOLERANCE
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import per_token
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics, span_ns, text_disagrees
@@ -113,6 +114,13 @@ def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "
     if disagreement is not None:
         facts |= {"tokenizer": runs[0].tokenizer, "text_tokens": disagreement[0], "usage_tokens": disagreement[1]}
     return facts | {"side": side} if side else facts
+
+
+def energy_disagreement(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:
+    """The largest difference of energy counter and sampled power, if an energy is named and the difference is large."""
+    gaps = [gap for run in runs if (gap := run.value("energy_gap")) is not None]
+    large = bool(gaps) and max(gaps) > ENERGY_TOLERANCE and not set(ENERGY).isdisjoint(metrics)
+    return {"energy_gap": max(gaps)} if large else {}
 
 
 def counted_by_text(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cache
 
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN
 from pytest_llmperf.metrics.families import FAMILIES, Family, family_named
 from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
 from pytest_llmperf.metrics.summary import ALIASES, STATS
@@ -21,6 +22,7 @@ class Source(Enum):
 
     CLIENT = "client"
     SERVER = "server"
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Metric:
         direction: which way is better.
         formula_id: changes whenever the formula does; stored beside every number.
         formula: in words.
-        source: our own clock or the server's counters.
+        source: our own clock, the server's counters, or the GPU's driver.
         needs: what must be there for the value to exist.
         family, stat: "ttft" and "p99" for a statistic of a latency sample; None for anything else.
         limited: whether the metric is only defined with limits, as in "goodput(ttft <= 500ms)".
@@ -83,6 +85,25 @@ def _hit_rate(name: str) -> Metric:
                       f"a served request of {turns}, and a server that reports cached tokens in its usage")
 
 
+def _of_gpus(name: str, unit: Unit, formula: str, needs: str, *, per_token: bool = False) -> Metric:
+    return Metric(name, unit, Direction.LOWER, f"{name}.1", formula, Source.GPU, needs, per_token=per_token)
+
+
+_SEEN = "the energy counter or the power draw of the server's GPUs, as NVML reports them"
+_OF_GPUS = (
+    _of_gpus("energy_j", Unit.J,
+             "increase of the energy counters of all GPUs over duration_s; without counters the integral of the "
+             "sampled power (trapezoidal rule)", _SEEN),
+    _of_gpus(JOULES_PER_TOKEN, Unit.J_PER_TOKEN, "energy_j ÷ output tokens of served requests",
+             f"{_SEEN}, and a server that reports output tokens in its usage", per_token=True),
+    _of_gpus("energy_gap", Unit.SHARE, "|integral of the sampled power ÷ increase of the energy counters − 1|",
+             "both the energy counter and the power draw of the server's GPUs"),
+    _of_gpus(COST, Unit.COST,
+             "GPUs · duration_s ÷ 3600 · price of a GPU hour ÷ output tokens of served requests · 10⁶",
+             "a stated price of a GPU hour (gpu_hour_price), a server on GPUs that this session starts, and a server "
+             "that reports output tokens in its usage", per_token=True),
+)
+
 _RUN_LEVEL = (
     _run_level("duration_s", Unit.S, Direction.LOWER, f"first intended send → {_END}", version=2),
     _run_level("request_throughput", Unit.REQUESTS_PER_S, Direction.HIGHER,
@@ -122,10 +143,10 @@ _RUN_LEVEL = (
 
 @cache
 def all_metrics() -> dict[str, Metric]:
-    """By name: latency statistics, then run level, then the server's; draft positions stand as "pos0"."""
+    """By name: latency statistics, run level, energy and cost, then the server's; draft positions stand as "pos0"."""
     latencies = (_statistic(family, stat) for family in FAMILIES.values() for stat in STATS)
     server = map(_server, [*SERVER.values(), acceptance_at(0)])
-    return {metric.name: metric for metric in (*latencies, *_RUN_LEVEL, *server)}
+    return {metric.name: metric for metric in (*latencies, *_RUN_LEVEL, *_OF_GPUS, *server)}
 
 
 def find(name: str) -> Metric:

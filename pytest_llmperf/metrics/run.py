@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cache, partial
 
 from pytest_llmperf.errors import MetricUnavailable
+from pytest_llmperf.metrics.energy import energy_values
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.server import Counters, counter_difference, server_values
@@ -124,6 +125,8 @@ def measure(
         pooled = [value_ns / _NS_PER_MS for values_ns in by_request or () for value_ns in values_ns or ()]
         values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
     values |= run_level(source.derived(_ordered))
+    served_tokens = _total([output_tokens(record) for record in records if record.ok])
+    values |= energy_values(counters or {}, served_tokens, values["duration_s"])
     for name in (f"hit_rate_{turn}" for turn in turns):
         if (named := turns_of(name)) is not None:
             values[name] = hit_rate(source, named[1], counters or {})

@@ -28,6 +28,9 @@ class Unit(Enum):
     TOKENS_PER_S = "tokens/s"
     COUNT = ""
     TOKENS_PER_STEP = "tokens/step"
+    J = "J"
+    J_PER_TOKEN = "J/token"  # noqa: S105 - a unit
+    COST = "per 1M tokens"
     RATIO = "×"
     CHANGE = "% change"
     POINTS = "pp"

@@ -16,7 +16,8 @@ class GpuSample:
         utilization_pct: share of the driver's last sampling period in which a kernel ran.
         memory_used_bytes: memory of all processes. The driver's own reserve is excluded if the driver reports it apart.
         sm_clock_mhz, memory_clock_mhz: current clocks.
-        power_w: power draw.
+        power_w: power draw; of Ampere and later GPUs the mean of the last second.
+        energy_j: energy since the driver was loaded.
         temperature_c: temperature of the GPU's core.
         throttle_reasons: NVML's clock event reasons, a bit mask.
     """
@@ -28,6 +29,7 @@ class GpuSample:
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     power_w: float | None = None
+    energy_j: float | None = None
     temperature_c: int | None = None
     throttle_reasons: int | None = None
 

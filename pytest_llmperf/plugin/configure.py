@@ -93,6 +93,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "machine); needs pytest-llmperf[ray]",
     )
     group.addoption(
+        "--llmperf-gpu-hour-price",
+        default=None,
+        metavar="PRICE",
+        help='amount, currency and date of the price of one GPU for one hour, e.g. "2.50 USD 2026-11-01", from which '
+        "cost_per_million_tokens follows (default: gpu_hour_price, else no cost)",
+    )
+    group.addoption(
         "--emulate",
         choices=GPU_KINDS,
         default=None,

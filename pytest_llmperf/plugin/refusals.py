@@ -73,7 +73,8 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
     state, option = config.stash[STATE], config.getoption
     emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
     if not (emulated or option("--plant-flag") or option("--llmperf-engine") or option("--reference")
-            or option("--llmperf-load-hosts") or _has_settings(config.rootpath)):
+            or option("--llmperf-load-hosts") or option("--llmperf-gpu-hour-price") is not None
+            or _has_settings(config.rootpath)):
         return
     from pytest_llmperf.errors import EnvironmentMissing, UsageError
 

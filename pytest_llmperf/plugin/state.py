@@ -91,6 +91,7 @@ class State:
             expanded,
             read_settings,
             with_engine_options,
+            with_gpu_hour_price,
             with_load_hosts,
             with_references,
         )
@@ -99,6 +100,7 @@ class State:
         settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
         settings = with_references(settings, self.config.getoption("--reference"))
         settings = with_load_hosts(settings, self.config.getoption("--llmperf-load-hosts"))
+        settings = with_gpu_hour_price(settings, self.config.getoption("--llmperf-gpu-hour-price"))
         if settings.engines:
             from pytest_llmperf.engines.adapters import check_configured
 

@@ -47,6 +47,8 @@ class Cause(StrEnum):
     ACCURACY_LOST = auto()
     QUESTIONS_TOO_FEW = auto()
     ACCURACY_NOT_EMULATED = auto()
+    # Energies
+    ENERGY_NOT_EMULATED = auto()
     # Refusals
     ENGINE_STARTED = auto()
     REFUSED_OTHERWISE = auto()
@@ -116,6 +118,8 @@ class Facts(TypedDict, total=False):
     level_exceedances: int  # exceedances of the limit lowered by `level_margin`
     level_margin: float  # share by which the level model lowers the limit
     failed_requests: int
+    energy_gap: float  # relative difference of energy counter and sampled power, where it is large
+    price: str  # of a GPU hour, with currency and date
     longest_unseen_s: float  # slow spells with a longer mean distance are not excluded
     hardware_bound_unknown: bool
     unseen_gpu: str  # declared hardware kind of an endpoint

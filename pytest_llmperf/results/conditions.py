@@ -17,6 +17,7 @@ from difflib import get_close_matches
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.metrics.energy import COST
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import serving_hardware
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR
@@ -27,8 +28,11 @@ EMULATED = "emulated-"
 DECLARED = "hardware_declared"
 PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
 OTHER_GPU = "other-gpu"  # as in telemetry.hardware
-# Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
-PER_METRIC = frozenset({"formulas"})
+#: Condition of sessions with a stated price of a GPU hour: "2.5 USD 2026-11-01".
+PRICE = "gpu_hour_price"
+# Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added. The price
+# is a part of the formula of a cost.
+PER_METRIC = frozenset({"formulas", PRICE})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
 RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas", DECLARED})
 VERSION = "engine.version"
@@ -178,9 +182,14 @@ def digest(conditions: Mapping[str, str]) -> str:
 
 
 def formula_versions(conditions: Mapping[str, str]) -> dict[str, str]:
-    """Name of a formula → its version under these conditions, e.g. "ttft" → "1"."""
+    """Name of a formula → its version under these conditions, e.g. "ttft" → "1"; of a cost with the price."""
     pairs = (version_text.rpartition(".") for version_text in conditions.get("formulas", "").split())
-    return {name: version for name, _, version in pairs if name}
+    return {name: _with_price(name, version, conditions) for name, _, version in pairs if name}
+
+
+def _with_price(metric: str, formula: str, conditions: Mapping[str, str]) -> str:
+    """A formula's id or version. Two costs are comparable only at the same price, currency and date."""
+    return f"{formula} at {conditions.get(PRICE, 'no price')}" if metric == COST else formula
 
 
 def fingerprint_of(conditions: Mapping[str, str]) -> dict[str, str]:
@@ -188,13 +197,13 @@ def fingerprint_of(conditions: Mapping[str, str]) -> dict[str, str]:
     return {field: value for field, value in conditions.items() if field not in PER_METRIC}
 
 
-def formulas_of(metrics: Iterable[str]) -> dict[str, str]:
-    """Metric → id of its formula.
+def formulas_of(metrics: Iterable[str], conditions: Mapping[str, str]) -> dict[str, str]:
+    """Metric → id of its formula, of a cost with the price.
 
     Raises:
         SloError: no such metric.
     """
-    return {metric: find(metric).formula_id for metric in metrics}
+    return {metric: _with_price(metric, find(metric).formula_id, conditions) for metric in metrics}
 
 
 def differences(
@@ -210,7 +219,7 @@ def differences(
     flags = requested_flags(stored.fingerprint, conditions)
     changed = [each for each in _changed_fields(stored.fingerprint, conditions)
                if not rules.may_differ(each.field, flags)]
-    formulas = formulas_of(metric for metric in primaries if metric in stored.formulas)
+    formulas = formulas_of((metric for metric in primaries if metric in stored.formulas), conditions)
     changed += [
         Difference(f"formula of {metric}", stored.formulas[metric], formula)
         for metric, formula in formulas.items()

@@ -214,6 +214,11 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
 def _notes_on_slo(facts: Facts) -> Iterator[str]:
     if "longest_unseen_s" in facts:
         yield f"slow spells rarer than one in {facts['longest_unseen_s']:.2g} s are not excluded"
+    if "price" in facts:
+        amount, currency, day = facts["price"].split()
+        yield f"at {amount} {currency} per GPU hour of {day}"
+    if "energy_gap" in facts:
+        yield f"the energy counter and the sampled power differ by {100 * facts['energy_gap']:.0f} %"
     if "looks" in facts:
         yield f"error of {100 * SLO_ALPHA:g} % shared by {_number(facts['looks'], 'look')}"
     if facts.get("hardware_bound_unknown"):
@@ -655,6 +660,8 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.QUESTIONS_TOO_FEW: _questions,
     Cause.ACCURACY_NOT_EMULATED: lambda _result: (
         "not measured: an emulator invents its answers. Run the test on the engine itself"),
+    Cause.ENERGY_NOT_EMULATED: lambda _result: (
+        "not seen: an emulated GPU draws no power. Run the test on the GPU itself"),
     Cause.ENGINE_STARTED: _engine_started,
     Cause.REFUSED_OTHERWISE: _refused_otherwise,
     Cause.NO_PRIMARY_METRIC: _no_primary,

@@ -7,16 +7,18 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models.resolve import longest_sequence
 from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
+from pytest_llmperf.metrics.energy import COST, ENERGY
 from pytest_llmperf.metrics.registry import streamed
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.slo.model import Slo
+from pytest_llmperf.slo.model import Claim, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import number
@@ -225,6 +227,36 @@ def texts_of(given: str | Iterable[str], argument: str) -> tuple[str, ...]:
     if not isinstance(given, Iterable):
         raise SloError(f"{argument}={given!r}: write one text, or a list of texts.")
     return tuple(given)
+
+
+def check_price(requirements: Iterable[Slo | Claim | Mechanism], settings: Settings) -> None:
+    """Refuse a limit on a cost without a price of a GPU hour, or in another currency than the price.
+
+    Raises:
+        SloError: names the limit and the setting.
+    """
+    price = settings.gpu_price
+    for requirement in requirements:
+        if requirement.metric != COST:
+            continue
+        text = requirement.text or str(requirement)
+        if price is None:
+            raise SloError(f"{text!r}: a cost needs the price of a GPU hour, and none is stated. Set gpu_hour_price = "
+                           '"2.50 USD 2026-11-01", or pass --llmperf-gpu-hour-price.')
+        if not isinstance(requirement, Claim) and requirement.currency != price.currency:
+            raise SloError(f"{text!r}: the limit is in {requirement.currency}, and the GPU hour costs {price}. State "
+                           "both in one currency.")
+
+
+def check_energy_is_seen(metrics: Iterable[str], text: str) -> None:
+    """Refuse a claim about energy on emulated hardware.
+
+    Raises:
+        SpecError: the claim needs a metric of energy.
+    """
+    if energies := [metric for metric in metrics if metric in ENERGY]:
+        raise SpecError(f"perf.claim(…, {text!r}): {energies[0]} is not seen, because an emulated GPU draws no power. "
+                        "Run the claim on the GPU itself, and skip it where perf.emulated is true.")
 
 
 def check_refusal(spec: object, reason: object) -> None:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pytest_llmperf.config.gpu_price import GpuPrice
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.results.conditions import DECLARED, PLANTED
+from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
@@ -24,11 +25,13 @@ IN_FLAGS = ("enable_expert_parallel",)  # never resolved to anything else than t
 def conditions(
     server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str,
     *, connections: str = "keep-alive", planted: Sequence[object] = (), handling: str = "",
+    price: GpuPrice | None = None,
 ) -> dict[str, str]:
     """The conditions and the build of a measurement, name → value as text.
 
     Args:
         handling: how server and caches are treated otherwise than by default, stored as the condition `treatment`.
+        price: of a GPU hour; None if none is stated.
     """
     spec, env, flags = server.spec, dict(server.spec.env), flags_of(server.spec)
     secrets = secret_values(flags, env)
@@ -57,6 +60,8 @@ def conditions(
         values_by_name["connections"] = connections
     if handling:
         values_by_name["treatment"] = handling
+    if price is not None:
+        values_by_name[PRICE] = str(price)
     if planted:
         values_by_name[PLANTED] = mask(" ".join(map(str, planted)), secrets)
     values_by_name |= {f"host_env.{name}": value for name, value in server.host_env.items()}

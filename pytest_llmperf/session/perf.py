@@ -26,10 +26,12 @@ from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.arguments import (
+    check_energy_is_seen,
     check_engine,
     check_measurement,
     check_name,
     check_names,
+    check_price,
     check_refusal,
     check_runs,
     check_sides_differ,
@@ -152,6 +154,7 @@ class Perf:
         check_runs(runs, "perf.measure")
         check_starts(starts, engine)
         slos = check_until(until, starts)
+        check_price(slos, self._execution.session.settings)
         check_streamed(spec_of(engine), (name for slo in slos for name in slo.named))
         for name, switch in (("fresh", fresh), ("may_preempt", may_preempt), ("gauges", gauges)):
             boolean("perf.measure", name, switch)
@@ -230,6 +233,7 @@ class Perf:
         check_runs(runs, "perf.max_rate")
         check_try_rates(try_rates)
         terms = search_terms(slo, precision, cooldown_s)
+        check_price(terms.slos, self._execution.session.settings)
         check_streamed(spec_of(engine), terms.named)
         capacity = self._capacity(engine, workload, terms)
         capacity.extend(runs)
@@ -284,6 +288,7 @@ class Perf:
                              "compare with the stored baseline, write perf.compare_with_baseline(run).")
         check_measurement(measurement, "perf.check(run, …)")
         parsed_slos = list(map(parse_slo, slos))
+        check_price(parsed_slos, self._execution.session.settings)
         judged = judged_by_requirements(parsed_slos)
         for series in self._execution.series:
             if series.measurement is measurement:
@@ -566,12 +571,16 @@ class Perf:
         check_engine(b, f"{call}(a, …, workload, text)")
         check_workload(workload, f"{call}(a, b, …)")
         check_runs(runs, call)
-        return claim_judge(
+        judge = claim_judge(
             text, texts_of(mechanism, "mechanism"), {} if allow is None else allow, self._execution.session.settings,
             kind=self._serving_kind(a, b), margins=margins_from(guards),
             start_sd={} if start_sd is None else start_sd,
             restartable=not any(spec_of(side).url for side in (a, b)),
         )
+        check_price([judge.claim, *judge.causes, *judge.prices], self._execution.session.settings)
+        if self.emulated:
+            check_energy_is_seen(judge.metrics, text)
+        return judge
 
     def _check_sides(
         self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, metrics: Collection[str]

@@ -32,8 +32,10 @@ from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
+from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
 from pytest_llmperf.model.datasheet import MEMORY_GIB
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
+from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.model.status import Note, Notify, Starting
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
@@ -174,7 +176,18 @@ class PerfSession:
             cpu_use=self.cpu_use,
             rng=self.rng,
             ledger=self.ledger,
+            gpu_costs=lambda server: self.gpu_costs(server.spec, kind),
         )
+
+    def gpu_costs(self, spec: EngineSpec, kind: str) -> dict[str, float]:
+        """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
+        gpus = 0 if spec.url is not None or kind == "cpu" else len(self._gpus(spec, kind))
+        if self.hardware.emulated and spec.url is None:
+            gpus = gpus_of(flags_of(spec))
+        if not gpus:
+            return {}
+        price = self.settings.gpu_price
+        return {GPUS: gpus} if price is None else {GPUS: gpus, GPU_HOUR_PRICE: price.amount}
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,13 +18,15 @@ from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
 from pytest_llmperf.metrics import percentile
+from pytest_llmperf.metrics.energy import gpu_energy
+from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.ranks import TENSOR
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
+from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
@@ -69,6 +71,7 @@ class Replayer:
         watched: samples the GPUs of a server during a block; None without GPUs.
         rng: draws new prompts for servers whose caches cannot be emptied.
         ledger: what the session has spent at paid services.
+        gpu_costs: the number of GPUs of a server and the price of a GPU hour, as counters (`metrics.energy`).
     """
 
     transport: Transport
@@ -84,6 +87,7 @@ class Replayer:
     cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
     rng: Random = field(default_factory=Random)
     ledger: Ledger = field(default_factory=Ledger)
+    gpu_costs: Callable[[Server], Mapping[str, float]] = lambda _server: {}
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run after emptying the cache, except for the tiers of `keep`.
@@ -109,12 +113,14 @@ class Replayer:
         scaled = server.scaling()
         _check_counted(counters_before, after, scaled)
         by_replica = increases(counters_before, after)
+        gpu = trace(replay.started_ns)
         lag = percentile(sorted(lag_ns / 1e6 for lag_ns in replay.loop_lag_ns), 0.99) if replay.loop_lag_ns else None
         return Run(
             seed=seed,
             start_id=server.start_id,
             records=RunRecords(records),
-            counters=total_increases(by_replica) | _peaks(gauges) | _constants(server),
+            counters=total_increases(by_replica) | _peaks(gauges) | _constants(server)
+            | _energy(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
             cache_reset=cache_reset,
             restarted=server.restart(),
             scaled=scaled,
@@ -124,7 +130,7 @@ class Replayer:
             load=replay.load,
             started_at=started_at.astimezone(UTC).isoformat(timespec="seconds"),
             wall_clock_jump_ms=jump_ns / 1e6,
-            gpu=trace(replay.started_ns),
+            gpu=gpu,
             cpu=cpu,
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
             model_names=server.model_names,
@@ -280,6 +286,14 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
     """The largest value of each gauge: vLLM's `running` becomes the metric `running_peak`."""
     names = {name for sample in gauges for name in sample.values}
     return {f"{name}_peak": max(sample.values[name] for sample in gauges if name in sample.values) for name in names}
+
+
+def _energy(gpu: GpuTrace | None, records: Sequence[RequestRecord], origin_ns: int) -> dict[str, float]:
+    """Energy of the GPUs from the first intended send to the last answer; empty where nothing was sampled."""
+    span = span_ns(records)
+    if gpu is None or span is None:
+        return {}
+    return gpu_energy(gpu.samples, span[0] - origin_ns, span[1] - origin_ns)
 
 
 def _constants(server: Server) -> dict[str, float]:

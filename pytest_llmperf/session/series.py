@@ -271,7 +271,7 @@ class Series:
         values_by_name = conditions(
             server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
             connections=self.session.settings.connections, planted=self.session.planted_in(server.spec),
-            handling=self._handling(server),
+            handling=self._handling(server), price=self.session.settings.gpu_price,
         )
         return Measurement(
             engine=str(server.spec),

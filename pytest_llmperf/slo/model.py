@@ -14,7 +14,8 @@ Side = Literal["a", "b"]
 
 #: How a limit in each unit is written in canonical text; a share as percent.
 _SUFFIX = {Unit.MS: "ms", Unit.S: "s", Unit.SHARE: "%", Unit.REQUESTS_PER_S: "/s", Unit.CONVERSATIONS_PER_S: "/s",
-           Unit.TOKENS_PER_S: "/s", Unit.COUNT: "", Unit.TOKENS_PER_STEP: ""}
+           Unit.TOKENS_PER_S: "/s", Unit.COUNT: "", Unit.TOKENS_PER_STEP: "", Unit.J: "J", Unit.J_PER_TOKEN: "J",
+           Unit.COST: ""}
 
 
 class Comparison(Enum):
@@ -55,6 +56,7 @@ class Slo:
         limit: in the metric's unit.
         within: the latency limits of goodput and slo_attainment.
         text: as the user wrote it; two SLOs that mean the same are equal.
+        currency: of a limit on a cost; "" for any other limit.
     """
 
     metric: str
@@ -62,6 +64,7 @@ class Slo:
     limit: float
     within: tuple[LatencyLimit, ...] = ()
     text: str = field(default="", compare=False)
+    currency: str = ""
 
     @property
     def named(self) -> set[str]:
@@ -70,7 +73,7 @@ class Slo:
 
     def __str__(self) -> str:
         inside = f"({', '.join(map(str, self.within))})" if self.within else ""
-        return f"{self.metric}{inside} {self.comparison.value} {quantity(self.limit, find(self.metric).unit)}"
+        return f"{self.metric}{inside} {self.comparison.value} {_limit_text(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +113,22 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """What one side must show for a claim to be believed, e.g. that its cache was hit. `limit` as in `Slo`."""
+    """What one side must show for a claim to be believed, e.g. that its cache was hit; further fields as in `Slo`."""
 
     metric: str
     side: Side
     comparison: Comparison
     limit: float
     text: str = field(default="", compare=False)
+    currency: str = ""
 
     def __str__(self) -> str:
-        return f"{self.metric}({self.side}) {self.comparison.value} {quantity(self.limit, find(self.metric).unit)}"
+        return f"{self.metric}({self.side}) {self.comparison.value} {_limit_text(self)}"
+
+
+def _limit_text(requirement: Slo | Mechanism) -> str:
+    text = quantity(requirement.limit, find(requirement.metric).unit)
+    return f"{text} {requirement.currency}" if requirement.currency else text
 
 
 def quantity(value: float, unit: Unit) -> str:

@@ -15,11 +15,14 @@ from pytest_llmperf.metrics.goodput import GOODPUT_FAMILIES
 from pytest_llmperf.metrics.registry import Metric, Source, find, suggestion
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Ratio, Side, Slo
-from pytest_llmperf.slo.quantity import read_comparison, read_number, read_quantity
+from pytest_llmperf.slo.quantity import read_comparison, read_cost, read_number, read_quantity
 from pytest_llmperf.slo.text import Cursor, Token
 
 _EXACT_UNITS = (Unit.COUNT, Unit.SHARE)
-_RATIO_UNITS = (Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.CONVERSATIONS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP)
+_RATIO_UNITS = (
+    Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.CONVERSATIONS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP, Unit.J,
+    Unit.J_PER_TOKEN, Unit.COST,
+)  # fmt: skip
 
 
 def parse_slo(text: str) -> Slo:
@@ -39,9 +42,9 @@ def parse_slo(text: str) -> Slo:
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
     _check_direction(cursor, metric, comparison, sign)
-    limit = _read_bound(cursor, metric, comparison)
+    limit, currency = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", f"nothing after the limit of {token.text}")
-    return Slo(metric.name, comparison, limit, within, text)
+    return Slo(metric.name, comparison, limit, within, text, currency)
 
 
 def parse_claim(text: str) -> Claim | Mechanism:
@@ -59,9 +62,9 @@ def parse_claim(text: str) -> Claim | Mechanism:
         return _read_ratio(cursor, metric, token, side)
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
-    limit = _read_bound(cursor, metric, comparison)
+    limit, currency = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", "nothing after the limit")
-    return Mechanism(metric.name, side, comparison, limit, text)
+    return Mechanism(metric.name, side, comparison, limit, text, currency)
 
 
 def parse_ratio(text: str, sides: Collection[str]) -> tuple[Claim | Ratio, tuple[str, str]]:
@@ -163,15 +166,18 @@ def _check_same(cursor: Cursor, metric: Metric) -> None:
         raise cursor.error(token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
 
 
-def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> float:
-    """Read a limit. A limit that no value can miss is refused, such as a share of at most 100 %."""
+def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> tuple[float, str]:
+    """Read a limit, and the currency of a cost. A limit that no value can miss is refused, such as a share of at most
+    100 %."""
+    if metric.unit is Unit.COST:
+        return read_cost(cursor, metric.name)
     token = cursor.next
     limit = read_quantity(cursor, metric.name, metric.unit)
     always = {Comparison.AT_MOST: 1.0, Comparison.AT_LEAST: 0.0}.get(comparison)
     if metric.unit is Unit.SHARE and limit == always:
         meant = "; did you mean 1%?" if limit and not token.text.startswith("100") else ""
         raise cursor.error(token, f"{metric.name} is a share, so this always holds{meant}")
-    return limit
+    return limit, ""
 
 
 def _check_sign(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:
@@ -182,6 +188,6 @@ def _check_sign(cursor: Cursor, metric: Metric, comparison: Comparison, sign: To
 def _check_direction(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:
     """Refuse a limit that only a bad server meets. The server's own metrics may be bounded from both sides."""
     wrong = {Direction.LOWER: Comparison.AT_LEAST, Direction.HIGHER: Comparison.AT_MOST}.get(metric.direction)
-    if metric.source is Source.CLIENT and comparison is wrong:
+    if metric.source is not Source.SERVER and comparison is wrong:
         right = "<=" if comparison is Comparison.AT_LEAST else ">="
         raise cursor.error(sign, f"{metric.name} is better when {metric.direction.value}; did you mean {right!r}?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from math import isfinite
 
@@ -25,10 +26,13 @@ _FACTORS: dict[Unit, dict[str, str]] = {
     Unit.TOKENS_PER_S: {"/s": "1", "tok/s": "1", "tokens/s": "1"},
     Unit.COUNT: {"": "1"},
     Unit.TOKENS_PER_STEP: {"": "1"},
+    Unit.J: {"J": "1", "kJ": "1000"},
+    Unit.J_PER_TOKEN: {"J": "1", "mJ": "0.001", "J/token": "1", "mJ/token": "0.001"},
 }
 _EXAMPLES = {Unit.MS: "500ms", Unit.S: "60s", Unit.SHARE: "60% or 0.6", Unit.REQUESTS_PER_S: "3.5/s",
              Unit.CONVERSATIONS_PER_S: "0.7/s", Unit.TOKENS_PER_S: "1200/s", Unit.COUNT: "0",
-             Unit.TOKENS_PER_STEP: "2.3"}
+             Unit.TOKENS_PER_STEP: "2.3", Unit.J: "500 J", Unit.J_PER_TOKEN: "0.5 J"}
+_CURRENCY = re.compile(r"[A-Z]{3}")
 
 
 def read_comparison(cursor: Cursor) -> tuple[Comparison, Token]:
@@ -80,6 +84,21 @@ def read_quantity(cursor: Cursor, metric: str, unit: Unit) -> float:
         raise cursor.error(token, f"{metric} is a share, at most 100 %; did you mean {token.text}%?"
                            if not written and number <= 100 else f"{metric} is a share, at most 100 %")
     return float(value)
+
+
+def read_cost(cursor: Cursor, metric: str) -> tuple[float, str]:
+    """A limit on a cost and its currency.
+
+    Raises:
+        SloError: no number, or no currency of three capital letters.
+    """
+    number, token = read_number(cursor)
+    word = cursor.next
+    currency = _read_unit(cursor)
+    if not _CURRENCY.fullmatch(currency):
+        raise cursor.error(word if currency else token, f"{metric} takes a currency of three capital letters; write it "
+                                                        "like 0.50 USD")
+    return float(number), currency
 
 
 def _read_unit(cursor: Cursor) -> str:

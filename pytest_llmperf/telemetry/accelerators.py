@@ -152,6 +152,8 @@ class Accelerators:
             self._note_unwatched(trace.problem)
         if trace.samples and all(sample.throttle_reasons is None for sample in trace.samples):
             self._note_once("the driver does not say whether the GPUs were throttled")
+        if trace.samples and all(sample.energy_j is None and sample.power_w is None for sample in trace.samples):
+            self._note_once("the driver reports neither energy nor power of the GPUs: energy per token is not seen")
         if trace.samples and trace.pids_visible is None:
             self._note_once("the driver lists no process on the GPUs, ours neither: another one there is not seen")
         if trace.pids_visible is False:

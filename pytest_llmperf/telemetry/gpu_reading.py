@@ -18,13 +18,14 @@ class Occupant:
 
 
 def read_sample(nvml: GpuNvml, handle: object, device: int, at_ns: int) -> GpuSample:
-    """Everything that goes into the table; six to eight driver calls.
+    """Everything that goes into the table; seven to nine driver calls.
 
     Raises:
         GpuLost: the GPU is gone.
     """
     rates = query(nvml, "nvmlDeviceGetUtilizationRates", handle)
     power_mw = query(nvml, "nvmlDeviceGetPowerUsage", handle)
+    energy_mj = query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
     used_bytes = memory_in_use(nvml, handle)
     if used_bytes is None:  # an older driver: with what it reserves
         used_bytes = getattr(query(nvml, "nvmlDeviceGetMemoryInfo", handle), "used", None)
@@ -36,6 +37,7 @@ def read_sample(nvml: GpuNvml, handle: object, device: int, at_ns: int) -> GpuSa
         sm_clock_mhz=query(nvml, "nvmlDeviceGetClockInfo", handle, SM),
         memory_clock_mhz=query(nvml, "nvmlDeviceGetClockInfo", handle, MEMORY),
         power_w=None if power_mw is None else power_mw / 1000,
+        energy_j=None if energy_mj is None else energy_mj / 1000,
         temperature_c=query(nvml, "nvmlDeviceGetTemperature", handle, CORE),
         throttle_reasons=query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle),
     )

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from pytest_llmperf.clock import Clock, SystemClock
+
 NOT_SUPPORTED, NOT_FOUND, TIMEOUT, GPU_IS_LOST = 3, 6, 10, 15
 
 
@@ -35,6 +37,8 @@ class FakeGpu:
         processes: process id → bytes of the process; None if the driver does not report memory per process.
         sm_pct: process id → SM utilization of the process, in percent.
         reasons: clock event reasons, a bit mask.
+        power_mw: power draw of each reading.
+        counted_mw: power that the energy counter adds up; None for a GPU without the counter.
         ecc_errors: number of uncorrected ECC errors so far; None for a GPU without ECC.
         lost: whether each query for this GPU fails.
     """
@@ -50,6 +54,7 @@ class FakeGpu:
     memory_clock_mhz: int = 3201
     application_clocks_mhz: tuple[int, int] = (1980, 3201)
     power_mw: int = 120_000
+    counted_mw: int | None = None
     power_limit_mw: int = 700_000
     temperature_c: int = 40
     reasons: int = 0
@@ -66,6 +71,7 @@ class FakeNvml:
         gpus: by index.
         unsupported: names of calls that fail as a driver that does not support them does.
         broken: names of calls that fail otherwise.
+        clock: by which energy counters grow.
 
     Attributes:
         xids: Xids that are still to be reported.
@@ -74,8 +80,10 @@ class FakeNvml:
     """
 
     def __init__(
-        self, gpus: Sequence[FakeGpu] = (), unsupported: Sequence[str] = (), broken: Sequence[str] = ()
+        self, gpus: Sequence[FakeGpu] = (), unsupported: Sequence[str] = (), broken: Sequence[str] = (),
+        clock: Clock | None = None,
     ) -> None:
+        self.clock = clock or SystemClock()
         self.gpus = list(gpus)
         self.unsupported = set(unsupported)
         self.broken = set(broken)
@@ -141,6 +149,12 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
         return self._gpu("nvmlDeviceGetPowerUsage", handle).power_mw
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
+        counted_mw = self._gpu("nvmlDeviceGetTotalEnergyConsumption", handle).counted_mw
+        if counted_mw is None:
+            raise FakeNvmlError(NOT_SUPPORTED)
+        return counted_mw * self.clock.now_ns() // 10**9
 
     def nvmlDeviceGetTemperature(self, handle: object, sensor: int) -> int:  # noqa: ARG002
         return self._gpu("nvmlDeviceGetTemperature", handle).temperature_c
