@@ -33,7 +33,7 @@ def test_x(engine, perf):
     gpu.used_bytes = 70 << 30
     {body}
     run = perf.measure(engine, FEW, runs={runs})
-    perf.check(run, "error_rate == 0")
+    perf.check(run, "error_rate == 0"{slos})
 """
 
 
@@ -44,8 +44,9 @@ def measured(suite, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(suite.folder), prepend=":")
     suite.settings(gpu_interval_s=0.01, gpu_free_timeout_s=0.2)
 
-    def measured(body="pass", *args, runs=1):
-        result, junit = suite.run(SUITE.format(body=body, runs=runs), "-m", "h200", *args)
+    def measured(body="pass", *args, runs=1, slo=""):
+        slos = f", {slo!r}" if slo else ""
+        result, junit = suite.run(SUITE.format(body=body, runs=runs, slos=slos), "-m", "h200", *args)
         error_text = "" if junit is None else "".join(node.text or "" for node in junit.iter("error"))
         return result, error_text, suite.run_files().get("test_x")
 
@@ -61,7 +62,7 @@ def test_a_healthy_gpu_is_in_the_run_file(measured, suite):
     assert table["at_ns"] == sorted(table["at_ns"])
     assert {name: values[0] for name, values in table.items() if name != "at_ns"} == {
         "device": 0, "utilization_pct": 0, "memory_used_bytes": 70 << 30, "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 3201, "power_w": 650.0, "temperature_c": 40, "throttle_reasons": 4,
+        "memory_clock_mhz": 3201, "power_w": 650.0, "energy_j": None, "temperature_c": 40, "throttle_reasons": 4,
     }
     assert run["contended"] is None
     assert run["gpu_state"]["pids_visible"]
@@ -235,3 +236,29 @@ def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
         ])
         suite.run(text.format(body="pass", runs=1), "--update-baselines-new")
         assert (suite.folder / f"baselines/{kind}/it/test_x.json").exists()
+
+
+@pytest.mark.parametrize(("power_mw", "counted_mw", "noted"), [
+    (500_000, 500_000, False), (600_000, 500_000, True), (500_000, None, False),
+], ids=["agreeing", "disagreeing", "power alone"])
+def test_energy_is_judged_by_counter_and_checked_by_power(measured, power_mw, counted_mw, noted):
+    result, _, run_file = measured(f"gpu.power_mw, gpu.counted_mw = {power_mw}, {counted_mw}", "-rA", runs=3,
+                                   slo="joules_per_token <= 1000 J")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*joules_per_token *≤ 1000 J/token*J/token*PASS*"])
+    note = "the energy counter and the sampled power differ by 20 %"
+    assert (note in result.stdout.str()) == noted
+    for run in run_file["measurements"][0]["runs"]:
+        metrics = run["metrics"]
+        assert metrics["energy_j"] == pytest.approx(500 * metrics["duration_s"], rel=0.02)
+        tokens = metrics["output_throughput"] * metrics["duration_s"]
+        assert metrics["joules_per_token"] == pytest.approx(metrics["energy_j"] / tokens)
+
+
+def test_energy_without_counter_and_power_is_not_seen(measured):
+    result, error_text, run_file = measured("fake.unsupported.add('nvmlDeviceGetPowerUsage')", runs=3,
+                                            slo="joules_per_token <= 1000 J")
+    assert result.ret == 10
+    assert "joules_per_token is unavailable in every run" in error_text
+    result.stdout.fnmatch_lines(["*neither energy nor power of the GPUs: energy per token is not seen*"])
+    assert run_file["measurements"][0]["runs"][0]["metrics"]["joules_per_token"] is None

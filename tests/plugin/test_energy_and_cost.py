@@ -19,6 +19,7 @@ def test_it(case, perf):
 MEASURED = 'run = perf.measure(engine, LOAD)\n    perf.check(run, "error_rate == 0", {slo!r})'
 COST = MEASURED.format(slo="cost_per_million_tokens <= 1 USD")
 PRICE = ("--llmperf-gpu-hour-price", "2.50 USD 2026-11-01")
+EXACT = ("--emulate-noise", "none")
 
 pytestmark = pytest.mark.emulated
 
@@ -101,13 +102,13 @@ def test_energy_of_an_emulated_gpu_is_reported_as_not_seen(emulate):
 
 def test_baseline_of_a_cost_is_incomparable_at_another_price(emulate, pytester):
     body = f'{COST}\n    perf.compare_with_baseline(run, primaries=["cost_per_million_tokens", "itl_p50"])'
-    assert emulate(body, *PRICE, "--update-baselines-new")[0].ret == 0
-    (baseline,) = Path(pytester.path, "baselines").rglob("*.json")
+    assert emulate(body, *PRICE, *EXACT, "--update-baselines-new")[0].ret == 0
+    baseline = Path(pytester.path, "baselines/emulated-h200/it/test_it.json")
     stored = json.loads(baseline.read_text())
     text = json.dumps(stored)
     assert "cost_per_million_tokens.1 at 2.5 USD 2026-11-01" in text
     assert "joules_per_token" not in text
-    same, _ = emulate(body, *PRICE, "--emulate-seed", "1")
+    same, _ = emulate(body, *PRICE, *EXACT)
     assert same.ret == 0
     other, _ = emulate(body, "--llmperf-gpu-hour-price", "2.60 USD 2026-12-01", "--llmperf-missing-baseline", "fail")
     assert other.ret == 1
@@ -116,10 +117,10 @@ def test_baseline_of_a_cost_is_incomparable_at_another_price(emulate, pytester):
 
 def test_baseline_without_the_cost_is_compared_at_another_price(emulate, pytester):
     body = f"{COST}\n    perf.compare_with_baseline(run)"
-    assert emulate(body, *PRICE, "--update-baselines-new")[0].ret == 0
-    (baseline,) = Path(pytester.path, "baselines").rglob("*.json")
+    assert emulate(body, *PRICE, *EXACT, "--update-baselines-new")[0].ret == 0
+    baseline = Path(pytester.path, "baselines/emulated-h200/it/test_it.json")
     assert "cost_per_million_tokens" not in baseline.read_text()
-    other, _ = emulate(body, "--llmperf-gpu-hour-price", "9 USD 2026-12-01", "--emulate-seed", "1",
+    other, _ = emulate(body, "--llmperf-gpu-hour-price", "9 USD 2026-12-01", *EXACT,
                        "--llmperf-missing-baseline", "fail")
     assert other.ret == 1  # the cost alone is too large
-    other.stdout.fnmatch_lines(["*baseline itl_p50*PASS*"])
+    other.stdout.fnmatch_lines(["*cost_per_million_tokens*FAIL*", "*itl_p50 *PASS*"])
