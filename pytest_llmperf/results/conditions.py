@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError
@@ -33,6 +34,7 @@ PRICE = "gpu_hour_price"
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added. The price
 # is a part of the formula of a cost.
 PER_METRIC = frozenset({"formulas", PRICE})
+NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
 RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas", DECLARED})
 VERSION = "engine.version"
@@ -197,7 +199,7 @@ def fingerprint_of(conditions: Mapping[str, str]) -> dict[str, str]:
     return {field: value for field, value in conditions.items() if field not in PER_METRIC}
 
 
-def formulas_of(metrics: Iterable[str], conditions: Mapping[str, str]) -> dict[str, str]:
+def formulas_of(metrics: Iterable[str], conditions: Mapping[str, str] = NO_CONDITIONS) -> dict[str, str]:
     """Metric → id of its formula, of a cost with the price.
 
     Raises:

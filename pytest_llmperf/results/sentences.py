@@ -174,7 +174,7 @@ def _of_refusal(result: CheckResult) -> Iterator[str]:
 
 
 def _ended(facts: Facts) -> str:
-    return f"{facts['ending']} {facts['ended_after_s']:.1f} s after its start"
+    return f"{facts['ending']}, {facts['ended_after_s']:.1f} s after its start"
 
 
 def _quoted(facts: Facts) -> str:

@@ -26,7 +26,7 @@ def test_real_engine_refuses_for_the_named_reason_alone(run_real, reason, tag, l
 
 
 @pytest.mark.thorough
-def test_real_engine_that_starts_fails_its_refusal(run_real):
+def test_real_engine_that_starts_is_a_fail(run_real):
     result, tags = run_real(SUITE.format(flags=WITHIN_CACHE, reason="max_model_len"))
     assert tags == {"test_it[cpu]": {"failure"}}
     result.stdout.fnmatch_lines(["*refuses max_model_len: the engine started, and the test expects*"])

@@ -65,7 +65,7 @@ def test_repeated_and_endless_messages_are_shortened():
 def test_flag_in_an_error_message_is_a_quoted_pass(log, reason):
     result = judge_refusal(reason, evidence(*FLAGS, *log), None)
     assert (result.verdict, result.cause) == (Verdict.PASS, None)
-    assert "exit code 1 7.9 s after its start: “" in basis_text(result)
+    assert "exit code 1, 7.9 s after its start: “" in basis_text(result)
     assert "max" in result.facts["log_lines"][0]
 
 
@@ -82,7 +82,7 @@ def test_flag_that_only_the_rest_of_the_log_names_is_an_error(log):
 def test_other_reason_is_an_error_that_quotes_the_last_messages():
     text = reason_text(judge_refusal("max_model_len", evidence(*OTHER), None))
     assert text == (
-        "the engine ended before it was ready (exit code 1 7.9 s after its start), and none of its error messages "
+        "the engine ended before it was ready (exit code 1, 7.9 s after its start), and none of its error messages "
         "names max_model_len. Its log says: “OSError: [Errno 28] No space left on device”. Read "
         "servers/01-vllm-1/server.log"
     )
@@ -95,7 +95,7 @@ def test_values_that_a_validation_error_dumps_name_no_reason():
 def test_killed_engine_without_message_is_an_error_with_log_lines():
     result = judge_refusal("max_model_len", evidence("loading", "", ending="signal 9 (SIGKILL)"), None)
     assert result.verdict is Verdict.ERROR
-    assert "(signal 9 (SIGKILL) 7.9 s after its start)" in reason_text(result)
+    assert "(signal 9 (SIGKILL), 7.9 s after its start)" in reason_text(result)
     assert "“loading”" in reason_text(result)
     empty = judge_refusal("max_model_len", replace(evidence(), log_path=None), None)
     assert reason_text(empty).endswith("Its log is empty")

@@ -54,12 +54,12 @@ def test_samples_that_do_not_cover_the_run_give_no_energy(times_s):
     ({BY_COUNTER: 480.0}, {"energy_j": 480.0, "joules_per_token": 0.48, "energy_gap": None}),
     ({}, {"energy_j": None, "joules_per_token": None, "energy_gap": None}),
 ])
-def test_counter_comes_before_sampled_power(counters, expected):
+def test_counter_is_preferred_to_sampled_power(counters, expected):
     values = energy_values(counters, 1000, 10.0)
     assert values == pytest.approx(expected | {"cost_per_million_tokens": None})
 
 
-def test_cost_is_gpu_time_at_its_price_per_token():
+def test_cost_is_priced_gpu_time_per_token():
     counters = {GPUS: 2, GPU_HOUR_PRICE: 1.8}
     assert energy_values(counters, 1000, 10.0)["cost_per_million_tokens"] == pytest.approx(10.0)
     assert energy_values(counters, 4000, 10.0)["cost_per_million_tokens"] == pytest.approx(2.5)

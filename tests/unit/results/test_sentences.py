@@ -33,6 +33,7 @@ from pytest_llmperf.stats.interval import Interval
 GOLDEN = Path(__file__).with_name("sentences.txt")
 RUNS = {"runs": 3, "seeds": 3, "starts": 1}
 OVER = {"exceedances": 12, "observations": 1000, "counted_as": "over", "effective_n": 740.2, **RUNS}
+REFUSED = {"refused_for": "max_model_len", "ending": "exit code 1", "ended_after_s": 31.9}
 RATE = {**OVER, "share": 0.012, "allowed_share": 0.01}
 PAIRS = {"pairs": 3, "starts_a": 1, "starts_b": 1, "start_sd": 0.03, "start_sd_source": "default for throughput"}
 STORED = {"runs": 3, "stored_runs": 9, "stored_sessions": 3, "run_sd": 0.008, "session_sd": 0.012,
@@ -169,6 +170,19 @@ RESULTS = [
     CheckResult("accuracy(sums) >= 0.92", OPEN, "accuracy(sums)", Unit.SHARE, Comparison.AT_LEAST, 0.92, 0.919,
                 Interval(0.909, 0.929, 0.95), Cause.QUESTIONS_TOO_FEW, {"questions": 2000, "correct": 1838}),
     CheckResult("accuracy(sums)", Verdict.REPORTED, "accuracy(sums)", cause=Cause.ACCURACY_NOT_EMULATED),
+    CheckResult("joules_per_token <= 0.5 J", Verdict.REPORTED, "joules_per_token", Unit.J_PER_TOKEN, Comparison.AT_MOST,
+                0.5, cause=Cause.ENERGY_NOT_EMULATED),
+    CheckResult("joules_per_token <= 0.5 J", Verdict.PASS, "joules_per_token", Unit.J_PER_TOKEN, Comparison.AT_MOST,
+                0.5, 0.431, Interval(0.42, 0.44, 0.95), facts={**RUNS, "energy_gap": 0.2}),
+    CheckResult("cost_per_million_tokens <= 0.50 USD", FAIL, "cost_per_million_tokens", Unit.COST, Comparison.AT_MOST,
+                0.5, 0.937, Interval(0.93, 0.944, 0.95), Cause.BEYOND_LIMIT, {**RUNS, "price": "2.5 USD 2026-11-01"}),
+    CheckResult("refuses max_model_len", Verdict.PASS, facts={**REFUSED, "log_lines": ["ValueError: max_model_len"]}),
+    CheckResult("refuses max_model_len", FAIL, cause=Cause.ENGINE_STARTED, facts={
+        "refused_for": "max_model_len", "prediction": "one sequence needs 3.73 GiB, and 0.139 GiB are available"}),
+    CheckResult("refuses max_model_len", Verdict.ERROR, cause=Cause.REFUSED_OTHERWISE, facts={
+        **REFUSED, "log_lines": ["OSError: no space", "RuntimeError: see above"], "log": "servers/01/server.log"}),
+    CheckResult("refuses max_model_len", Verdict.ERROR, cause=Cause.REFUSED_OTHERWISE, facts={
+        **REFUSED, "log_lines": []}),
     of_cause(Cause.NO_PRIMARY_METRIC, {"runs": 3}),
     of_cause(Cause.NOTHING_STORED, {"kind": "h200"}, Verdict.NO_BASELINE),
     of_cause(Cause.CONDITIONS_DIFFER, {"differing": {"engine.version": ["0.26.0", "0.27.0"], "cuda": [None, "13.0"]},
