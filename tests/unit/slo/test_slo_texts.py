@@ -28,6 +28,10 @@ LE, GE, EQ = Comparison.AT_MOST, Comparison.AT_LEAST, Comparison.EQUAL
     ("request_throughput >= 3.5/s", Slo("request_throughput", GE, 3.5)),
     ("output_throughput >= 1200 tok/s", Slo("output_throughput", GE, 1200)),
     ("preemptions == 0", Slo("preemptions", EQ, 0)),
+    ("joules_per_token <= 0.5 J", Slo("joules_per_token", LE, 0.5)),
+    ("joules_per_token <= 500 mJ/token", Slo("joules_per_token", LE, 0.5)),
+    ("energy_j <= 5 kJ", Slo("energy_j", LE, 5000)),
+    ("cost_per_million_tokens <= 0.50 USD", Slo("cost_per_million_tokens", LE, 0.5, currency="USD")),
     ("spec_acceptance_length >= 2.3", Slo("spec_acceptance_length", GE, 2.3)),
     ("spec_acceptance_rate_pos2 >= 35.5%", Slo("spec_acceptance_rate_pos2", GE, 0.355)),
     ("goodput(ttft <= 500ms, tpot <= 60ms) >= 4/s",
@@ -47,6 +51,8 @@ def test_slos_are_read(text, expected):
     ("prefix_cache_hit_rate(a) >= 0.6", Mechanism("prefix_cache_hit_rate", "a", GE, 0.6)),
     ("preemptions(b) == 0", Mechanism("preemptions", "b", EQ, 0)),
     ("ttft_p50(b) >= 100ms", Mechanism("ttft_p50", "b", GE, 100)),
+    ("joules_per_token(b) / joules_per_token(a) >= 4", Claim("joules_per_token", "b", GE, 4)),
+    ("cost_per_million_tokens(a) <= 2 EUR", Mechanism("cost_per_million_tokens", "a", LE, 2, currency="EUR")),
 ])
 def test_claims_are_read(text, expected):
     claim = parse_claim(text)
@@ -63,10 +69,14 @@ def limit_of(metric, number):
     return min(max(number / 1e9, 1e-9), 1 - 1e-9) if metric.unit is Unit.SHARE else number
 
 
+def currency_of(metric):
+    return "USD" if metric.unit is Unit.COST else ""
+
+
 @given(metrics, numbers)
 def test_slo_equals_slo_parsed_from_canonical_text(metric, number):
     comparison = GE if metric.direction is Direction.HIGHER else LE
-    slo = Slo(metric.name, comparison, limit_of(metric, number))
+    slo = Slo(metric.name, comparison, limit_of(metric, number), currency=currency_of(metric))
     assert parse_slo(str(slo)) == slo
 
 
@@ -78,7 +88,7 @@ def test_goodput_slo_equals_slo_parsed_from_canonical_text(limits, number):
 
 @given(metrics, numbers, st.sampled_from("ab"), st.sampled_from([LE, GE]))
 def test_mechanism_equals_mechanism_parsed_from_canonical_text(metric, number, side, comparison):
-    mechanism = Mechanism(metric.name, side, comparison, limit_of(metric, number))
+    mechanism = Mechanism(metric.name, side, comparison, limit_of(metric, number), currency=currency_of(metric))
     assert parse_claim(str(mechanism)) == mechanism
 
 
@@ -95,6 +105,10 @@ def test_claim_equals_claim_parsed_from_canonical_text(ratio, side, comparison):
     ("ttft_p99 <= 500", "500", "there is none; write it like 500ms"),
     ("ttft_p99 <= 5 MB", "MB", "'MB' is not one"),
     ("ttft_p99 <= 5/s", "/", "'/s' is not one"),
+    ("joules_per_token <= 5 W", "W", "write it like 0.5 J"),
+    ("joules_per_token >= 5 J", ">=", "better when lower; did you mean '<='"),
+    ("cost_per_million_tokens <= 0.5", "0.5", "a currency of three capital letters; write it like 0.50 USD"),
+    ("cost_per_million_tokens <= 0.5 dollars", "dollars", "a currency of three capital letters"),
     ("ttft_p99 < 500ms", "<", "did you mean '<='"),
     ("ttft_p99 = 500ms", "=", "did you mean '=='"),
     ("ttft_p99 >= 500ms", ">=", "better when lower; did you mean '<='"),
