@@ -228,13 +228,13 @@ def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
     for model in ("L40S", "B200"):
         (suite.folder / "pynvml.py").write_text(f"{FAKE}gpu.name = 'NVIDIA {model}'\n")
         kind = f"other-gpu-nvidia-{model.lower()}"
-        result, _ = suite.run(text.format(body="pass", runs=1))
+        result, _ = suite.run(text.format(body="pass", runs=1, slos=""))
         assert result.ret == 1
         result.stdout.fnmatch_lines([
             f"*no baseline is stored for this test on {kind}. Create one with --update-baselines-new.*",
             "NO_BASELINE  test_x  baseline",
         ])
-        suite.run(text.format(body="pass", runs=1), "--update-baselines-new")
+        suite.run(text.format(body="pass", runs=1, slos=""), "--update-baselines-new")
         assert (suite.folder / f"baselines/{kind}/it/test_x.json").exists()
 
 
