@@ -17,8 +17,7 @@ class DueRequest:
 
     Args:
         intended_ns: intended send time; None in a closed loop, which has no intended send times.
-        possible_ns: earliest possible send time: in a closed loop the time at which a slot became free, else
-            `intended_ns`.
+        possible_ns: earliest possible send time: the time at which the request is due and a slot is free.
     """
 
     request: PlannedRequest
@@ -30,8 +29,9 @@ class Schedule:
     """Open loop by absolute times, closed loop by slots, conversations by their predecessors.
 
     The intended send time of a request is `at_ns` after the start. The intended send time of the next turn of a
-    conversation is the end of its predecessor plus `think_ns`, even if the predecessor failed. In a closed loop a
-    request has no intended send time, so latency counts from the actual send time. The time in which a slot was empty
+    conversation is the end of its predecessor plus `think_ns`, even if the predecessor failed. If both have to wait for
+    a slot, the intended send time is the time at which the slot became free. In a closed loop a request without `at_ns`
+    has no intended send time, so latency counts from the actual send time. The time in which a slot was empty
     is a delay of the load generator, not of the server. Next turns are served before new conversations. A late request
     is sent late and never skipped.
     """
@@ -76,12 +76,12 @@ class Schedule:
     def upcoming(self, until_ns: int) -> int:
         """Number of unsent requests with a known send time until `until_ns`, which is the number of connections needed.
 
-        In a closed loop, next turns can only use the slots that are free now. A slot that becomes free later brings a
+        With a limit, these requests can only use the slots that are free now. A slot that becomes free later brings a
         connection with it.
         """
         timed = bisect_right(self._times, until_ns) - self._timed_sends
-        turns = bisect_right(self._turn_times, until_ns)
-        return timed + (turns if self._slots is None else min(turns, len(self._slots)))
+        requests = timed + bisect_right(self._turn_times, until_ns)
+        return requests if self._slots is None else min(requests, len(self._slots))
 
     def take_due(self, now_ns: int, most: int) -> list[DueRequest]:
         """Remove and return the requests to send now, in order, at most `most` of them."""
@@ -102,9 +102,7 @@ class Schedule:
 
     def _due_request(self, request: PlannedRequest, due_ns: int, free_ns: int) -> DueRequest:
         possible_ns = max(due_ns, free_ns)
-        if request.at_ns is not None:
-            return DueRequest(request, due_ns, possible_ns)
-        unscheduled = request.after is None and self._slots is not None
+        unscheduled = request.at_ns is None and request.after is None and self._slots is not None
         return DueRequest(request, None if unscheduled else possible_ns, possible_ns)
 
     def finished(self, index: int, ended_ns: int, *, answered: bool = True) -> list[PlannedRequest]:

@@ -101,7 +101,7 @@ def _output_tokens(body: bytes) -> int:
 
 
 def _slots(plan: LoadPlan) -> int | None:
-    """Slots of a closed loop; None for an open loop and for conversations with pauses."""
+    """The limit of requests in flight; None without a limit and for conversations with pauses."""
     return None if any(request.after is not None for request in plan.requests) else plan.concurrency
 
 
@@ -115,6 +115,8 @@ def _end_s(durations_s: list[float], slots: int) -> float:
 
 def _last_send_s(plan: LoadPlan) -> float | None:
     """Intended send time of the last request, in seconds after the start; None if send times depend on answers."""
+    if plan.concurrency is not None:
+        return None
     due_ns = [request.at_ns for request in plan.requests]
     send_times_ns = [at_ns for at_ns in due_ns if at_ns is not None]
     return max(send_times_ns) / NS_PER_S if send_times_ns and len(send_times_ns) == len(due_ns) else None

@@ -34,7 +34,7 @@ class Arrivals(ABC):
 
     @property
     def concurrency(self) -> int | None:
-        """Largest number of requests in flight in a closed loop; None in an open loop."""
+        """Largest number of requests in flight, in a closed loop or with `at_most`; None without a limit."""
         return None
 
     @property
@@ -58,6 +58,17 @@ class Arrivals(ABC):
             SpecError: the arrival process has no single rate, or `rate` is not a number from 1e-9 to 1e9.
         """
         raise SpecError(f"{self} cannot be sent at {rate:g}/s. Use constant(8), poisson(8) or gamma(8, …).")
+
+    def at_most(self, limit: int) -> Arrivals:
+        """The same arrival process with at most `limit` requests in flight, as a client with so many connections sends.
+
+        A request that is due while `limit` requests are in flight is sent when one of them ends. That end is then its
+        intended send time, so its latency leaves out the wait for a free slot.
+
+        Raises:
+            SpecError: `limit` is not a whole number ≥ 1.
+        """
+        return _Limited(self, integer("at_most", "limit", limit))
 
     def __repr__(self) -> str:
         return str(self)
@@ -169,6 +180,10 @@ class Recorded(Arrivals):
     def at_rate(self, rate: float) -> Arrivals:
         return recorded(rate=rate)
 
+    def at_most(self, limit: int) -> Arrivals:
+        raise SpecError(f"{self}.at_most({limit!r}): the times of a trace have no limit of requests in flight. Use "
+                        "poisson(8).at_most(16) or closed(16).")
+
     def __str__(self) -> str:
         given = f"rate={plain(self.rate)}" if self.rate is not None else f"speed={plain(self.speed)}"
         return f"recorded({'' if given == 'speed=1' else given})"
@@ -185,8 +200,44 @@ class _Closed(Arrivals):
     def concurrency(self) -> int:
         return self.limit
 
+    def at_most(self, limit: int) -> Arrivals:
+        raise SpecError(f"{self}.at_most({limit!r}): a closed loop is a limit of requests in flight already. "
+                        f"Write closed({limit!r}).")
+
     def __str__(self) -> str:
         return f"closed({self.limit})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Limited(Arrivals):
+    """Built by `Arrivals.at_most`."""
+
+    arrivals: Arrivals
+    limit: int
+
+    @property
+    def concurrency(self) -> int:
+        return self.limit
+
+    @property
+    def capacity(self) -> int | None:
+        return self.arrivals.capacity
+
+    @property
+    def mean_rate(self) -> float:
+        return self.arrivals.mean_rate
+
+    def at_rate(self, rate: float) -> Arrivals:
+        return self.arrivals.at_rate(rate).at_most(self.limit)
+
+    def at_most(self, limit: int) -> Arrivals:
+        return self.arrivals.at_most(limit)
+
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...] | None:
+        return self.arrivals.offsets_ns(count, seed)
+
+    def __str__(self) -> str:
+        return f"{self.arrivals}.at_most({self.limit})"
 
 
 def constant(rate: float) -> Arrivals:

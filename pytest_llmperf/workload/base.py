@@ -37,7 +37,7 @@ class Workload(ABC):
     @property
     @abstractmethod
     def concurrency(self) -> int | None:
-        """Largest number of requests in flight in a closed loop; None in an open loop."""
+        """Largest number of requests in flight, in a closed loop or with `at_most`; None without a limit."""
 
     @abstractmethod
     def __str__(self) -> str:

@@ -70,4 +70,7 @@ def _part(name: str, given: Mapping[str, Any] | Workload) -> RandomTokens:
             raise SpecError(f"mixed: {name} takes the arguments of random_tokens: {error}.") from None
     if not isinstance(given, RandomTokens):
         raise SpecError(f"mixed: {name} must be the arguments of random_tokens or such a workload, got {given!r}.")
+    if given.concurrency is not None and given.arrivals.offsets_ns(1, 0) is not None:
+        raise SpecError(f"mixed: {name} has arrivals={given.arrivals}, and a class of a mix has no limit beside its "
+                        "arrivals. Use closed(16) or poisson(8).")
     return given

@@ -96,7 +96,7 @@ class SendSchedule:
             _, due_ns, index = heappop(self._ready)
             request = self._requests[index]
             free_ns = due_ns if self._slots is None else heappop(self._slots)
-            due_requests.append((request, max(due_ns, free_ns) if request.at_ns is None else due_ns))
+            due_requests.append((request, max(due_ns, free_ns)))
         return due_requests
 
     def ended(self, index: int, ended_ns: int, *, answered: bool = True) -> list[Request]:

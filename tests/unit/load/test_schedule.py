@@ -57,11 +57,14 @@ def test_closed_loop_request_has_possible_time_but_no_intended_time():
     assert schedule.done
 
 
-def test_limit_on_an_open_loop_makes_requests_late():
-    schedule = schedule_of(request(0, at_ns=0), request(1, at_ns=10), concurrency=1)
+def test_timed_request_over_limit_is_intended_when_a_slot_becomes_free():
+    schedule = schedule_of(request(0, at_ns=0), request(1, at_ns=10), request(2, at_ns=700), concurrency=1)
     assert departed(schedule, 20) == [(0, 0)]
+    assert schedule.upcoming(START + 20) == 0  # no connection before the slot is free
     schedule.finished(0, START + 500)
-    assert departed(schedule, 510) == [(1, 10)]
+    assert departed(schedule, 510) == [(1, 500)]
+    schedule.finished(1, START + 600)
+    assert departed(schedule, 710) == [(2, 700)]
 
 
 def test_next_turn_is_intended_at_previous_end_plus_think_time():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.workload import Arrivals, at_times, closed, constant, gamma, poisson, ramp
+from pytest_llmperf.workload import Arrivals, at_times, closed, constant, gamma, poisson, ramp, recorded
 
 OPEN = [constant(8), poisson(8), gamma(8, 0.25), gamma(8, 4), ramp(2, 14)]
 
@@ -137,10 +137,19 @@ def test_values_hash_and_compare():
 @pytest.mark.parametrize(("arrivals", "text"), [
     (constant(0.5), "constant(0.5)"), (poisson(8.0), "poisson(8)"), (gamma(8, 0.5), "gamma(8, burstiness=0.5)"),
     (ramp(1, 2), "ramp(1, 2)"), (at_times([0, 1.5]), "at_times((0, 1.5,))"), (closed(3), "closed(3)"),
+    (poisson(50).at_most(250), "poisson(50).at_most(250)"),
 ])
 def test_text_of_arrival_process_evaluates_to_equal_process(arrivals, text):
     assert str(arrivals) == repr(arrivals) == text
     assert eval(text) == arrivals
+
+
+def test_limit_of_requests_in_flight_keeps_times_and_rate():
+    limited = poisson(8).at_most(4)
+    assert (limited.concurrency, limited.mean_rate, limited.capacity) == (4, 8, None)
+    assert limited.offsets_ns(20, 3) == poisson(8).offsets_ns(20, 3)
+    assert limited.at_rate(2) == poisson(2).at_most(4)
+    assert at_times([0, 1]).at_most(1).capacity == 2
 
 
 @pytest.mark.parametrize(("make", "part"), [
@@ -166,6 +175,9 @@ def test_text_of_arrival_process_evaluates_to_equal_process(arrivals, text):
     (lambda: at_times(None), "got None"),
     (lambda: closed(0), "concurrency must be at least 1"),
     (lambda: closed(1.5), "integer"),
+    (lambda: poisson(8).at_most(0), "at_most: limit must be at least 1"),
+    (lambda: closed(8).at_most(4), r"Write closed\(4\)"),
+    (lambda: recorded().at_most(4), "times of a trace have no limit"),
 ])
 def test_invalid_arrival_process_is_refused_in_one_paragraph(make, part):
     with pytest.raises(SpecError, match=part) as caught:

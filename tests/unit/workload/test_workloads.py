@@ -229,6 +229,7 @@ TALK = {"input": 1, "output": 1, "turns": 1, "arrivals": closed(1), "conversatio
     (lambda: multi_turn(**TALK, think_s=-1), "think_s must be at least 0"),
     (lambda: mixed(stream={"input": 1}, prefill=RANDOM), "stream takes the arguments of random_tokens"),
     (lambda: mixed(stream=RANDOM, prefill=SHARED), "prefill must be"),
+    (lambda: mixed(stream=replace(RANDOM, arrivals=poisson(8).at_most(4)), prefill=RANDOM), "of a mix has no limit"),
     (lambda: RANDOM.expected_hit_rate(0), "block_size"),
     (lambda: RANDOM.expected_hit_rate(16, "x"), "seed must be an integer, got 'x'"),
     (lambda: random_tokens(**ONE, text="no"), "random_tokens: text must be True or False, got 'no'"),

@@ -42,12 +42,12 @@ def test_closed_loop_request_waits_for_intended_send_time():
     assert send_schedule.next_ns == 30
 
 
-def test_late_request_keeps_intended_send_time():
+def test_timed_request_over_limit_is_intended_when_a_slot_becomes_free():
     send_schedule = SendSchedule(plan({"at_ns": 0}, {"at_ns": 10}, concurrency=1), 0)
     assert gone(send_schedule, 0) == [(0, 0)]
     send_schedule.ended(0, 50)
     assert send_schedule.next_ns == 50
-    assert gone(send_schedule, 50) == [(1, 10)]
+    assert gone(send_schedule, 50) == [(1, 50)]
 
 
 def test_next_turn_waits_for_previous_end_and_think_time_before_new_requests():
