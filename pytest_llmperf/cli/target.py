@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
     parser.add_argument("--tokenizer", default="", metavar="NAME",
                         help="tokenizer that counts the text of a running server: tokenizer.json, a folder, or a name "
                         "in the local Hugging Face cache")
-    load = parser.add_argument_group("workload: random prompts, or a trace")
+    load = parser.add_argument_group("workload: random prompts, a trace, or a workload of a suite")
+    load.add_argument("--workload", metavar="CALL", help="send this workload of a suite instead, e.g. "
+                      '"multi_turn(conversations=60, turns=5, arrivals=poisson(1), …)"; a search begins at its rate')
     load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
                       "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
     load.add_argument("--trace-window", metavar="FROM:TO", help="seconds of the trace to use (default: all)")
@@ -115,6 +117,12 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
     """
     from pytest_llmperf.workload import poisson, random_tokens
 
+    if arguments.workload is not None:
+        from pytest_llmperf.workload.expression import read_workload
+
+        if arguments.trace is not None:
+            raise UsageError("--workload and --trace are two workloads. Name one of them.")
+        return read_workload(arguments.workload)
     if arguments.trace is not None:
         return _recorded_workload(arguments)
     return random_tokens(

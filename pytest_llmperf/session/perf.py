@@ -427,6 +427,7 @@ class Perf:
         slo: str | Sequence[str],
         start_sd: Mapping[str, float] | None = None,
         runs: int = DEFAULT_RUNS,
+        precision: float = PRECISION,
     ) -> ClaimResult:
         """Judge a claim about the highest rates within SLOs: "max_rate(a) / max_rate(b) >= 1.2".
 
@@ -435,7 +436,7 @@ class Perf:
 
         Args:
             a, b, workload, text, start_sd: as in `claim`.
-            slo: limits, as in `max_rate`.
+            slo, precision: as in `max_rate`.
             runs: number of searches per side and look.
 
         Raises:
@@ -446,7 +447,7 @@ class Perf:
         if judge.claim.metric != METRIC:
             raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
                             f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
-        terms = search_terms(slo)
+        terms = search_terms(slo, precision)
         self._check_sides(a, b, terms.named)
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
         return self._judged(judge, text, side_a, side_b, runs, accuracy=AccuracyGuards(self._execution, {}))

@@ -74,6 +74,12 @@ def finished_rates(stored: TestResult | None) -> list[Measurement]:
     return [measurement for measurement in measurements if RATE_VERDICT in measurement.conditions]
 
 
+def finished_measurements(stored: TestResult | None) -> list[Measurement]:
+    """The finished measurements of this test without the rates of searches and without the sides of claims."""
+    measurements = () if stored is None else stored.measurements
+    return [each for each in measurements if each.complete and not each.side and RATE not in each.conditions]
+
+
 def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | None:
     """Remove and return the stored rate with the engine, workload and conditions of `begun`; None if there is none."""
     for position, rate in enumerate(rates):

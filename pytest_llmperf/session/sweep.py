@@ -1,4 +1,4 @@
-"""Measures all combinations of flag values in sequence. An interrupted sweep continues at the next combination."""
+"""Measures settings of flags in sequence, for a sweep or a tuning. An interrupted one continues at the next setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
@@ -21,13 +21,17 @@ from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Note
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.sentences import reason_text
-from pytest_llmperf.session.capacity import METRIC
+from pytest_llmperf.session.capacity import METRIC, PRECISION
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.workload import Workload
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf_session import PerfSession
 
 SCHEMA = 2
 CONFIDENCE = 0.99  # of each limit of a difference between two combinations
@@ -66,16 +70,18 @@ class SweepPlan:
     Args:
         spec: the engine without the flags of a combination.
         workload: the workload to send.
-        metrics: names of the metrics.
+        metrics: names of the metrics that plain runs measure; empty for a search alone.
         slos: SLOs for a search of the highest rate; empty for no search.
         runs: number of runs per combination.
+        precision: of the search, see `Perf.max_rate`.
     """
 
     spec: EngineSpec
     workload: Workload
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...] = ()
     slos: tuple[str, ...] = ()
     runs: int = 3
+    precision: float = PRECISION
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,20 +95,57 @@ def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[
         EnvironmentMissing, HardwareBusy: the cause is the machine, not the combination of flags.
     """
     candidate = plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
+    values: dict[str, float | None] = {}
+    runs: dict[str, list[float | None]] = {}
     try:
-        measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
-        if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], settings):
-            return SweepRow(flags, {}, reason_text(errors[0]))
-        values = {name: measurement.value(name) for name in plan.metrics}
-        runs = {name: _finite(measurement.values_with_failures(name)) for name in plan.metrics}
+        if plan.metrics:
+            measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
+            if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], settings):
+                return SweepRow(flags, {}, reason_text(errors[0]))
+            values |= {name: measurement.value(name) for name in plan.metrics}
+            runs |= {name: _finite(measurement.values_with_failures(name)) for name in plan.metrics}
         if plan.slos:
-            searched = perf.max_rate(candidate, plan.workload, slo=plan.slos)
-            values[METRIC], runs[METRIC] = searched.value(METRIC), _finite(searched.values_with_failures(METRIC))
+            measurement = perf.max_rate(candidate, plan.workload, slo=plan.slos, precision=plan.precision)
+            values[METRIC], runs[METRIC] = measurement.value(METRIC), _finite(measurement.values_with_failures(METRIC))
     except (EnvironmentMissing, HardwareBusy):
         raise
     except InfrastructureError as error:
         return SweepRow(flags, {}, _error_text(error))
     return SweepRow(flags, values, runs=runs, kind=server_kind(measurement.conditions))
+
+
+def measure_rows(
+    perf: Perf, session: PerfSession, file: SweepFile, settings: Iterable[tuple[SweepPlan, Mapping[str, object]]]
+) -> Iterator[SweepRow]:
+    """Measure each setting of flags by its plan, and append its row to the file.
+
+    Raises:
+        EnvironmentMissing, HardwareBusy: as in `measure_row`.
+        UsageError: the file cannot be written.
+    """
+    for plan, flags in settings:
+        session.notify(Note(f"Setting: {flags_text(flags)}"))
+        row = measure_row(perf, session.settings, plan, flags)
+        file.append(row)
+        session.release_records()  # the row is written
+        yield row
+
+
+def check_measured(rows: Sequence[SweepRow], command: str) -> None:
+    """Raise UsageError if there is a row and no row could be measured. The message has each cause once."""
+    if not rows or not all(row.problem for row in rows):
+        return
+    causes: dict[str, str] = {}
+    for row in rows:
+        causes.setdefault(row.problem, flags_text(row.flags))
+    listed = "\n".join(f"  {flags}: {problem}" for problem, flags in causes.items())
+    raise UsageError(f"none of the {len(rows)} settings could be measured:\n{listed}\nMeasure the engine without them "
+                     f"first: llmperf capacity. Then repeat llmperf {command} with other values.")
+
+
+def flags_text(flags: Mapping[str, object]) -> str:
+    """"max_num_seqs=64 enforce_eager=True", or "default" without a flag."""
+    return " ".join(f"{name}={value}" for name, value in flags.items()) or "default"
 
 
 def _finite(values: Iterable[float | None]) -> list[float | None]:
@@ -158,6 +201,20 @@ class SweepFile:
         if not there:
             self.path.unlink()
 
+    def begin(self) -> None:
+        """Write the line that describes the sweep, unless the file has it.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        with self._open() as file:
+            if not self._begun():
+                file.write(self._head)
+
+    @property
+    def _head(self) -> str:
+        return json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
+
     def append(self, row: SweepRow) -> None:
         """Add a row; it is on the disk when this returns.
 
@@ -168,7 +225,7 @@ class SweepFile:
                    "kind": row.kind}
         line = json.dumps(content, allow_nan=False)
         with self._open() as file:
-            head = "" if self._begun() else json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
+            head = "" if self._begun() else self._head
             file.write(f"{head}{line}\n")
             file.flush()
             os.fsync(file.fileno())

@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
+from pytest_llmperf.cli.grid import check_started, grid_of, sweep_table
 from pytest_llmperf.cli.output import remark, say
-from pytest_llmperf.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_llmperf.session.sweep import SweepRow
 
 DEFAULT_METRICS = ("ttft_p95", "tpot_mean")
 
@@ -36,11 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.session.capacity import search_terms
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile, SweepPlan, combinations, measure_row
+    from pytest_llmperf.session.sweep import SweepFile, SweepPlan, check_measured, combinations, measure_rows
 
-    spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of(arguments.grid)
-    if spec.url is not None:
-        raise UsageError(f"{arguments.engine}: a sweep must start servers to change flags. Sweep ENGINE:MODEL.")
+    spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of("--grid", arguments.grid)
+    check_started(spec, "sweep")
     metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
     if arguments.slo:
         search_terms(arguments.slo)  # a typo costs no server start
@@ -53,50 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     if todo:
         file.check_writable()
         with target.measuring(arguments, "llmperf sweep") as execution:
-            perf = Perf(execution)
-            for flags in todo:
-                rows.append(measure_row(perf, execution.session.settings, plan, flags))
-                file.append(rows[-1])
-                execution.session.release_records()  # a row is judged and written
+            settings = [(plan, flags) for flags in todo]
+            rows += measure_rows(Perf(execution), execution.session, file, settings)
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
+    check_measured(chosen, "sweep")
     say("\n".join(sweep_table(chosen, list(grid), plan.columns)))
     return 0
-
-
-def grid_of(texts: list[str]) -> dict[str, list[object]]:
-    """"NAME=V1,V2" as values by flag; one value alone may be JSON.
-
-    Raises:
-        UsageError: it has no such form, or a flag stands twice.
-    """
-    grid: dict[str, list[object]] = {}
-    for text in texts:
-        name, values = target.flag(text)
-        if isinstance(values, str):
-            values = [target.flag_value(part) for part in values.split(",")]
-        listed = values if isinstance(values, list) else [values]
-        if not listed or "" in listed or name in grid:
-            raise UsageError(f"--grid {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
-        grid[name] = list(listed)
-    return grid
-
-
-def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """The table; a star marks the Pareto front, a tilde what is not proven to be beaten."""
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.report.table import aligned
-    from pytest_llmperf.session.sweep import CONFIDENCE, standings
-
-    table = [("", *names, *metrics, "")]
-    for row, standing in zip(rows, standings(rows, metrics), strict=True):
-        values = [row.metrics.get(name) for name in metrics]
-        cells = ["-" if value is None else find(name).unit.show(value)
-                 for name, value in zip(metrics, values, strict=True)]
-        table.append((standing.value, *(str(row.flags[name]) for name in names), *cells, row.problem))
-    return [
-        *aligned(table),
-        f"* Pareto front: no other combination has means as good in {', '.join(metrics)} and better in one",
-        f"~ another combination has such means, and no difference between the two is proven ({CONFIDENCE:.0%})",
-    ]

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
-from pytest_llmperf.cli.commands.sweep import grid_of
+from pytest_llmperf.cli.grid import grid_of
 from pytest_llmperf.cli.target import add_arguments, flag, place_of, spec_of
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import UsageError
@@ -42,7 +42,7 @@ def test_flag_is_parsed_as_typed(text, value):
      ('a={"method": "ngram", "n": 4}', [{"method": "ngram", "n": 4}])],
 )
 def test_a_grid_of_one_value_is_that_value(text, values):
-    assert grid_of([text]) == {"a": values}
+    assert grid_of("--grid", [text]) == {"a": values}
 
 
 def test_flag_without_value_is_refused():

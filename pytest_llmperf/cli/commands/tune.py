@@ -1,0 +1,182 @@
+"""Search the flags that serve the highest rate within the SLOs, and prove the best of them against the default.
+
+  llmperf tune vllm:llama-3.1-8b --try max_num_seqs=64,256 --try max_num_batched_tokens=2048,8192 \\
+      --slo "ttft_p99 <= 500ms" --slo "tpot_p99 <= 40ms" --rate 16 --emulate h200 --write suites/test_tuned.py
+Each setting is searched for its max_rate, the default twice. The best setting is then claimed against the default with
+other seeds. --write writes this claim as a new test. A tuning that was interrupted goes on with --resume RUN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.cli import target
+from pytest_llmperf.cli.grid import check_started, grid_of, sweep_table
+from pytest_llmperf.cli.output import remark, say
+from pytest_llmperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.session.executions import Execution
+    from pytest_llmperf.session.sweep import SweepFile, SweepRow
+    from pytest_llmperf.session.tuning import Tuning
+
+NAME, FILE = "llmperf tune", "tune.jsonl"
+NOT_BETTER = 1  # exit code
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    target.add_arguments(parser, target.STARTED)
+    parser.add_argument("--try", action="append", default=[], dest="grid", metavar="NAME=V1,V2,…",
+                        help="a flag; repeated, every combination is a setting")
+    parser.add_argument("--setting", action="append", default=[], metavar='"NAME=V NAME=V"',
+                        help="one more setting of several flags; repeatable")
+    parser.add_argument("--slo", action="append", required=True, help='e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
+    parser.add_argument("--metric", action="append", default=[],
+                        help="measure it at --rate, too, for the Pareto front; repeatable")
+    parser.add_argument("--runs", type=int, default=3, help="of each setting for --metric (default: 3)")
+    parser.add_argument("--precision", type=float, default=0.04, help="of each search, as a share (default: 0.04)")
+    parser.add_argument("--start-sd", type=float, metavar="SHARE",
+                        help="known deviation of max_rate between server starts, e.g. 0.02 (default: 0.05)")
+    parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
+                        "options (newest: the newest run folder)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the proven claim as a new test file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.sweep import SweepFile, check_measured, measure_rows
+    from pytest_llmperf.session.tuning import check_writable_suite
+
+    spec = target.spec_of(arguments)
+    tuning = _tuning(arguments, spec)
+    if arguments.write is not None:
+        check_writable_suite(arguments.write, spec)
+    place = target.place_of(arguments, spec)
+    with target.measuring(arguments, NAME, arguments.resume) as execution:
+        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place}")
+        rows = _begun(execution, tuning, file, resumed=arguments.resume is not None)
+        try:
+            for row in measure_rows(Perf(execution), execution.session, file, tuning.settings[len(rows):]):
+                rows.append(row)
+        finally:
+            if rows:
+                say("\n".join(sweep_table(rows, _names(rows), tuning.plan.columns)))
+            if len(rows) < len(tuning.settings):
+                remark(f"{len(rows)} of {len(tuning.settings)} settings are measured. Go on with the same command and "
+                       f"--resume {execution.session.run_dir}")
+        check_measured(rows, "tune")
+        return _proven(arguments, execution, tuning, rows, place)
+
+
+def _tuning(arguments: argparse.Namespace, spec: EngineSpec) -> Tuning:
+    """What to measure.
+
+    Raises:
+        UsageError: a setting, an SLO, a metric or a number is invalid, or no setting differs from the default.
+    """
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.session.capacity import search_terms
+    from pytest_llmperf.session.sweep import SweepPlan, combinations
+    from pytest_llmperf.session.tuning import Tuning, distinct
+    from pytest_llmperf.workload.arguments import number
+
+    check_started(spec, "tune")
+    workload, grid = target.workload_of(arguments), grid_of("--try", arguments.grid)
+    listed = [dict(map(target.flag, shlex.split(text))) for text in arguments.setting]
+    candidates = distinct(spec, [*(combinations(grid) if grid else ()), *listed])
+    if not candidates:
+        raise UsageError("no setting differs from the default. Name flags to try: --try max_num_seqs=64,256.")
+    search_terms(arguments.slo, arguments.precision)  # a typo costs no server start
+    workload.at_rate(workload.rate)  # a workload without a rate has no highest rate
+    if arguments.start_sd is not None:
+        number("--start-sd", "SHARE", arguments.start_sd, above=0, most=1)
+    metrics = tuple(find(name).name for name in arguments.metric)
+    plan = SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, arguments.precision)
+    return Tuning(plan, candidates, arguments.start_sd)
+
+
+def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bool) -> list[SweepRow]:
+    """The rows of an earlier command, once nothing can be wrong that is visible without a server start.
+
+    Raises:
+        UsageError: an engine refuses a flag, or the run folder holds no tuning or another one.
+    """
+    from pytest_llmperf.session.arguments import check_context
+    from pytest_llmperf.session.resumption import finished_measurements
+
+    session = execution.session
+    for spec in tuning.specs:
+        session.pool.check(spec, execution.kind)
+        check_context(spec, tuning.plan.workload, session.root)
+    if resumed and not file.path.exists():
+        raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
+    rows = file.read()
+    session.begin()
+    file.begin()
+    execution.stored += finished_measurements(session.resumed.get(NAME))
+    return rows
+
+
+def _proven(
+    arguments: argparse.Namespace, execution: Execution, tuning: Tuning, rows: Sequence[SweepRow], place: str
+) -> int:
+    """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
+    from pytest_llmperf.model.verdict import Verdict
+    from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
+    from pytest_llmperf.session.capacity import METRIC
+    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.sweep import flags_text
+    from pytest_llmperf.session.tuning import best_row, default_rates, proof_of
+
+    rates, best = default_rates(rows), best_row(rows)
+    if not rates:
+        say(f"The default could not be measured: {rows[0].problem}. Nothing is proven, and nothing is written.")
+        return NOT_BETTER
+    found = " and ".join(f"{rate:.4g}/s" for rate in rates)
+    spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
+    say(f"The default's searches found {found}{spread}.")
+    if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
+        say("No setting is better than the default as measured. Nothing is written.")
+        return NOT_BETTER
+    claim = tuning.prove(Perf(execution), best.flags)
+    for result in claim.results:
+        numbers = filter(None, (estimate_text(result), interval_text(result), basis_text(result)))
+        say(f"{result.verdict.value}  {flags_text(best.flags)} (a) against the default (b): {result.subject}: "
+            f"{', '.join(numbers)}")
+        if reason := reason_text(result):
+            say(f"  {reason}")
+    proof = proof_of(claim)
+    if proof is None:
+        say("No setting is proven to be better than the default. Nothing is written.")
+        if claim.verdict is Verdict.INCONCLUSIVE:
+            remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
+        return NOT_BETTER
+    if arguments.write is not None:
+        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place))
+        say(f"Written: {arguments.write}. Run it: pytest {arguments.write}"
+            + (f" --emulate {arguments.emulate}" if arguments.emulate else ""))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a new file.
+
+    Raises:
+        UsageError: it exists by now, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"--write {path}: the test cannot be written: {error}. Repeat the command with --resume "
+                         "newest and another file.") from error
+
+
+def _names(rows: Sequence[SweepRow]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.flags))

@@ -1,0 +1,57 @@
+"""Settings of flags on a command line, and the table of their rows: what `llmperf sweep` and `llmperf tune` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.cli import target
+from pytest_llmperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.session.sweep import SweepRow
+
+
+def check_started(spec: EngineSpec, command: str) -> None:
+    """Raise UsageError for a server that runs already: its flags cannot change."""
+    if spec.url is not None:
+        raise UsageError(f"{spec.url}: llmperf {command} must start servers to change flags. Write ENGINE:MODEL.")
+
+
+def grid_of(option: str, texts: Sequence[str]) -> dict[str, list[object]]:
+    """"NAME=V1,V2" as values by flag; one value alone may be JSON.
+
+    Raises:
+        UsageError: it has no such form, or a flag stands twice.
+    """
+    grid: dict[str, list[object]] = {}
+    for text in texts:
+        name, values = target.flag(text)
+        if isinstance(values, str):
+            values = [target.flag_value(part) for part in values.split(",")]
+        listed = values if isinstance(values, list) else [values]
+        if not listed or "" in listed or name in grid:
+            raise UsageError(f"{option} {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
+        grid[name] = list(listed)
+    return grid
+
+
+def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    """The table; a star marks the Pareto front, a tilde what is not proven to be beaten."""
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.report.table import aligned
+    from pytest_llmperf.session.sweep import CONFIDENCE, standings
+
+    table = [("", *names, *metrics, "")]
+    for row, standing in zip(rows, standings(rows, metrics), strict=True):
+        values = [row.metrics.get(name) for name in metrics]
+        cells = ["-" if value is None else find(name).unit.show(value)
+                 for name, value in zip(metrics, values, strict=True)]
+        flags = (str(row.flags.get(name, "default")) for name in names)
+        table.append((standing.value, *flags, *cells, row.problem))
+    return [
+        *aligned(table),
+        f"* Pareto front: no other setting has means as good in {', '.join(metrics)} and better in one",
+        f"~ another setting has such means, and no difference between the two is proven ({CONFIDENCE:.0%})",
+    ]

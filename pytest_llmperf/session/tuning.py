@@ -1,0 +1,163 @@
+"""Tunes the flags of an engine: the highest rate of each setting, and a proof of the best setting against the default.
+
+A search of one setting errs by its seeds and its server start, and the best of many settings is partly the luckiest.
+The proof therefore measures the best setting and the default again, with other seeds.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor, sqrt
+from pathlib import Path
+
+from pytest_llmperf.engines.spec import flags_of, secrets_of
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.session.capacity import METRIC, PRECISION, SEEDS_PER_SEARCH
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.sequential_claim import ClaimResult
+from pytest_llmperf.session.sweep import SweepPlan, SweepRow
+from pytest_llmperf.telemetry.hardware import KINDS
+from pytest_llmperf.workload.expression import builders_of
+
+#: Seeds after those of the workload: the default is searched a second time with other seeds, and the proof with others.
+SECOND_SEEDS, PROOF_SEEDS = SEEDS_PER_SEARCH, 10 * SEEDS_PER_SEARCH
+BETTER = f"{METRIC}(a) / {METRIC}(b) >= 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The settings to measure and to prove.
+
+    Args:
+        plan: engine with its default flags, workload, metrics and SLOs.
+        candidates: flags of each setting that may be better.
+        start_sd: known deviation of `max_rate` between server starts, as a share; None for the default of a claim.
+    """
+
+    plan: SweepPlan
+    candidates: tuple[Mapping[str, object], ...]
+    start_sd: float | None = None
+
+    @property
+    def settings(self) -> list[tuple[SweepPlan, Mapping[str, object]]]:
+        """What is measured: the default, each candidate, and the default again with other seeds on another start."""
+        candidates = [(self.plan, flags) for flags in self.candidates]
+        return [(self.plan, {}), *candidates, (self._seeded(SECOND_SEEDS), {})]
+
+    @property
+    def specs(self) -> list[EngineSpec]:
+        """The default, then each candidate."""
+        return [self.plan.spec, *map(self.tuned, self.candidates)]
+
+    def tuned(self, flags: Mapping[str, object]) -> EngineSpec:
+        """The engine with these flags."""
+        return self.plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
+
+    def prove(self, perf: Perf, flags: Mapping[str, object]) -> ClaimResult:
+        """Claim that these flags serve a higher rate within the SLOs than the default; see `Perf.claim_max_rate`."""
+        return perf.claim_max_rate(
+            self.tuned(flags), self.plan.spec, self._seeded(PROOF_SEEDS).workload, BETTER, slo=self.plan.slos,
+            precision=self.plan.precision, start_sd={} if self.start_sd is None else {METRIC: self.start_sd},
+        )
+
+    def suite(self, flags: Mapping[str, object], proof: CheckResult, kind: str, place: str) -> str:
+        """The text of a test file that repeats the claim.
+
+        The limit is the square root of the interval's lower end: half of the proven gain on a logarithmic scale. A test
+        of the same server passes, and a server that loses half of the gain does not.
+
+        Args:
+            flags: of the proven setting.
+            proof: result of the claim.
+            kind: hardware kind of the test.
+            place: hardware and build that gave the proof.
+        """
+        low, ratio = (proof.interval.low if proof.interval else 1.0), proof.estimate or 1.0
+        limit = max(1.0, floor(100 * sqrt(low)) / 100)
+        claim = f'"{METRIC}(a) / {METRIC}(b) >= {limit:.2f}"'
+        workload, slos = str(self._seeded(PROOF_SEEDS).workload), " and ".join(self.plan.slos)
+        names = sorted({"Perf", self.plan.spec.engine, *builders_of(workload)})
+        options = "" if self.plan.precision == PRECISION else f", precision={self.plan.precision!r}"
+        options += "" if self.start_sd is None else f', start_sd={{"{METRIC}": {self.start_sd!r}}}'
+        marker = [f"@pytest.mark.{kind}"] if kind in KINDS else []
+        return "\n".join([
+            f'"""Tuned flags serve a higher rate within {slos}.', "",
+            "Written by `llmperf tune`. The limit is the square root of the proven ratio. Measured:",
+            f"{ratio:.3f} times the rate of the default, at least {low:.3f} times (99 %),",
+            f"on {place}.", '"""', "",
+            *(["import pytest", ""] if marker else []),
+            f"from pytest_llmperf import {', '.join(names)}", "",
+            f"DEFAULT = {_lines(_spec_text(self.plan.spec))}",
+            f"TUNED = DEFAULT.with_flags({', '.join(f'{name}={value!r}' for name, value in flags.items())})",
+            f"LOAD = {_lines(workload)}",
+            f"SLOS = {json.dumps(self.plan.slos)}", "", "",
+            *marker,
+            "def test_tuned_flags_serve_a_higher_rate(perf: Perf) -> None:",
+            f'    perf.claim_max_rate(TUNED, DEFAULT, LOAD, {claim}, slo=SLOS{options})',
+            "",
+        ])
+
+    def _seeded(self, offset: int) -> SweepPlan:
+        workload = self.plan.workload
+        return replace(self.plan, workload=workload.at_rate(workload.rate, offset))
+
+
+def distinct(spec: EngineSpec, settings: Iterable[Mapping[str, object]]) -> tuple[Mapping[str, object], ...]:
+    """The settings that change the engine, each once."""
+    by_spec = {spec.with_flags(**flags): flags for flags in settings}  # type: ignore[arg-type]
+    by_spec.pop(spec, None)
+    return tuple(by_spec.values())
+
+
+def default_rates(rows: Sequence[SweepRow]) -> list[float]:
+    """The rates of the default's two searches in requests/s; fewer where a search has none."""
+    rates = [row.metrics.get(METRIC) for row in rows if not row.flags]
+    return [rate for rate in rates if rate is not None]
+
+
+def best_row(rows: Sequence[SweepRow]) -> SweepRow | None:
+    """The candidate with the highest rate, of equal ones the first; None if no candidate could be measured."""
+    measured = [row for row in rows if row.flags and row.metrics.get(METRIC) is not None]
+    return max(measured, key=lambda row: row.metrics[METRIC] or 0.0, default=None)
+
+
+def proof_of(claim: ClaimResult) -> CheckResult | None:
+    """The result of a claim that is proven; None for any other verdict."""
+    if claim.verdict is not Verdict.PASS:
+        return None
+    return next((result for result in claim.results if result.subject == BETTER), None)
+
+
+def check_writable_suite(path: Path, spec: EngineSpec) -> None:
+    """Raise UsageError if the test file cannot be written as a new file that pytest collects."""
+    if path.exists():
+        raise UsageError(f"--write {path}: the file exists, and tune overwrites no file. Name a new file.")
+    if not (path.name.startswith("test_") and path.suffix == ".py"):
+        raise UsageError(f"--write {path}: pytest collects test_*.py. Write --write suites/test_tuned.py.")
+    if not path.parent.is_dir():
+        raise UsageError(f"--write {path}: there is no folder {path.parent}. Make it first.")
+    if secrets_of(spec):
+        raise UsageError(f"--write {path}: a flag holds a secret, and a test file must not. Put it into the "
+                         "environment of the server.")
+
+
+def _spec_text(spec: EngineSpec) -> str:
+    words = [repr(spec.model)]
+    words += [f"model_alias={list(spec.model_aliases)!r}"] if spec.model_aliases else []
+    words += [f"{name}={value!r}" for name, value in flags_of(spec).items()]
+    return f"{spec.engine}({', '.join(words)})"
+
+
+def _lines(call: str) -> str:
+    """A short call on one line, a long call with one argument per line."""
+    node = ast.parse(call, mode="eval").body
+    if len(call) <= 100 or not isinstance(node, ast.Call):
+        return call
+    words = [*map(ast.unparse, node.args), *map(ast.unparse, node.keywords)]
+    return "\n".join([f"{ast.unparse(node.func)}(", *(f"    {word}," for word in words), ")"])
