@@ -17,18 +17,20 @@ context, 90 % of the memory. The claims follow from this arithmetic, which was w
 On an L4 fifty prompts alone need 1.6 s each second: the 250 slots are always taken. An H200 serves the 50/s by itself:
 its decode steps take 3 to 8 ms, and 50/s × 365 tokens × 3 to 8 ms = 55 to 146 requests are in flight.
 
-A step without a derived direction is REPORTED. So are the metrics of the report beside the claimed metric.
+A claim states the derived direction, and a docstring the derived size. A step without a derived direction is REPORTED.
+So are the metrics of the report beside the claimed metric.
 """
 
 from types import SimpleNamespace
 
-from pytest_llmperf import EngineSpec, Perf, by_kind, poisson, random_tokens, vllm
+from pytest_llmperf import EngineSpec, Measurement, Perf, by_kind, poisson, random_tokens, vllm
 
 #: Tokens that a step of speculation yields for each sequence, at any k: the engine is told to accept so many.
 ACCEPTED = 3.0
 SLACK = 0.25
 RECORDED = ("request_throughput", "output_throughput", "ttft_mean", "tpot_mean", "itl_mean")
-PRICES = {"ttft_p50": 50.0, "tpot_mean": 10.0}  # a step may cost latency: the report looks at throughput
+# The report tunes throughput. TTFT is anything from one prefill to a queue of 250, and no step limits it.
+PRICES = {"ttft_p50": 1000.0, "tpot_mean": 10.0}
 
 LOAD = random_tokens(input=(219, 511), output=(219, 511), arrivals=poisson(50).at_most(250), requests=500)
 BASE = {"model": "phi-4-mini", "context": 1024}
@@ -75,27 +77,40 @@ def claim(case: SimpleNamespace, perf: Perf, step: int, text: str, *mechanism: s
         perf.compare(*(f"{metric}(a) / {metric}(b)" for metric in RECORDED), a=claimed.a, b=claimed.b)
 
 
-def report(case: SimpleNamespace, perf: Perf, step: int) -> None:
+def report(case: SimpleNamespace, perf: Perf, step: int) -> tuple[Measurement, Measurement]:
     """The ratios of the recorded metrics of a step (a) to those of the step before (b)."""
     a, b = (perf.measure(engine_of(case, each), LOAD, may_preempt=True) for each in (step, step - 1))
     perf.compare(*(f"{metric}(a) / {metric}(b)" for metric in RECORDED), a=a, b=b)
+    return a, b
 
 
 @CASES
 def test_step_1_defaults_overfill_memory_of_an_l4_only(case: SimpleNamespace, perf: Perf) -> None:
-    """250 prompts of 365 tokens are 91,000 tokens and fit an L4's 96,000; in mid-answer they are 137,000."""
+    """250 prompts of 365 tokens are 91,000 tokens and fit an L4's 96,000; in mid-answer they are 137,000. A preempted
+    stream waits for the end of others, whose answers take 365 × 80 ms = 29 s. A client gives up a stream that stands
+    still for 30 s (`idle_timeout_s`), so some requests of an L4 fail.
+    """
     run = perf.measure(engine_of(case, 1), LOAD, may_preempt=True)
-    perf.check(run, "preemptions >= 1" if case.kind == "l4" else "preemptions == 0", "error_rate == 0")
+    if case.kind == "l4":
+        perf.check(run, "preemptions >= 1", "error_rate <= 10%")
+    else:
+        perf.check(run, "preemptions == 0", "error_rate == 0")
 
 
 @CASES
 def test_step_2_fewer_sequences_keep_streams_flowing(case: SimpleNamespace, perf: Perf) -> None:
-    """On an L4 128 × 548 = 70,000 tokens fit, so no stream is preempted, and a step reads 9.2 GB of KV instead of the
-    12.6 GB of a full cache: 26 + 31 ms instead of 26 + 42 ms, 1.2 times. Throughput has no direction: the fuller batch
-    shares the weights among more, and recomputes what was preempted. On an H200 about 128 requests are in flight.
+    """On an L4 128 × 548 = 70,000 tokens fit, so no stream is preempted: its largest stall is a step of 2,048 tokens,
+    0.2 s. Of 250 sequences 30 % do not fit, and a preempted stream waits for the end of others, for seconds. Throughput
+    has no direction: the fuller batch shares the weights among more, and recomputes what was preempted. The requests
+    that fail on side B have no latency, so the recorded metrics are not compared. On an H200 about 128 requests are in
+    flight.
     """
     if case.kind == "l4":
-        claim(case, perf, 2, "tpot_mean(b) / tpot_mean(a) >= 1.05", "preemptions(a) == 0", "preemptions(b) >= 1")
+        perf.claim(
+            engine_of(case, 2), engine_of(case, 1), LOAD, "largest_stall_p90(b) / largest_stall_p90(a) >= 2",
+            mechanism=["preemptions(a) == 0", "error_rate(a) == 0", "preemptions(b) >= 1", "error_rate(b) <= 10%"],
+            allow={"ttft_p50": PRICES["ttft_p50"]}, may_preempt=True,
+        )  # fmt: skip
     else:
         report(case, perf, 2)
 
@@ -104,9 +119,10 @@ def test_step_2_fewer_sequences_keep_streams_flowing(case: SimpleNamespace, perf
 def test_step_3_fp8_doubles_the_cache(case: SimpleNamespace, perf: Perf) -> None:
     """A token takes half the bytes, so the same memory has twice the blocks. The time of a step falls by less than the
     9.2 GB ÷ 2 of an L4 (31 → 15 ms of 57), because attention kernels use less of the bandwidth in fp8: TPOT is between
-    8 and 39 % lower, and the smaller end is below the spread of three pairs. TPOT is reported.
+    8 and 39 % lower, and the smaller end is below the spread of three pairs. TPOT is reported, the blocks are checked.
     """
-    claim(case, perf, 3, "kv_blocks(a) / kv_blocks(b) >= 1.9", "preemptions(a) == 0")
+    a, b = report(case, perf, 3)
+    perf.check(a, f"kv_blocks >= {1.9 * (b.value('kv_blocks') or 0):.0f}", "preemptions == 0", "error_rate == 0")
 
 
 @CASES
@@ -116,7 +132,7 @@ def test_step_4_freed_memory_serves_more_sequences(case: SimpleNamespace, perf: 
     1.2 times. On an H200 the requests in flight may be fewer than 128.
     """
     if case.kind == "l4":
-        claim(case, perf, 4, "output_throughput(a) / output_throughput(b) >= 1.05", "preemptions(a) == 0",
+        claim(case, perf, 4, "output_throughput(a) / output_throughput(b) >= 1", "preemptions(a) == 0",
               "preemptions(b) == 0")
     else:
         report(case, perf, 4)
@@ -129,8 +145,8 @@ def test_step_5_sixteen_drafts_do_not_pay_in_a_crowd(case: SimpleNamespace, perf
     17 × 0.011 ÷ 3 = 0.063 ms for each sequence in flight, so 50/s × 365 tokens × 0.063 ms = 1.15 > 1: requests pile up
     to the 250, and TPOT to 15 ms, where it was 3 to 8 ms. It pays above 6 accepted tokens on an L4.
     """
-    text = ("output_throughput(b) / output_throughput(a) >= 1.1" if case.kind == "l4"
-            else "tpot_mean(a) / tpot_mean(b) >= 1.2")
+    text = ("output_throughput(b) / output_throughput(a) >= 1" if case.kind == "l4"
+            else "tpot_mean(a) / tpot_mean(b) >= 1")
     claim(case, perf, 5, text, *accepts("a"))
 
 
@@ -138,8 +154,8 @@ def test_step_5_sixteen_drafts_do_not_pay_in_a_crowd(case: SimpleNamespace, perf
 def test_step_6_twelve_drafts_waste_less_than_sixteen(case: SimpleNamespace, perf: Perf) -> None:
     """13 computed tokens instead of 17 for the same 3: an answer of 365 tokens costs an L4 143 instead of 187 ms, with
     33 ms of prefill 1.25 times. On an H200 50/s × 365 × 13 × 0.011 ÷ 3 = 0.88 < 1: requests no longer pile up."""
-    text = ("output_throughput(a) / output_throughput(b) >= 1.1" if case.kind == "l4"
-            else "tpot_mean(b) / tpot_mean(a) >= 1.1")
+    text = ("output_throughput(a) / output_throughput(b) >= 1" if case.kind == "l4"
+            else "tpot_mean(b) / tpot_mean(a) >= 1")
     claim(case, perf, 6, text, *accepts("a", "b"))
 
 
@@ -153,6 +169,6 @@ def test_step_7_seats_beyond_requests_in_flight_are_reported(case: SimpleNamespa
 def test_step_8_eight_drafts_waste_less_than_twelve(case: SimpleNamespace, perf: Perf) -> None:
     """9 computed tokens instead of 13 for the same 3: an answer costs an L4 99 instead of 143 ms, with 33 ms of prefill
     1.33 times. On an H200 TPOT falls with the computed tokens, and with the requests in flight."""
-    text = ("output_throughput(a) / output_throughput(b) >= 1.15" if case.kind == "l4"
-            else "tpot_mean(b) / tpot_mean(a) >= 1.1")
+    text = ("output_throughput(a) / output_throughput(b) >= 1" if case.kind == "l4"
+            else "tpot_mean(b) / tpot_mean(a) >= 1")
     claim(case, perf, 8, text, *accepts("a", "b"))
