@@ -31,7 +31,6 @@ CASES = by_kind(
 # So few requests at once that 300 of them show a queue: as many as the capacity plan sends at each rate.
 SEARCH = by_kind(
     cpu=CPU | {"conversations": 60, "at_once": 4, "capacity": 0.02},
-    h200=LLAMA | {"conversations": 60, "rate": 0.6, "at_once": 16, "capacity": 0.2},
 )
 LIMITS = ["ttft_p99 <= 1000ms", "tpot_p99 <= 60ms"]
 TURNS = 5
