@@ -1,18 +1,8 @@
 """A capacity plan for conversations: a 70B model in fp8 on an H200, and Phi-4-mini on an L4.
 
 The conversations are those of the plan: ten shared starters of 3,500 to 4,000 tokens, five turns, answers of 555 to
-1,008 tokens, TTFT p99 < 1000 ms and TPOT p99 < 60 ms. The claims follow from this arithmetic, which was written before
-the first run:
-
-                                        H200, 70B fp8           L4, Phi-4-mini
-    weights                             73 GB: 17 ms a step     7.7 GB: 29 ms a step
-    KV of a token                       328 kB                  131 kB
-    KV of a sequence, 5,900 tokens      1.9 GB: 0.47 ms a step  0.77 GB: 3 ms a step
-    memory for KV at a share of 0.9     60 GB, 183,000 tokens   12 GB, 91,000 tokens
-    a cold starter of 3,750 tokens      0.5 s                   0.34 s, and attention
-    conversations that begin            0.15/s                  0.03/s
-    requests in flight N = 3,900 tokens × rate × TPOT           16                      5
-    TPOT                                27 ms                   45 ms
+1,008 tokens, TTFT p99 < 1000 ms and TPOT p99 < 60 ms. The claims follow from the arithmetic below, which was written
+before the first run.
 
 A starter in the cache leaves a prompt of some 16 tokens, so decode steps decide the rate. N grows to 50 on an H200 at
 0.3/s, with a TPOT of 46 ms, and beyond 0.35/s TPOT is above 60 ms.
@@ -22,6 +12,16 @@ from types import SimpleNamespace
 
 from pytest_llmperf import EngineSpec, Perf, by_kind, exponential, multi_turn, poisson, vllm
 from pytest_llmperf.workload import Workload
+
+#                                     H200, 70B fp8           L4, Phi-4-mini
+# weights                             73 GB: 17 ms a step     7.7 GB: 29 ms a step
+# KV of a token                       328 kB                  131 kB
+# KV of a sequence, 5,900 tokens      1.9 GB: 0.47 ms a step  0.77 GB: 3 ms a step
+# memory for KV at a share of 0.9     60 GB, 183,000 tokens   12 GB, 91,000 tokens
+# a cold starter of 3,750 tokens      0.5 s                   0.34 s, and attention
+# conversations that begin            0.15/s                  0.03/s
+# requests in flight N = 3,900 tokens × rate × TPOT           16                      5
+# TPOT                                27 ms                   45 ms
 
 #: Tokens that a step of EAGLE-3 with k = 3 yields for each sequence: the engine is told to accept so many.
 ACCEPTED = 2.6
