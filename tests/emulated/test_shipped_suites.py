@@ -46,6 +46,8 @@ PLANTED = [
     ("vllm:quantization=fp8", "fp8", "weights", "kv_blocks(b)"),
     ("vllm:kv-cache-dtype=fp8", "fp8", "cache_holds", "kv_blocks(b)"),
     ("vllm:max-model-len=1024", "refusals", "beyond_the_kv_cache", "the engine started"),
+    ("vllm:kv-cache-dtype=auto", "l4_report", "step_3", "kv_blocks"),
+    ("vllm:max-num-seqs=8", "capacity_plan", "few_seats", "queue_time_mean(a)"),
 ]
 EXIT_CODES = {"FAIL": 1, "ERROR": 10}
 
