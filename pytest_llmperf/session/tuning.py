@@ -96,10 +96,11 @@ class Tuning:
             f"DEFAULT = {_lines(_spec_text(self.plan.spec))}",
             f"TUNED = DEFAULT.with_flags({', '.join(f'{name}={value!r}' for name, value in flags.items())})",
             f"LOAD = {_lines(workload)}",
-            f"SLOS = {json.dumps(self.plan.slos)}", "", "",
+            f"SLOS = {json.dumps(self.plan.slos)}",
+            f"CLAIM = {claim}", "", "",
             *marker,
             "def test_tuned_flags_serve_a_higher_rate(perf: Perf) -> None:",
-            f'    perf.claim_max_rate(TUNED, DEFAULT, LOAD, {claim}, slo=SLOS{options})',
+            f'    perf.claim_max_rate(TUNED, DEFAULT, LOAD, CLAIM, slo=SLOS{options})',
             "",
         ])
 

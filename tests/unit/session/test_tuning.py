@@ -1,0 +1,67 @@
+"""Settings of a tuning, the choice of the best, and the text of the written test."""
+
+import pytest
+
+from pytest_llmperf import exponential, multi_turn, poisson, vllm
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.session.sweep import SweepPlan, SweepRow
+from pytest_llmperf.session.tuning import BETTER, Tuning, best_row, check_writable_suite, default_rates, distinct
+from pytest_llmperf.stats.interval import Interval
+
+TALK = multi_turn(conversations=60, turns=5, arrivals=poisson(0.5), starters=10, starter=(3500, 4000), input=(8, 24),
+                  output=(555, 1008), think_s=exponential(2), reply="server")
+SPEC = vllm("llama-3.1-8b", max_model_len=16384, enable_prefix_caching=True, model_alias="llama")
+TUNING = Tuning(SweepPlan(SPEC, TALK, slos=("ttft_p99 <= 1000ms", "tpot_p99 <= 60ms"), precision=0.1),
+                ({"max_num_seqs": 64, "speculative_config": {"method": "ngram"}},), start_sd=0.02)
+
+
+def row(rate, **flags):
+    return SweepRow(flags, {} if rate is None else {"max_rate": rate}, "" if rate else "it died")
+
+
+def test_default_is_measured_first_and_last_with_other_seeds():
+    (first, _), (second, flags), (last, _) = TUNING.settings
+    assert (first.workload, second.workload) == (TALK, TALK)
+    assert flags == TUNING.candidates[0]
+    assert last.workload == TALK.at_rate(0.5, 100)
+
+
+def test_settings_equal_to_default_or_to_each_other_are_left_out():
+    settings = [{"max_model_len": 16384}, {"max_num_seqs": 8}, {"max_num_seqs": 8, "max_model_len": 16384}]
+    assert len(distinct(SPEC, settings)) == 1
+
+
+def test_best_setting_is_the_first_with_highest_rate():
+    rows = [row(9.0), row(4.0, a=1), row(6.0, a=2), row(6.0, a=3), row(None, a=4), row(None)]
+    assert best_row(rows) == rows[2]
+    assert default_rates(rows) == [9.0]
+    assert best_row([row(9.0), row(None, a=1)]) is None
+
+
+@pytest.mark.parametrize(("low", "limit"), [(1.44, ">= 1.20"), (1.2, ">= 1.09"), (1.001, ">= 1.00")])
+def test_written_test_defines_same_engines_load_and_half_of_the_gain(low, limit):
+    proof = CheckResult(BETTER, Verdict.PASS, unit=Unit.RATIO, estimate=1.6, interval=Interval(low, 1.8, 0.99))
+    text = TUNING.suite(TUNING.candidates[0], proof, "h200", "one H200")
+    assert '(TUNED, DEFAULT, LOAD, CLAIM, slo=SLOS, precision=0.1, start_sd={"max_rate": 0.02})' in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert "@pytest.mark.h200" in text
+    names = {}
+    exec(compile(text, "test_tuned.py", "exec"), names)
+    assert names["CLAIM"] == f"max_rate(a) / max_rate(b) {limit}"
+    assert names["DEFAULT"] == SPEC
+    assert names["TUNED"] == TUNING.tuned(TUNING.candidates[0])
+    assert names["LOAD"] == TALK.at_rate(0.5, 1000)
+    assert names["SLOS"] == list(TUNING.plan.slos)
+
+
+def test_written_test_of_unnamed_hardware_has_no_marker():
+    proof = CheckResult(BETTER, Verdict.PASS, estimate=2.0, interval=Interval(1.5, 2.5, 0.99))
+    assert "pytest.mark" not in TUNING.suite({"max_num_seqs": 8}, proof, "other-gpu", "somewhere")
+
+
+def test_flag_with_a_secret_is_not_written(tmp_path):
+    with pytest.raises(UsageError, match="a flag holds a secret"):
+        check_writable_suite(tmp_path / "test_tuned.py", SPEC.with_flags(api_key="sk-123456789012345"))
