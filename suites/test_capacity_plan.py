@@ -97,10 +97,12 @@ def test_few_seats_make_turns_queue(case: SimpleNamespace, perf: Perf) -> None:
 def test_eagle3_halves_tpot_at_moderate_load(case: SimpleNamespace, perf: Perf) -> None:
     """A step reads the same weights and KV for 2.6 tokens a sequence instead of 1. The drafts add three passes of one
     layer and the head, 2 ms on an H200 and 7 ms times 3 on an L4, and 4 computed tokens a sequence: 27 → 32 ms a step
-    on an H200, 2.2 times; 45 → 68 ms on an L4, 1.7 times. The plan expects 1.5 to 2."""
+    on an H200, 2.2 times; 45 → 68 ms on an L4, 1.7 times. The plan expects 1.5 to 2. The price is TTFT: a turn
+    waits for a longer step, 1.5 times on an L4."""
     drafts = {"method": "eagle3", "model": case.draft, "num_speculative_tokens": 3,
               "rejection_sample_method": "synthetic", "synthetic_acceptance_length": ACCEPTED}
     perf.claim(
         plan_of(case, speculative_config=drafts), plan_of(case), talk(case), "tpot_mean(b) / tpot_mean(a) >= 1.2",
         mechanism=[f"spec_acceptance_length(a) {bound}" for bound in (">= 2.5", "<= 2.7")],
+        allow={"ttft_p50": 2.0},
     )  # fmt: skip
