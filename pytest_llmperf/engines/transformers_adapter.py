@@ -75,6 +75,12 @@ class TransformersAdapter:
 
     wake = sleep
 
+    def profiler_flags(self, folder: Path, steps: int) -> None:  # noqa: ARG002
+        return None
+
+    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:
+        raise NotImplementedError("without profiler_flags no server is asked for a trace")
+
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
         return {name: value for name, value in values.items() if value is not None}
