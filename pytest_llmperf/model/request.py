@@ -11,7 +11,7 @@ class Cancellation:
 
     Args:
         after_tokens: after so many generated tokens; None for no such limit.
-        after_ns: so many nanoseconds after the send; None for no such limit.
+        after_ns: so many nanoseconds after the first send begins, the time to connect included; None for no such limit.
     """
 
     after_tokens: int | None = None
