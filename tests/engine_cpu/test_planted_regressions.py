@@ -36,7 +36,7 @@ def test_disabled_prefix_cache_fails_mechanism_check(run_real):
         ("enable_prefix_caching=True", "enable_prefix_caching=False"),
         ("requests=case.requests", "requests=9"),
     )
-    result, tags = run_real(text)
+    result, tags = run_real(text, "-k", "shared_prefixes")
     assert tags == {"test_shared_prefixes_come_from_the_cache[cpu]": {"failure"}}
     assert result.ret == 1
     assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
