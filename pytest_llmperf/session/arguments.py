@@ -271,7 +271,7 @@ def check_refusal(spec: object, reason: object) -> None:
                         "max_model_len=…), not a server that runs.")
     if not isinstance(reason, str) or len(reason.strip()) < SHORTEST_REASON:
         raise SpecError(f"{call}: name the flag that the engine refuses, such as \"max_model_len\", or a phrase of its "
-                        "error message.")
+                        f"error message, of at least {SHORTEST_REASON} characters.")
 
 
 def check_names(names: Collection[str], argument: str) -> None:

@@ -258,8 +258,8 @@ class Perf:
         """
         check_measurement(measurement, "perf.profile(run)")
         if self.emulated:
-            raise SpecError("perf.profile(run): an emulated server has no kernels to trace. Write it under "
-                            "`if not perf.emulated:`.")
+            raise SpecError("perf.profile(run): an emulated server has no kernels to trace. Call it only "
+                            "under `if not perf.emulated:`.")
         execution = self._execution
         series = next((series for series in execution.measured_series if series.has_runs_of(measurement)), None)
         series = series or execution.series_of(measurement, "perf.profile(run)")
@@ -493,11 +493,13 @@ class Perf:
 
         PASS only if the engine itself was started, ended before it was ready, and named the reason in an error message
         of its log. A server that becomes ready is a FAIL. An engine that ends for another reason is an ERROR, which
-        quotes the last error messages. Memory arithmetic before the start is a note of the result.
+        quotes the last error messages. A prediction from the sizes of weights, KV cache and memory is shown with the
+        result. It decides nothing.
 
         Args:
             spec: what to start, on a server of its own.
-            reason: a flag, in the engine's spelling or with underscores, or a phrase of the engine's error message.
+            reason: a flag, in the engine's spelling or with underscores, or a phrase of the engine's error message;
+                at least 4 characters.
 
         Raises:
             SpecError: the spec is no engine that can be started here, or the reason is no text.

@@ -88,7 +88,7 @@ class Tuning:
         marker = [f"@pytest.mark.{kind}"] if kind in KINDS else []
         return "\n".join([
             f'"""Tuned flags serve a higher rate within {slos}.', "",
-            "Written by `llmperf tune`. The limit is the square root of the proven ratio. Measured:",
+            "Written by `llmperf tune`. The limit is the square root of the lower bound. Measured:",
             f"{ratio:.3f} times the rate of the default, at least {low:.3f} times (99 %),",
             f"on {place}.", '"""', "",
             *(["import pytest", ""] if marker else []),

@@ -138,7 +138,7 @@ def cancelled(workload: Workload, *, share: float, after_tokens: int | None = No
     """
     _check_workload("cancelled", workload)
     if (after_tokens is None) == (after_s is None):
-        raise SpecError("cancelled: say when requests are cancelled: write after_tokens=20 or after_s=2, one of both.")
+        raise SpecError("cancelled: say when requests are cancelled: write either after_tokens=20 or after_s=2.")
     inner = workload
     while isinstance(inner, _Around):
         inner = inner.workload
@@ -151,7 +151,7 @@ def cancelled(workload: Workload, *, share: float, after_tokens: int | None = No
 
 
 def retried(workload: Workload, *, attempts: int, backoff_s: float = 0.5) -> Workload:
-    """The same requests, sent again where the service refuses one, as the clients of OpenAI do.
+    """The same requests, sent again where one fails, much as the clients of OpenAI do.
 
     A request is sent again after HTTP 408, 429 or 5xx, after a connection that failed, and after a timeout, as long as
     no content of the answer has arrived. Latencies count from the first intended send, pauses included. The metrics

@@ -67,7 +67,7 @@ def test_text_of_wrapped_workload_states_all_arguments():
 
 @pytest.mark.parametrize(("build", "message"), [
     (lambda: cancelled(CHAT, share=0.2), "say when requests are cancelled"),
-    (lambda: cancelled(CHAT, share=0.2, after_tokens=2, after_s=2), "one of both"),
+    (lambda: cancelled(CHAT, share=0.2, after_tokens=2, after_s=2), "either after_tokens"),
     (lambda: cancelled(CHAT, share=1.5, after_tokens=2), "share must be at most 1"),
     (lambda: cancelled(CHAT, share=0, after_tokens=2), "share must be greater than 0"),
     (lambda: cancelled(CHAT, share=0.1, after_s=0), "after_s must be greater than 0"),
