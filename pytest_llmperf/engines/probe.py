@@ -66,7 +66,7 @@ def _has_token(answer: Stream, api: Api) -> bool:
     counted = None if answer.usage is None else answer.usage.completion_tokens
     if answer.problem is not None or answer.error is not None:
         return False
-    return counted == 1 if api.forces_length else bool(answer.arrivals_ns or counted)
+    return counted == api.choices if api.forces_length else bool(answer.arrivals_ns or counted)
 
 
 def _refused_field(response: httpx.Response, body: bytes) -> str | None:

@@ -29,7 +29,7 @@ def test_blocks_of_cancelled_requests_are_freed(perf):
 """
 FIELDS = SUITE + """
 @pytest.mark.engine(SPEC)
-@pytest.mark.parametrize("fields", [{{"n": 3, "temperature": 0.8}}, {{"stop": ["e"]}}], ids=["n", "stop"])
+@pytest.mark.parametrize("fields", [{{"n": 3, "temperature": 0.8}}, {{"stop": ["1"]}}], ids=["n", "stop"])
 def test_fields_of_the_request(perf, engine, fields):
     service = endpoint(engine.url, model=engine.model, fields=fields, text=True)
     run = perf.measure(service, CHAT, runs=1)

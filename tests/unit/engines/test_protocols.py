@@ -189,6 +189,12 @@ def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answe
     assert "is up but generates nothing" in refused(make_server, fake_engine, answer)
 
 
+def test_probe_of_several_answers_expects_a_token_of_each(make_server, fake_engine):
+    fake_engine.answers[PATHS["completions"]] = httpx.Response(200, content=b"".join(StreamShape((1, 1, 1)).events()))
+    probe(make_server(spec(fields={"n": 3})), TEXT, 1.0)
+    assert "generates nothing" in refused(make_server, fake_engine, stream(), fields={"n": 3})
+
+
 def test_endpoint_without_a_list_of_models_is_measured(make_server, fake_engine):
     fake_engine.answers["/v1/models"] = httpx.Response(404)
     make_server().check_identity()
