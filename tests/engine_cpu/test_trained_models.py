@@ -75,7 +75,7 @@ def test_acceptance_and_accuracy_of_trained_models_leave_room_for_losses(run_rea
 @pytest.mark.thorough
 def test_eight_bit_model_keeps_accuracy(run_real, harness):
     result, _ = run_real(GUARDED.replace("QUANTISED", f"{MODELS}/sums-int8"), harness)
-    result.stdout.fnmatch_lines(["accuracy(sums) of A and B*PASS*"])
+    result.stdout.fnmatch_lines(["accuracy(sums) *PASS*"])
 
 
 @pytest.mark.thorough
@@ -83,7 +83,7 @@ def test_damaged_layer_of_quantised_model_fails_accuracy_guard(run_real, harness
     model = damaged(MODELS / "sums-int8", tmp_path / "damaged", layer=2)
     result, tags = run_real(GUARDED.replace("QUANTISED", str(model)), harness)
     assert tags == {"test_quantised": {"failure"}}
-    result.stdout.fnmatch_lines(["accuracy(sums) of A and B*FAIL*A answers fewer questions right*meets the claim*"])
+    result.stdout.fnmatch_lines(["accuracy(sums) *FAIL*", "*A answers fewer questions right*meets the claim*"])
 
 
 @pytest.mark.thorough
