@@ -47,7 +47,7 @@ OTHER_DRAFT = ONE_START.replace(f"{MODELS}/sums-draft", "OTHER").replace("test_a
 
 
 def damaged(model, folder, layer, matrices=("mlp.down_proj",)):
-    """A copy of a model with matrices of a layer that are 0; without the one that ends its MLP the MLP adds nothing."""
+    """A copy of a model in which the named matrices of a layer are 0, so this part of the layer adds nothing."""
     shutil.copytree(model, folder)
     path = folder / "model.safetensors"
     content = bytearray(path.read_bytes())
