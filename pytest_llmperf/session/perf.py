@@ -255,6 +255,7 @@ class Perf:
             SpecError: the server is emulated, so it has no kernels.
             EngineError: the engine cannot be traced, does not start, or writes no readable trace.
             LoadError: the load generator failed.
+            InfrastructureError: the run folder cannot be written.
         """
         check_measurement(measurement, "perf.profile(run)")
         if self.emulated:
