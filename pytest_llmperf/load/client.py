@@ -131,7 +131,7 @@ class Client:
         exceeded = self.intake.take(request, size)
         if exceeded is not None:
             self.finish(request, Ending.TOO_LARGE, exceeded)
-        elif request.has_enough:
+        elif request.reaches_cancellation():
             self.finish(request, Ending.ABANDONED)
 
     def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:

@@ -163,8 +163,7 @@ class PlanReplayer:
         if request in self._pausing:
             self._pausing.remove(request)
             self._client.intake.recorded(request)
-            request.begin_again(monotonic_ns(), None)
-            request.attempts -= 1
+            request.forget_attempt(monotonic_ns(), None)
             request.ending, request.ended_ns = ending, request.released_ns
             self._on_end(request)
         else:

@@ -110,9 +110,8 @@ class RequestInFlight:
             return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
         return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
 
-    @property
-    def has_enough(self) -> bool:
-        """Whether the last read brought the token after which the client cancels."""
+    def reaches_cancellation(self) -> bool:
+        """Count the tokens of the last read; whether the client cancels after this number of tokens."""
         cancellation = self.request.cancellation
         if self.tokens is None or cancellation is None or cancellation.after_tokens is None:
             return False
@@ -134,14 +133,18 @@ class RequestInFlight:
         return policy.pause_ns(self.attempts, None) if unanswered else None
 
     def begin_again(self, released_ns: int, reader: AnswerReader | None) -> None:
-        """Forget the refused attempt before the next send.
+        """Count the next send, and forget the refused attempt; arguments as in `forget_attempt`."""
+        self.forget_attempt(released_ns, reader)
+        self.attempts += 1
+
+    def forget_attempt(self, released_ns: int, reader: AnswerReader | None) -> None:
+        """Forget the answer to the last attempt.
 
         Args:
-            released_ns: time of the next send.
+            released_ns: time of the next send, or of the end without a further send.
             reader: as in the attributes.
         """
         self.first_sent_ns = self.sent_ns if self.first_sent_ns is None else self.first_sent_ns
-        self.attempts += 1
         self.released_ns, self.sent_ns, self.reused = released_ns, None, False
         self.stamps, self.reads = array("q"), []
         self.chunked = self.until_close = self.keep_alive = False
