@@ -1,5 +1,6 @@
 """Emulated servers on loopback, one process each."""
 
+import random
 import re
 import subprocess
 import sys
@@ -8,6 +9,12 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+
+from pytest_llmperf import Perf
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session.executions import begin_execution
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.telemetry.hardware import Hardware
 
 
 @dataclass
@@ -27,6 +34,16 @@ class Emulated:
         began = time.monotonic()
         self.process.terminate()
         return self.process.wait(10), time.monotonic() - began
+
+
+@pytest.fixture
+def perf(tmp_path):
+    """A session on a machine that others use, with wide limits for its own delays."""
+    settings = Settings(send_delay_p99_limit_ms=60_000.0, stamp_error_p99_limit_ms=60_000.0,
+                        clock_gap_limit_ms=60_000.0)
+    session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
+    yield Perf(begin_execution(session, "test", "cpu"))
+    session.close()
 
 
 @pytest.fixture

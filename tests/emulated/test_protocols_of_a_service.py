@@ -1,31 +1,17 @@
 """Completions, chat and Responses, streamed and whole, of an emulated service, measured by a whole session."""
 
 import json
-import random
 
 import pytest
 
-from pytest_llmperf import Perf, Verdict, closed, endpoint, shared_prefix
-from pytest_llmperf.config.settings import Settings
+from pytest_llmperf import Verdict, closed, endpoint, shared_prefix
 from pytest_llmperf.errors import SpecError, WrongServer
 from pytest_llmperf.results.sentences import basis_text
-from pytest_llmperf.session.executions import begin_execution
-from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.telemetry.hardware import Hardware
 
 pytestmark = pytest.mark.emulated
 QUESTIONS = shared_prefix(prefix=64, suffix=(8, 16), output=8, groups=2, arrivals=closed(4), requests=24)
 ENGINE = ("serve", "tiny", "--served-model-name", "m", "--max-model-len", "4096", "--enable-prompt-tokens-details")
 PROTOCOLS = ("completions", "chat", "responses")
-
-
-@pytest.fixture
-def perf(tmp_path):
-    settings = Settings(send_delay_p99_limit_ms=60_000.0, stamp_error_p99_limit_ms=60_000.0,
-                        clock_gap_limit_ms=60_000.0)
-    session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
-    yield Perf(begin_execution(session, "test", "cpu"))
-    session.close()
 
 
 def verdicts(perf, measured, *slos):

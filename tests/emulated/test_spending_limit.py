@@ -1,30 +1,15 @@
 """A limit on what a session may spend at an endpoint, in tokens and in money."""
 
-import random
-
 import httpx
 import pytest
 
-from pytest_llmperf import Perf, closed, endpoint, random_tokens, retried, spending_limit
-from pytest_llmperf.config.settings import Settings
+from pytest_llmperf import closed, endpoint, random_tokens, retried, spending_limit
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.ledger import SpendingLimitReached
-from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.telemetry.hardware import Hardware
 
 ENGINE = ("serve", "tiny", "--served-model-name", "m", "--max-model-len", "4096")
 OTHER = random_tokens(input=100, output=10, arrivals=closed(4), requests=20, seed=9)
 CHAT = random_tokens(input=100, output=10, arrivals=closed(4), requests=20)  # 2,200 tokens a run
-
-
-@pytest.fixture
-def perf(tmp_path):
-    settings = Settings(send_delay_p99_limit_ms=60_000.0, stamp_error_p99_limit_ms=60_000.0,
-                        clock_gap_limit_ms=60_000.0)
-    session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
-    yield Perf(begin_execution(session, "test", "cpu"))
-    session.close()
 
 
 def served(server):
