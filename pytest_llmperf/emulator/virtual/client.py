@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
-from pytest_llmperf.emulator.http.events import LIMITED
+from pytest_llmperf.emulator.http.events import REFUSALS
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.virtual.emulated_request import (
     ABANDONED,
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
     from pytest_llmperf.emulator.http.generation_request import GenerationRequest
     from pytest_llmperf.emulator.http.service import Service
-
-#: Answers to requests that a planted fault refuses, by the kind of the fault.
-REFUSED = {"refused": Refusal(500, "Internal server error (a planted fault).", "InternalServerError"),
-           "limited": LIMITED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +167,8 @@ class _Client:
             arrived_ns = now_ns + self._deployment.ingress_ns(generation.prompt_tokens)
             request = EmulatedRequest(post.index, intended_ns, now_ns, arrived_ns, generation, number)
             request.fault = self._service.fault_of(number, generation.max_tokens)
-            if request.fault is not None and request.fault.kind in REFUSED:
-                request.reply = REFUSED[request.fault.kind].reply()
+            if request.fault is not None and request.fault.kind in REFUSALS:
+                request.reply = REFUSALS[request.fault.kind].reply()
         if refused is not None:
             request.first_sent_ns, request.attempts = refused.first_sent_ns, refused.attempts + 1
         request.cancel_at_ns = None if post.after_ns is None else request.first_sent_ns + post.after_ns
