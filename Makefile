@@ -1,4 +1,4 @@
-# `make demo` (eleven claims on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM
+# `make demo` (twelve claims on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM
 # and SGLang with LMCache on this machine's CPU).
 # What is tested is the wheel, installed; the checkout itself is never importable.
 PYTHON ?= python3
