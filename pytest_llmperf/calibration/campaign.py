@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import expm1, log, log1p
+from operator import itemgetter
 from pathlib import Path
 
 from pytest_llmperf.baseline.paths import bare_test
@@ -16,7 +17,7 @@ from pytest_llmperf.calibration.experiments import Experiment, Slowdown
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.row import CalibrationRow, row_of
 from pytest_llmperf.calibration.suite_test import SuiteTest, outcome_of
-from pytest_llmperf.calibration.workers import rows_of
+from pytest_llmperf.calibration.workers import results_of
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import UsageError
@@ -45,7 +46,7 @@ class Campaign:
         settings, root: of the project.
         kind: hardware kind that is emulated.
         tests: of the suites.
-        jobs: processes that share the suite runs of an experiment.
+        jobs: processes that share the suite runs.
         lasts: noise → sessions in which nothing is planted, once they were needed.
     """
 
@@ -73,7 +74,7 @@ class Campaign:
             experiment = with_slowdown(experiment, experiment.slowdown, partial(self._tpot, tests[0]))
         lasts = self._last_sessions(experiment.noise, tests)
         work = partial(self._work, experiment, tests, lasts)
-        with closing(rows_of(work, missing, self.jobs)) as rows:
+        with closing(results_of(work, missing, self.jobs)) as rows:
             for done, row in enumerate(rows, 1):
                 _refuse_what_nothing_compares(experiment, row)
                 journal.add(row)
@@ -124,16 +125,22 @@ class Campaign:
         """
         if noise in self.lasts:
             return self.lasts[noise]
-        emulation = Emulation(self.kind, noise=noise)
-        sessions = []
-        with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
-            for number in range(FIRST_LAST, FIRST_LAST + LAST_SESSIONS):
-                session.begin_suite_run(number)
-                outcomes = [outcome_of(test, session, self.kind) for test in tests]
-                sessions.append({o.test: m for o in outcomes for m in o.measurements if m.baseline is not None})
+        numbers = range(FIRST_LAST, FIRST_LAST + LAST_SESSIONS)
+        with closing(results_of(partial(self._quiet_sessions, noise, tests), numbers, self.jobs)) as numbered:
+            sessions = [last for _, last in sorted(numbered, key=itemgetter(0))]
         if len(tests) == len(self.tests):
             self.lasts[noise] = sessions
         return sessions
+
+    def _quiet_sessions(
+        self, noise: str, tests: Sequence[SuiteTest], numbers: Sequence[int]
+    ) -> Iterator[tuple[int, Last]]:
+        """Sessions in which nothing is planted, each with its number."""
+        with closing(EmulatedSession(self.settings, self.root, Emulation(self.kind, noise=noise))) as session:
+            for number in numbers:
+                session.begin_suite_run(number)
+                outcomes = [outcome_of(test, session, self.kind) for test in tests]
+                yield number, {o.test: m for o in outcomes for m in o.measurements if m.baseline is not None}
 
 
 def _refuse_what_nothing_compares(experiment: Experiment, row: CalibrationRow) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.calibration.campaign import FIRST, Campaign
 from pytest_llmperf.calibration.experiments import Experiment, experiments
 from pytest_llmperf.calibration.journal import RowJournal
-from pytest_llmperf.calibration.limits import SETTINGS, verdicts_at_limit
+from pytest_llmperf.calibration.limits import SETTINGS, Setting, verdicts_at_limit
 from pytest_llmperf.calibration.page import Origin, limit_name, page
 from pytest_llmperf.calibration.row import CalibrationRow
-from pytest_llmperf.calibration.slow_servers import BEYOND, CASES, RUNS, slow_names, verdicts
+from pytest_llmperf.calibration.slow_servers import BEYOND, CASES, RUNS, SlowServerCase, slow_names, verdicts
 from pytest_llmperf.calibration.suite_test import SuiteTest
+from pytest_llmperf.calibration.workers import results_of
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.baseline import Baseline
@@ -55,7 +57,7 @@ def calibrate_emulated(
         kind: emulated hardware kind.
         suite_runs, faults, limits: number of suite runs, runs per fault and trials per limit, see `experiments` and
             `limits`.
-        jobs: number of processes for the suite runs. The rows do not depend on it.
+        jobs: number of processes for all simulations. The rows do not depend on it.
         out: path of the page. The rows are in the same folder, as FILE.jsonl.
         root: root of the project.
         command: the command line, for the page.
@@ -93,8 +95,8 @@ def calibrate_emulated(
         for experiment in todo:
             campaign.run(experiment, journal, notify)
             out.write_text(page(origin, todo, _planned_row_count(journal, todo, limits)), encoding="utf-8")
-        _count_limits(journal, limits, notify)
-        _count_slow_servers(journal, min(limits, MOST_SLOW_TRIALS), notify)
+        _count_limits(journal, limits, jobs, notify)
+        _count_slow_servers(journal, min(limits, MOST_SLOW_TRIALS), jobs, notify)
         text = page(origin, todo, _planned_row_count(journal, todo, limits))
     out.write_text(text, encoding="utf-8")
     return text
@@ -138,27 +140,40 @@ def _sources(root: Path, tests: Sequence[SuiteTest]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _count_limits(journal: RowJournal, trials: int, notify: Callable[[str], None]) -> None:
+def _count_limits(journal: RowJournal, trials: int, jobs: int, notify: Callable[[str], None]) -> None:
     """Adds one row per setting to the journal, for all trials of that setting."""
-    for setting in SETTINGS if trials else ():
-        name = limit_name(setting)
-        if (name, trials) not in journal.rows:
-            counts = Counter(verdict.value for verdict in verdicts_at_limit(setting, trials, LIMITS_SEED))
-            journal.add(CalibrationRow(name, trials, dict(counts), {}, (), (), 0, {}, 0))
+    missing = [setting for setting in SETTINGS if trials and (limit_name(setting), trials) not in journal.rows]
+
+    def count(settings: Sequence[Setting]) -> Iterator[tuple[str, Counter[str]]]:
+        for setting in settings:
+            verdicts = verdicts_at_limit(setting, trials, LIMITS_SEED)
+            yield limit_name(setting), Counter(verdict.value for verdict in verdicts)
+
+    with closing(results_of(count, missing, jobs)) as counted:
+        for name, counts in counted:
+            _add_counts(journal, name, trials, counts)
             notify(f"SLO at its limit, {name}: {dict(counts)}")
 
 
-def _count_slow_servers(journal: RowJournal, trials: int, notify: Callable[[str], None]) -> None:
+def _count_slow_servers(journal: RowJournal, trials: int, jobs: int, notify: Callable[[str], None]) -> None:
     """Adds one row per case, run length and limit to the journal, for all trials."""
-    for case in CASES if trials else ():
-        for requests in case.requests:
-            names = slow_names(case, requests)
-            if all((name, trials) in journal.rows for name in names):
-                continue
+    missing = [(case, requests) for case in CASES for requests in case.requests
+               if trials and any((name, trials) not in journal.rows for name in slow_names(case, requests))]
+
+    def count(cases: Sequence[tuple[SlowServerCase, int]]) -> Iterator[tuple[list[str], list[Counter[str]]]]:
+        for case, requests in cases:
             tallies = verdicts(case, requests, RUNS, trials, seed=LIMITS_SEED, beyond=BEYOND)
+            yield slow_names(case, requests), tallies
+
+    with closing(results_of(count, missing, jobs)) as counted:
+        for names, tallies in counted:
             for name, counts in zip(names, tallies, strict=True):
-                journal.add(CalibrationRow(name, trials, dict(counts), {}, (), (), 0, {}, 0))
+                _add_counts(journal, name, trials, counts)
                 notify(f"SLO on a simulated server, {name}: {dict(counts)}")
+
+
+def _add_counts(journal: RowJournal, name: str, trials: int, counts: Counter[str]) -> None:
+    journal.add(CalibrationRow(name, trials, dict(counts), {}, (), (), 0, {}, 0))
 
 
 def _relative_path(root: Path, out: Path) -> list[str]:

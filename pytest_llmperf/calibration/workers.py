@@ -1,20 +1,22 @@
-"""Suite runs in several processes: each draws from its number alone, so it does not matter which process does which."""
+"""Simulations in several processes. Each item draws from a seed of its own, so the number of processes changes no
+result."""
 
 from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
 
-from pytest_llmperf.calibration.row import CalibrationRow
 from pytest_llmperf.errors import InfrastructureError, LlmperfError
 from pytest_llmperf.telemetry.cpu import read_cpu
 
-Work = Callable[[Sequence[int]], Iterable[CalibrationRow]]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 END_WAIT_S = 5.0
 MOST_JOBS = 64
 
@@ -24,15 +26,17 @@ def usable_cores() -> int:
     return min(MOST_JOBS, read_cpu().cores)
 
 
-def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[CalibrationRow, None, None]:
-    """Yields the rows of the suite runs in the order of their completion.
+def results_of(
+    work: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item], jobs: int
+) -> Generator[Result, None, None]:
+    """Yields the results of `work` in the order of their completion.
 
-    The worker processes are forked, so `work` need not be picklable. The workers end with this iterator or with the
-    first error. If the parent process dies, each worker ends after its current suite run.
+    The worker processes are forked, so `work` and the items need not be picklable; the results must be. The workers end
+    with this iterator or with the first error. If the parent process dies, each worker ends after its current result.
 
     Args:
-        work: performs the suite runs with the given numbers in sequence.
-        numbers: numbers of all suite runs.
+        work: yields the results of the given items in sequence. No result is None.
+        items: all items; every `jobs`-th of them goes to the same worker.
         jobs: number of worker processes.
 
     Raises:
@@ -44,9 +48,9 @@ def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[Calibrat
     gc.collect()
     gc.freeze()  # or a collection in a child copies all that it shares with us
     try:
-        for first in range(min(jobs, len(numbers))):
+        for first in range(min(jobs, len(items))):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(work, numbers[first::jobs], theirs, [*started, ours]))
+            process = context.Process(target=_work, args=(work, items[first::jobs], theirs, [*started, ours]))
             process.start()
             theirs.close()
             started[ours] = process
@@ -59,7 +63,7 @@ def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[Calibrat
             process.join(END_WAIT_S)
 
 
-def _received(started: dict[Connection, ForkProcess]) -> Iterator[CalibrationRow]:
+def _received(started: dict[Connection, ForkProcess]) -> Generator[Any, None, None]:
     going = dict(started)
     while going:
         for ready in wait(list(going)):
@@ -70,7 +74,7 @@ def _received(started: dict[Connection, ForkProcess]) -> Iterator[CalibrationRow
             except EOFError:
                 going[ready].join(END_WAIT_S)
                 raise InfrastructureError(
-                    f"A process that did suite runs died (exit code {going[ready].exitcode}). The same command goes on "
+                    f"A process of the calibration died (exit code {going[ready].exitcode}). The same command goes on "
                     "where this one stopped."
                 ) from None
             if isinstance(said, LlmperfError):
@@ -81,17 +85,22 @@ def _received(started: dict[Connection, ForkProcess]) -> Iterator[CalibrationRow
                 yield said
 
 
-def _work(work: Work, numbers: Sequence[int], to: Connection, others: Sequence[Connection]) -> None:
-    """Main function of a worker process. It sends its rows, then None. If the parent has died, the pipe is broken and
-    the worker ends."""
+def _work(
+    work: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item], to: Connection,
+    others: Sequence[Connection],
+) -> None:
+    """Main function of a worker process. It sends its results, then None.
+
+    If the parent has died, the pipe is broken and the worker ends.
+    """
     for connection in others:
         connection.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent ends us
     with suppress(BrokenPipeError):
         try:
-            for row in work(numbers):
-                to.send(row)
+            for result in work(items):
+                to.send(result)
             to.send(None)
         except LlmperfError as error:
             to.send(error)

@@ -3,7 +3,7 @@
 With --emulate KIND the suites run thousands of times in virtual time, each time with a new noise seed. Without a
 planted change each FAIL is a false alarm; with a known slowdown or fault each PASS is a miss. The command writes a page
 of tables with Clopper-Pearson intervals, and a row per suite run (FILE.jsonl). After an interruption the same command
-continues at the next suite run. --jobs processes share the suite runs, and their number does not change the results.
+continues at the next suite run. --jobs processes share all simulations, and their number does not change the results.
 
     llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --out docs/calibration.md
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--suite-runs", type=int, metavar="N", help="emulated: with nothing planted (1000)")
     add("--faults", type=int, metavar="N", help="emulated: with each fault planted (50)")
     add("--limits", type=int, metavar="N", help="emulated: trials of each SLO at its limit (1000)")
-    add("--jobs", type=int, metavar="N", help="emulated: processes that share the suite runs (one per usable CPU)")
+    add("--jobs", type=int, metavar="N", help="emulated: processes that share the simulations (one per usable CPU)")
     add("--out", type=Path, metavar="FILE", help=f"emulated: the page ({OUT})")
     add("--pytest", metavar="OPTIONS", help="on this machine: further options for pytest, as one text")
     add("--sessions", type=int, metavar="N", help="on this machine: how often the tests run (5)")

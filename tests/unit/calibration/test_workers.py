@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from pytest_llmperf.calibration.row import CalibrationRow
-from pytest_llmperf.calibration.workers import rows_of, usable_cores
+from pytest_llmperf.calibration.workers import results_of, usable_cores
 from pytest_llmperf.errors import InfrastructureError, UsageError
 
 
@@ -21,7 +21,7 @@ def work(numbers):
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_each_suite_run_is_executed_once(jobs):
-    rows = list(rows_of(work, range(7), jobs))
+    rows = list(results_of(work, range(7), jobs))
     assert sorted(row.number for row in rows) == list(range(7))
     pids = {row.seen for row in rows}
     assert len(pids) == jobs
@@ -30,8 +30,8 @@ def test_each_suite_run_is_executed_once(jobs):
 
 
 def test_more_worker_processes_than_suite_runs_are_accepted():
-    assert [row.number for row in rows_of(work, [3], 4)] == [3]
-    assert list(rows_of(work, [], 4)) == []
+    assert [row.number for row in results_of(work, [3], 4)] == [3]
+    assert list(results_of(work, [], 4)) == []
 
 
 def test_an_error_of_the_work_is_raised_here():
@@ -40,7 +40,7 @@ def test_an_error_of_the_work_is_raised_here():
         raise UsageError("No such test.")
 
     with pytest.raises(UsageError, match="No such test"):
-        list(rows_of(refuse, range(4), 2))
+        list(results_of(refuse, range(4), 2))
     assert multiprocessing.active_children() == []
 
 
@@ -50,7 +50,7 @@ def test_killed_worker_process_raises_infrastructure_error():
         yield
 
     with pytest.raises(InfrastructureError, match=r"died \(exit code -9\)"):
-        list(rows_of(die, range(4), 2))
+        list(results_of(die, range(4), 2))
 
 
 def test_closed_row_iterator_ends_all_worker_processes():
@@ -58,7 +58,7 @@ def test_closed_row_iterator_ends_all_worker_processes():
         while True:
             yield row(numbers[0])
 
-    rows = rows_of(unending, range(2), 2)
+    rows = results_of(unending, range(2), 2)
     next(rows)
     assert len(multiprocessing.active_children()) == 2
     rows.close()
