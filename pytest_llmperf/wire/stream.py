@@ -28,6 +28,7 @@ class Stream:
         chunk_tokens: tokens in each content chunk; None for a chunk without a count.
         texts: text of each content chunk.
         models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
+        tokens: tokens in all content chunks, of all choices. A chunk without a count is one token.
         characters: of all text.
         uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
         coalesced: content chunks completed by the same read as the content chunk before.
@@ -41,6 +42,7 @@ class Stream:
     chunk_tokens: list[int | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
+    tokens: int = 0
     characters: int = 0
     uncounted_chunks: int = 0
     uncounted_characters: int = 0
@@ -96,6 +98,7 @@ class Stream:
             self.uncounted_chunks += bool(characters)
             self.uncounted_characters += characters
             return
+        self.tokens += 1 if tokens is None else tokens
         if self._step and chunk.choice not in self._step:
             self._join(chunk, tokens)
             return
@@ -133,26 +136,22 @@ class Stream:
 
 
 class TokenCounter:
-    """Counts the generated tokens of a streamed answer while it arrives. A chunk without a count is one token."""
+    """Counts the generated tokens of a streamed answer while it arrives."""
 
     def __init__(self) -> None:
         self._framing = BodyFraming()
         self._events = EventDecoder()
         self._stream = Stream()
-        self._tokens = 0
 
     def feed(self, data: bytes) -> int:
         """Tokens so far, after further bytes of the HTTP answer."""
         with suppress(NotHttpError):
             self._framing.feed(data)
         pieces, self._framing.pieces = self._framing.pieces, []
-        chunks = self._stream.chunk_tokens
-        counted = len(chunks)
         for _, piece in pieces:
             for event in self._events.feed(piece):
                 self._stream.take(event, 0)
-        self._tokens += sum(1 if tokens is None else tokens for tokens in chunks[counted:])
-        return self._tokens
+        return self._stream.tokens
 
 
 def _merged(old: Usage | None, new: Usage | None) -> Usage | None:

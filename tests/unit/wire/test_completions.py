@@ -21,6 +21,7 @@ from pytest_llmperf.testing.streams import (
     plain,
 )
 from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.stream import TokenCounter
 
 MS = 1_000_000
 
@@ -460,3 +461,13 @@ def test_missing_tokens_of_second_answer_are_found():
     assert record_of_two(two_answers(total=5)).outcome is Outcome.COUNTS_DISAGREE
     lacking = [each for at, each in enumerate(two_answers(total=5)) if at != 5]
     assert record_of_two(lacking).outcome is Outcome.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_token_counter_counts_all_answers_of_a_request(counted):
+    counter = TokenCounter()
+    counter.feed(STREAM_HEAD)
+    events = two_answers()[:-2]
+    if not counted:
+        events = [event({"choices": [{"index": at % 2, "text": f"w{at}", "finish_reason": None}]}) for at in range(6)]
+    assert [counter.feed(http_chunk(data)) for data in events] == [1, 2, 3, 4, 5, 6]
