@@ -1,5 +1,7 @@
 """Write seeded traces in the published formats: mooncake.jsonl, burstgpt.csv, azure.csv and spans.jsonl.
 
+`write_requests` writes the same requests as a run folder has them: requests.json.gz.
+
   python scripts/write_traces.py FOLDER [LINES] [SEED]
 """
 
@@ -13,13 +15,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+from pytest_llmperf.results.requests_file import encode
+from pytest_llmperf.testing.records import make_record
+
 BEGIN_S = 1_700_000_000
 HEADERS = {"burstgpt.csv": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n",
            "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n"}
 
 
-def lines(count: int, seed: int) -> Iterator[dict[str, str]]:
-    """One request after another, as a line of each format. Every third request begins with a shared block."""
+def entries(count: int, seed: int) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Time in ms, input tokens, output tokens and block ids of one request after another.
+
+    Every third request begins with a shared block.
+    """
     rng, at_ms, next_id = Random(seed), 0, 10
     for index in range(count):
         at_ms += 1 + int(rng.random() * 400)
@@ -27,6 +35,12 @@ def lines(count: int, seed: int) -> Iterator[dict[str, str]]:
         blocks = -(-input_tokens // 512)
         ids = [index % 3 if index % 3 == 0 else next_id, *range(next_id + 1, next_id + blocks)]
         next_id += blocks
+        yield at_ms, input_tokens, output_tokens, ids
+
+
+def lines(count: int, seed: int) -> Iterator[dict[str, str]]:
+    """One request after another, as a line of each format."""
+    for at_ms, input_tokens, output_tokens, ids in entries(count, seed):
         moment = datetime.fromtimestamp(BEGIN_S + at_ms // 1000, UTC)
         entry = {"timestamp": at_ms, "input_length": input_tokens, "output_length": output_tokens, "hash_ids": ids}
         total = input_tokens + output_tokens
@@ -59,6 +73,13 @@ def write(folder: Path, count: int = 300, seed: int = 0) -> None:
                     files[name] = stack.enter_context((folder / name).open("w", encoding="utf-8"))
                     files[name].write(HEADERS.get(name, ""))
                 files[name].write(line)
+
+
+def write_requests(folder: Path, count: int = 300, seed: int = 0) -> None:
+    """The file of a run in which the server served all of these requests."""
+    records = [make_record(index, intended_ms=at_ms, prompt_tokens=input_tokens, chunks=output_tokens)
+               for index, (at_ms, input_tokens, output_tokens, _) in enumerate(entries(count, seed))]
+    (folder / "requests.json.gz").write_bytes(encode(records))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_llmperf import Perf, by_kind, poisson, recorded, sharegpt, trace, vllm
 
-FILES = {"mooncake": "mooncake.jsonl", "burstgpt": "burstgpt.csv", "azure": "azure.csv", "spans": "spans.jsonl"}
+FILES = {"mooncake": "mooncake.jsonl", "burstgpt": "burstgpt.csv", "azure": "azure.csv", "spans": "spans.jsonl",
+         "run": "requests.json.gz"}
 LLAMA = {"model": "llama-3.1-8b", "requests": 24, "rate": 4, "ttft": "500ms"}
 CASES = by_kind(
     cpu={"model": "tiny", "requests": 15, "rate": 0.5, "ttft": "10s"},
@@ -31,6 +32,7 @@ def traffic(tmp_path: Path) -> Path:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     module.write(tmp_path, 60, 7)
+    module.write_requests(tmp_path, 60, 7)
     return tmp_path
 
 

@@ -72,11 +72,17 @@ def _has_token(answer: Stream, api: Api) -> bool:
 def _refused_field(response: httpx.Response, body: bytes) -> str | None:
     """The field of the request that a refusal names; None for a refusal that names no field, or names the model."""
     text, sent = response.text, json.loads(body)
-    if response.status_code == 404 or (re.search(r"\bmodel\b", text) and str(sent["model"]) in text):
+    if response.status_code == 404 or _names_model(text, str(sent["model"])):
         return None
     names = [*sent.get("stream_options", ()), *sent]
     named = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
     return next((name for name in named if name in REMEDIES), next(iter(named), None))
+
+
+def _names_model(text: str, name: str) -> bool:
+    """Whether a refusal speaks of the model. The name of a model can also be a part of a path or of a word."""
+    return re.search(r"\bmodel\b", text) is not None and re.search(
+        rf"(?<![\w./-]){re.escape(name)}(?![\w/-])", text) is not None
 
 
 def _field_refused(server: Server, field: str, answered: str) -> str:
@@ -96,7 +102,7 @@ def _field_refused(server: Server, field: str, answered: str) -> str:
 
 def _absent(server: Server, response: httpx.Response, answered: str) -> str:
     name, protocol = server.served_name, server.spec.api.protocol
-    if name in response.text:
+    if _names_model(response.text, name):
         return (f"The service at {server.url} does not serve the model {name!r}: {answered}: "
                 f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.url}/v1/models lists.")
     others = " or ".join(f'protocol="{other}"' for other in PROTOCOLS if other != protocol)

@@ -443,10 +443,13 @@ class Server:
             return
         names = self.served_models()
         if self.served_name not in names:
-            raise WrongServer(
-                f"The server at {self.url} serves {', '.join(names) or 'nothing'}, not {self.served_name!r}: "
-                "somebody else answers on this port, or the model id is wrong. Nothing was measured."
-            )
+            if self.spec.url is None:
+                cause = "somebody else answers on this port."
+            else:
+                cause = "the model id is wrong, or somebody else answers on this port."
+                cause += f" Write model={names[0]!r} or correct the URL." if names else " Correct the URL."
+            raise WrongServer(f"The server at {self.url} serves {', '.join(names) or 'nothing'}, not "
+                              f"{self.served_name!r}: {cause} Nothing was measured.")
 
     def check_models(self, requests: Iterable[Request]) -> None:
         """Raise WrongServer where requests name a model that the server does not list."""

@@ -151,6 +151,11 @@ def test_probe_names_the_absent_protocol(make_server, fake_engine, protocol, sta
     assert "Nothing was measured. Write protocol=" in message
 
 
+@pytest.mark.parametrize("detail", ["POST /m/completions not found", "no method m", "no model-m at m/x"])
+def test_name_of_model_inside_another_word_leaves_absent_protocol_as_cause(make_server, fake_engine, detail):
+    assert "has no chat endpoint" in refused(make_server, fake_engine, error(404, detail), protocol="chat")
+
+
 @PROTOCOLS
 def test_probe_names_the_model_that_is_not_served(make_server, fake_engine, protocol):
     answer = error(404, "The model `m` does not exist.")

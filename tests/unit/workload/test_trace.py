@@ -1,5 +1,6 @@
 """Recorded traffic: formats, selection, times, shared blocks and anonymised traces."""
 
+import gzip
 import json
 import runpy
 from itertools import pairwise
@@ -11,13 +12,15 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.workload import anonymise, poisson, random_tokens, recorded, trace
 from pytest_llmperf.workload.trace_file import read_lines
 
-WRITE = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "write_traces.py"))["write"]
-FORMATS = ["mooncake.jsonl", "burstgpt.csv", "azure.csv", "spans.jsonl"]
+SCRIPT = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "write_traces.py"))
+TEXTS = ["mooncake.jsonl", "burstgpt.csv", "azure.csv", "spans.jsonl"]
+FORMATS = [*TEXTS, "requests.json.gz"]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    WRITE(tmp_path, 60)
+    SCRIPT["write"](tmp_path, 60)
+    SCRIPT["write_requests"](tmp_path, 60)
     return tmp_path
 
 
@@ -58,7 +61,7 @@ def test_window_and_length_limit_select_requests(folder):
         replay(folder / "azure.csv", end_s=1, requests=60)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", TEXTS)
 def test_message_on_broken_line_has_line_number(folder, name):
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([*lines[:9], "broken", *lines[9:]]))
@@ -100,3 +103,12 @@ def test_anonymised_trace_keeps_shared_blocks_under_other_ids(folder):
     after = [b for line in read_lines(str(folder / "out.jsonl")) for b in line.blocks]
     assert [original_blocks.index(block) for block in original_blocks] == [after.index(block) for block in after]
     assert not set(original_blocks) & set(after)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda _: b"\x1f\x8bno gzip",
+                                    lambda _: gzip.compress(b'{"intended_ns": [0]}')])
+def test_damaged_requests_file_is_refused_with_name_and_cause(folder, damage):
+    path = folder / "requests.json.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(SpecError, match=r"requests\.json\.gz is no requests file: \w+: "):
+        replay(path)
