@@ -31,7 +31,7 @@ from timed import TimedServer
 
 PEER_TIMEOUT_S = 120.0
 TLS_FRONT = Path(__file__).parents[1] / "tests" / "stubs" / "tls_front.py"
-OURS, OPEN = "ours", "ours, open loop"
+OURS, OPEN, CHAT = "ours", "ours, open loop", "ours, chat"
 
 
 @dataclass
@@ -66,11 +66,12 @@ def requests_for(streams: int) -> int:
 
 
 def one_level(session: Session, server: TimedServer, streams: int) -> None:
-    """Measures each client at one number of streams, and this project's client before each peer."""
+    """Measures each client at one number of streams, and this project's client before each peer, by both protocols."""
     requests = requests_for(streams)
 
     def ours() -> None:
         session.take(OURS, streams, server, lambda: our_clients.closed(server, streams, requests))
+        session.take(CHAT, streams, server, lambda: our_clients.closed_chat(server, streams, requests))
 
     ours()
     session.take(OPEN, streams, server, lambda: our_clients.open_loop(server, streams, requests))
@@ -145,6 +146,7 @@ def main() -> None:
     parts = [
         f"Measured on {place}; {most} runs of ours at each level, one of every other.",
         target_table(runs, levels, OURS, OPEN),
+        target_table(runs, levels, CHAT),
         peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
         machine_table(runs, levels, OURS),
         cost_table(ways(), capacity(), costs_apart()),

@@ -46,7 +46,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def figures(measured: Measured, stats: dict) -> Figures:
-    """Errors are distances from what the server was told to do, its own lateness included."""
+    """Errors are distances from what the server was told to do, its own delay included."""
     ttft = [abs(value - TTFT_MS) for value in measured.ttft_ms]
     itl = [abs(value - ITL_MS) for value in measured.itl_ms]
     return Figures(

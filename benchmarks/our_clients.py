@@ -23,10 +23,11 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.completions import to_record
 
 TOKENS = 100
-BODY = json.dumps({
-    "model": "timed", "prompt": "x", "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True},
-}).encode()
+FIELDS = {"model": "timed", "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+BODY = json.dumps(FIELDS | {"prompt": "x"}).encode()
 PATH = "/v1/completions"
+CHAT_BODY = json.dumps(FIELDS | {"messages": [{"role": "user", "content": "x"}]}).encode()
+CHAT_PATH = "/v1/chat/completions"
 SECONDS_A_STREAM = 1.04
 
 
@@ -34,6 +35,12 @@ def closed(server: TimedServer, streams: int, requests: int, *, processes: int =
     """So many streams at a time."""
     planned = tuple(PlannedRequest(index, PATH, BODY) for index in range(requests))
     return _replayed(server, planned, streams, processes, Channel(**channel))  # type: ignore[arg-type]
+
+
+def closed_chat(server: TimedServer, streams: int, requests: int) -> Measured:
+    """As `closed`, by chat completions."""
+    planned = tuple(PlannedRequest(index, CHAT_PATH, CHAT_BODY) for index in range(requests))
+    return _replayed(server, planned, streams, 1, Channel())
 
 
 def open_loop(server: TimedServer, streams: int, requests: int, *, processes: int = 1) -> Measured:
