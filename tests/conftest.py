@@ -1,13 +1,63 @@
-"""How Hypothesis looks for counterexamples: always the same ones, and however long a busy machine takes over one.
+"""How Hypothesis looks for counterexamples, and a proxy with TLS and a key for the tests of services.
 
-`--hypothesis-profile=random` looks for others.
+Hypothesis draws the same examples in every run; `--hypothesis-profile=random` draws others.
 """
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 # pytester takes back what its tests imported, and compiled modules load once in a process: these are there before.
 import pandas  # noqa: F401
+import pytest
 import scipy.stats  # noqa: F401
 from hypothesis import HealthCheck, settings
+
+from pytest_llmperf.testing.waiting import until
+
+PROXY = Path(__file__).parent / "stubs" / "proxy.py"
+SERVICE_KEY = "canary-key-of-a-service-5d1f"
 
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", settings.get_profile("steady"), derandomize=False)
 settings.load_profile("steady")
+
+
+def listens(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def behind_proxy(tmp_path, monkeypatch):
+    """Puts nginx or HAProxy in front of ports: behind_proxy("nginx", 8000, 8001) gives the https URL.
+
+    The folder `tmp_path / "proxy"` has ca.pem and the files of the proxy. The variable SERVICE_KEY has the key.
+    """
+    import trustme
+
+    monkeypatch.setenv("SERVICE_KEY", SERVICE_KEY)
+    folder, authority = tmp_path / "proxy", trustme.CA()
+    folder.mkdir()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    identity = folder / "identity.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(identity))
+    with ExitStack() as processes:
+
+        def start(proxy, *ports):
+            if shutil.which(proxy, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None and not os.environ.get("CI"):
+                pytest.skip(f"{proxy} is missing. Run: sh scripts/install_proxies.sh")
+            command = [sys.executable, str(PROXY), proxy, str(identity), *map(str, ports)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                                       env=os.environ | {"PROXY_KEY": SERVICE_KEY})
+            processes.enter_context(process)
+            processes.callback(process.terminate)
+            port = int(process.stdout.readline())
+            until(lambda: listens(port))
+            return f"https://127.0.0.1:{port}"
+
+        yield start

@@ -2,16 +2,9 @@
 
 import os
 import random
-import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-import trustme
 
 from pytest_llmperf import Perf, Verdict, closed, endpoint, shared_prefix
 from pytest_llmperf.config.settings import Settings
@@ -22,11 +15,8 @@ from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
-from pytest_llmperf.testing.waiting import until
 
 pytestmark = pytest.mark.emulated
-PROXY = Path(__file__).parents[1] / "stubs" / "proxy.py"
-KEY = "canary-key-of-a-service-5d1f"
 PROXIES = pytest.mark.parametrize("proxy", ["nginx", "haproxy"])
 ENGINE = ("serve", "llama-3.1-8b", "--served-model-name", "m", "--max-model-len", "4096",
           "--enable-prompt-tokens-details")
@@ -54,7 +44,7 @@ class Service:
 
     def measure(self, spec, workload, *slos, runs=1):
         """The measurement, the results of the checks, and the test as its run file has it."""
-        settings = Settings(tls_ca_file=str(self.folder / "ca.pem"), send_delay_p99_limit_ms=60_000.0,
+        settings = Settings(tls_ca_file=str(self.folder / "proxy" / "ca.pem"), send_delay_p99_limit_ms=60_000.0,
                             stamp_error_p99_limit_ms=60_000.0, clock_gap_limit_ms=60_000.0)
         session = PerfSession(settings, self.folder, Hardware(), self._tell, rng=random.Random())
         try:
@@ -67,38 +57,11 @@ class Service:
             session.close()
 
 
-def listens(port):
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextmanager
-def proxied(proxy, identity, replicas):
-    """The URL of a proxy in front of these replicas."""
-    if shutil.which(proxy, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None and not os.environ.get("CI"):
-        pytest.skip(f"{proxy} is missing. Run: sh scripts/install_proxies.sh")
-    command = [sys.executable, PROXY, proxy, identity, *(str(replica.port) for replica in replicas)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PROXY_KEY": KEY}) as process:
-        try:
-            port = int(process.stdout.readline())
-            until(lambda: listens(port))
-            yield f"https://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
 @pytest.fixture
-def service(proxy, emulate, tmp_path, monkeypatch):
+def service(proxy, emulate, behind_proxy, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of the machine of its own
-    monkeypatch.setenv("SERVICE_KEY", KEY)
     replicas = [emulate(engine=ENGINE) for _ in range(2)]
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    place = tmp_path / "proxy"
-    place.mkdir()
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(place / "identity.pem"))
-    with proxied(proxy, place / "identity.pem", replicas) as url:
-        yield Service(url, replicas, tmp_path)
+    return Service(behind_proxy(proxy, *(replica.port for replica in replicas)), replicas, tmp_path)
 
 
 def pages(service):
@@ -118,7 +81,7 @@ def test_counters_of_two_replicas_are_summed_and_kept_by_replica(service):
     assert stored.measurements[0].runs[0].replicas == run.replicas
     artefacts = [path for path in service.folder.rglob("*") if path.is_file() and path.parent.name != "proxy"]
     assert artefacts
-    assert [path for path in artefacts if KEY.encode() in path.read_bytes()] == []
+    assert [path for path in artefacts if os.environ["SERVICE_KEY"].encode() in path.read_bytes()] == []
 
 
 @PROXIES
