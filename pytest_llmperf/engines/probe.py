@@ -54,7 +54,7 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
     """Raise EngineError where an answer of status 200 has no token."""
     api = server.spec.api
     pieces = ((0, response.content),)
-    answer = read_stream(pieces) if api.stream else read_whole(pieces)
+    answer = read_stream(pieces, answers=api.choices) if api.stream else read_whole(pieces)
     if not _has_token(answer, api):
         hint = ""
         if api.stream and not answer.events and response.content[:1] == b"{":

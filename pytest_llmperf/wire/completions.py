@@ -95,7 +95,7 @@ def to_record(
 def _read(answer: Answer, request: Request, api: Api) -> Stream:
     if not api.stream:
         return read_whole(answer.pieces) if answer.complete else Stream()
-    return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens * api.choices)
+    return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens * api.choices, api.choices)
 
 
 def _counts(stream: Stream) -> tuple[int, ...] | None:

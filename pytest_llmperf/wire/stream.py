@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
@@ -22,13 +22,17 @@ MOST_MODELS = 64  # names that are kept of one stream
 class Stream:
     """What an answer said, and when.
 
+    Args:
+        answers: answers to the request (`n`). Events of one answer count for it whatever index they give: some servers
+            count tokens there. Above 1, events belong to the answer of their index.
+
     Attributes:
-        arrivals_ns: stamp of the read that completed each content chunk. Chunks of different choices (`n` > 1) between
-            two chunks of one choice count as one chunk with the first stamp: the server made them in one step.
+        arrivals_ns: stamp of the read that completed each content chunk. Chunks of different answers between two chunks
+            of one answer count as one chunk with the first stamp: the server made them in one step.
         chunk_tokens: tokens in each content chunk; None for a chunk without a count.
         texts: text of each content chunk.
         models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
-        tokens: tokens in all content chunks, of all choices. A chunk without a count is one token.
+        tokens: tokens in all content chunks, of all answers. A chunk without a count is one token.
         characters: of all text.
         uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
         coalesced: content chunks completed by the same read as the content chunk before.
@@ -38,6 +42,7 @@ class Stream:
         problem: why an event could not be understood.
     """
 
+    answers: int = 1
     arrivals_ns: list[int] = field(default_factory=list)
     chunk_tokens: list[int | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -55,8 +60,8 @@ class Stream:
     error: str | None = None
     problem: str | None = None
     replaced: bool = False
-    _counted: dict[int, int] = field(default_factory=dict)  # by choice
-    _step: set[int] = field(default_factory=set)  # choices in the last content chunk
+    _counted: dict[int, int] = field(default_factory=dict)  # by answer
+    _step: set[int] = field(default_factory=set)  # answers in the last content chunk
 
     def take(self, event: Event, stamp_ns: int) -> None:
         """Account for one event."""
@@ -85,6 +90,8 @@ class Stream:
             self._take_chunk(read_chunk(message, event_type), stamp_ns)
 
     def _take_chunk(self, chunk: Chunk, stamp_ns: int) -> None:
+        if self.answers == 1 and chunk.choice:
+            chunk = replace(chunk, choice=0)
         self.error = self.error or chunk.error
         self.finish_reason = self.finish_reason or chunk.finish_reason
         tokens = self._tokens_of(chunk)
@@ -110,7 +117,7 @@ class Stream:
         self.texts.append(chunk.text)
 
     def _join(self, chunk: Chunk, tokens: int | None) -> None:
-        """Add the content of another choice to the last content chunk."""
+        """Add the content of another answer to the last content chunk."""
         self._step.add(chunk.choice)
         before = self.chunk_tokens[-1]
         self.chunk_tokens[-1] = None if before is None or tokens is None else before + tokens
@@ -141,7 +148,7 @@ class TokenCounter:
     def __init__(self) -> None:
         self._framing = BodyFraming()
         self._events = EventDecoder()
-        self._stream = Stream()
+        self._stream = Stream(answers=2)  # or more: a load process does not know `n`
 
     def feed(self, data: bytes) -> int:
         """Tokens so far, after further bytes of the HTTP answer."""
@@ -165,7 +172,7 @@ def _merged(old: Usage | None, new: Usage | None) -> Usage | None:
     )
 
 
-def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHUNKS) -> Stream:
+def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHUNKS, answers: int = 1) -> Stream:
     """Decode (stamp_ns, bytes) pieces of an event stream; stops at what cannot be understood.
 
     Of what follows `[DONE]` only the number of events is kept.
@@ -173,8 +180,9 @@ def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHU
     Args:
         pieces: of the body.
         most_chunks: content chunks; a stream of more is not understood.
+        answers: as of `Stream`.
     """
-    stream = Stream()
+    stream = Stream(answers)
     decoder = EventDecoder()
     for stamp_ns, piece in pieces:
         for event in decoder.feed(piece):

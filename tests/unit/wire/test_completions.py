@@ -457,6 +457,17 @@ def test_two_answers_of_a_request_are_counted_together_and_timed_by_step():
     assert families.tpot(record) == (10_000_000,)
 
 
+@pytest.mark.parametrize("chat", [True, False])
+def test_index_that_counts_tokens_leaves_one_answer_of_several_chunks(chat):
+    """As GuideLLM's mock server sends its completions: the index of the choice is the number of the token."""
+    shape = StreamShape(chat=chat, continuous_usage=False)
+    chunks = [event({"choices": [{"index": at, "delta": {"content": "a"}} if chat else {"index": at, "text": "a"}]})
+              for at in range(4)]
+    end = event({"choices": [{"index": 3, "text": "", "finish_reason": "stop"}]})
+    record = record_of([*chunks, end, shape.usage_event(), DONE])
+    assert (record.outcome, len(record.arrivals_ns), record.output_tokens) == (Outcome.OK, 4, 4)
+
+
 def test_missing_tokens_of_second_answer_are_found():
     assert record_of_two(two_answers(total=5)).outcome is Outcome.COUNTS_DISAGREE
     lacking = [each for at, each in enumerate(two_answers(total=5)) if at != 5]
