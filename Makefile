@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval soak soak-baselines soak-load calibration bench bench-clients clean
+.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -66,7 +66,8 @@ test-engines: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu
 
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
 # as they ask for. Before a release; the better part of an hour on a quiet machine.
-test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm-eval
+test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm-eval guidellm
+	sh scripts/install_proxies.sh
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
 
@@ -101,6 +102,14 @@ lm-eval: .engines/lm_eval/installed
 .engines/lm_eval/installed: scripts/engines/lm-eval.txt
 	$(PYTHON) -m venv --clear .engines/lm_eval
 	.engines/lm_eval/bin/python -m pip install -q --disable-pip-version-check -r scripts/engines/lm-eval.txt
+	touch $@
+
+# The mock server of GuideLLM, a service that this project did not write: 0.4 GB.
+guidellm: .engines/guidellm/installed
+
+.engines/guidellm/installed: scripts/engines/guidellm.txt
+	$(PYTHON) -m venv --clear .engines/guidellm
+	.engines/guidellm/bin/python -m pip install -q --disable-pip-version-check --no-deps -r scripts/engines/guidellm.txt
 	touch $@
 
 # The pages of docs/ as a site, strictly: a broken link is an error. Their blocks are run by tests/docs.

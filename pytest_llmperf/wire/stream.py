@@ -23,8 +23,8 @@ class Stream:
     """What an answer said, and when.
 
     Args:
-        answers: answers to the request (`n`). Events of one answer count for it whatever index they give: some servers
-            count tokens there. Above 1, events belong to the answer of their index.
+        answers: number of answers to the request (`n`). With 1, the index of a choice is ignored, because some servers
+            count tokens with the index. Above 1, the index of a choice names the answer.
 
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk. Chunks of different answers between two chunks
