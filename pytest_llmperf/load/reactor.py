@@ -98,7 +98,7 @@ class Reactor:
             heappop(self._timers)[2]()
 
     def _time_to_due_ns(self) -> int:
-        """Time until something is nearly due; 0 or less where it is due already."""
+        """Time until the alarm or a timer is nearly due; negative for a timer that is late."""
         due_ns = self.alarm_ns - _SPIN_NS
         if self._timers and self._timers[0][0] < due_ns:
             due_ns = self._timers[0][0]

@@ -170,7 +170,7 @@ class PlanReplayer:
             self._client.finish(request, ending)
 
     def _spare_work(self) -> Handler | None:
-        """What the loop does while nothing is ready: read a part of an answer that a next turn will contain, else
+        """Work for a loop without ready descriptors: read a part of an answer that a next turn will contain, else
         record a finished request."""
         if self._client.unheard:
             return self._listen

@@ -199,7 +199,7 @@ def test_client_with_another_ray_version_is_refused(cluster, monkeypatch):
         pass
 
 
-def test_client_without_token_is_told_how_to_name_one(cluster, monkeypatch, tmp_path):
+def test_client_without_token_names_setting_of_token(cluster, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     script = f"from pytest_llmperf.load.ray_hosts import ray_hosts\nwith ray_hosts({cluster.url!r}, 1): pass"
