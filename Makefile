@@ -91,7 +91,7 @@ engine-sglang-cpu: $(VENV)/wheel
 .PHONY: test-ray
 test-ray: $(VENV)/wheel
 	test -d .ray-venv || $(PYTHON) scripts/make_venv.py .ray-venv
-	.ray-venv/bin/python -m pip install -q --disable-pip-version-check "ray[client]" pytest-timeout
+	.ray-venv/bin/python -m pip install -q --disable-pip-version-check -c requirements-dev.txt "ray[client]" pytest-timeout hypothesis
 	.ray-venv/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
 	.ray-venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	sh scripts/isolated.sh .ray-venv/bin/pytest tests/ray -q --timeout 300 --durations 0 --durations-min 1

@@ -103,7 +103,7 @@ class Bench:
     def turn(self) -> None:
         left = SOCKETS
         while left:
-            events = self.reactor._poll()
+            events = self.reactor._poll(0)
             self.arrivals.synchronise()
             for fd, _ in events:
                 self.reactor._handlers[fd]()

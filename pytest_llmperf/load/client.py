@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import ReadStamps
@@ -17,6 +18,7 @@ from pytest_llmperf.wire.conversation import AnswerReader
 
 _REUSE_NS = 3_000_000_000  # servers close idle connections from 5 s on: a request must not race with that
 _QUIET_NS = 100_000_000
+_PART, _MOST_PARTS = 100, 10  # requests that a sweep checks, and sweeps that check all
 _LOST_NS = 100_000_000  # what opens at all opens sooner; a lost SYN is repeated after a second
 
 
@@ -82,22 +84,32 @@ class Client:
         """Set the body of a turn, once the answers that it contains are known."""
         self._payloads[request.index] = _payload(self._plan, replace(request, body=body))
 
-    def warm(self, connections: int) -> None:
-        """Open connections in advance until `connections` connections are idle or opening."""
+    def warm(self, connections: int, times: int = 1) -> int:
+        """Open connections in advance, so that after so many calls `connections` connections are idle or opening.
+
+        Returns how many are missing still."""
         old_ns = monotonic_ns() - _REUSE_NS
         while self._idle and self._idle[0].idle_since_ns <= old_ns:
             self._idle.pop(0).close()
-        for _ in range(connections - len(self._idle) - len(self._warming)):
+        missing = max(0, connections - len(self._idle) - len(self._warming))
+        now = ceil(missing / times)
+        for _ in range(now):
             self._warming[self._connect()] = None
+        return missing - now
 
     @property
     def warming(self) -> bool:
         """Whether connections that `warm` began are not open yet."""
         return bool(self._warming)
 
-    def sweep(self, now_ns: int, part: int, parts: int) -> None:
-        """Check the limits of one in `parts` requests in flight, and look for message ends that a read has missed."""
-        for request in [r for r in self._in_flight if r.request.index % parts == part]:
+    def sweep(self, now_ns: int, number: int) -> None:
+        """Check the limits of the requests in flight, and look for message ends that a read has missed.
+
+        Args:
+            number: of this sweep. Of more than 100 requests a sweep checks a part, at least one in ten.
+        """
+        parts = min(_MOST_PARTS, 1 + len(self._in_flight) // _PART)
+        for request in [r for r in self._in_flight if r.request.index % parts == number % parts]:
             # Bytes behind the end hide it, and no further read will come to reveal it.
             if request.stamps and now_ns - request.stamps[-1] > _QUIET_NS:
                 self._in_flight[request].look_for_end(request)

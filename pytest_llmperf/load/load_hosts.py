@@ -12,7 +12,7 @@ from typing import Protocol
 from pytest_llmperf.errors import LlmperfError, LoadError
 from pytest_llmperf.load.cores import Cores
 from pytest_llmperf.load.host_clock import ClockExchange, HostClock
-from pytest_llmperf.load.host_load import ProcessState
+from pytest_llmperf.load.host_load import MOST_BYTES, ProcessState
 from pytest_llmperf.load.merging import in_our_time, replay_of
 from pytest_llmperf.load.pipe_protocol import pack_plan
 from pytest_llmperf.load.recording import Recording, RecordingTail
@@ -21,8 +21,8 @@ from pytest_llmperf.model.exchange import HostReport, Replay
 from pytest_llmperf.model.plan import LoadPlan
 
 _START_DELAY_NS = 500_000_000  # time zero lies so far ahead: the slowest host hears of it before
-_EXCHANGES = 40                # before and after a replay; two a round during it
-_ROUND_S = 0.1
+_EXCHANGES = 40                # before and after a replay; five a round during it
+_ROUND_S = 0.25                # load processes report their progress as often
 _EMPTY = Progress(0, 0, 0, 0)
 
 
@@ -149,11 +149,11 @@ class _Follower:
             if self._cancelled and not cancelled:
                 self.host.cancel()
                 cancelled = True
-            self._compare_clocks(2)
+            self._compare_clocks(5)
             states = self.host.states([process.copied_bytes for process in self.processes])
             for process, state in zip(self.processes, states, strict=True):
                 process.take(state)
-            if not any(state.data for state in states):
+            if not any(len(state.data) == MOST_BYTES for state in states):  # else the host has more
                 self._wake.wait(_ROUND_S)
                 self._wake.clear()
 

@@ -150,6 +150,7 @@ def _connected(address: str) -> Iterator[ModuleType]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Ray's imports, which are not the user's
         import ray
+        from ray.exceptions import RayError
     if ray.is_initialized():
         raise LoadError("This process is connected to a Ray cluster already, and load_hosts needs a connection of its "
                         "own. Call ray.shutdown() before the measurement.")
@@ -159,12 +160,15 @@ def _connected(address: str) -> Iterator[ModuleType]:
                 warnings.simplefilter("ignore")
                 ray.init(address, namespace="llmperf", log_to_driver=False, logging_level=logging.ERROR)
             break
-        except (RuntimeError, ConnectionError, ValueError) as error:  # a busy head node may start no server in 30 s
+        except (RuntimeError, ConnectionError, ValueError, RayError) as error:
+            # A busy head node may start no server in 30 s.
             if attempt + 1 < _ATTEMPTS and isinstance(error, ConnectionError):
                 continue
             raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses this client: {_one_line(error)} "
                             "Install the cluster's versions of Python and Ray here, see that the port is the one of "
-                            "Ray's client server (10001), and look at the load of the head node.") from error
+                            "Ray's client server (10001), and look at the load of the head node. If the cluster asks "
+                            "for a token, name the file with the token here: RAY_AUTH_MODE=token "
+                            "RAY_AUTH_TOKEN_PATH=FILE.") from error
     try:
         yield ray
     finally:

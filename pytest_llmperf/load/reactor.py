@@ -32,7 +32,7 @@ class Reactor:
     Attributes:
         alarm_ns: when `on_alarm` is wanted; setting it to 0 means as soon as the handler that runs has returned.
         on_alarm: resets `alarm_ns` itself.
-        on_idle: called while nothing is ready; returns whether it has more to do.
+        spare_work: the next piece of work that can wait until nothing is ready; None: there is none.
     """
 
     def __init__(self, arrivals: ReadStamps) -> None:
@@ -45,7 +45,7 @@ class Reactor:
         self._full = False
         self.alarm_ns = NEVER
         self.on_alarm: Handler = self._silence
-        self.on_idle: Callable[[], bool] = bool
+        self.spare_work: Callable[[], Handler | None] = lambda: None
 
     def watch(self, fd: int, handler: Handler, events: int = READ) -> None:
         """Call `handler` whenever the descriptor is ready; replaces what was said of it before."""
@@ -73,9 +73,12 @@ class Reactor:
         self._stopped = False
         while not self._stopped:
             self._keep_time()
-            events = self._poll()
-            if not events and not self.on_idle() and self._sleep():
-                events = self._poll()
+            work = self.spare_work()
+            events = self._poll(0 if work or self._stopped else self._time_to_due_ns())
+            if not events:
+                if work:
+                    work()
+                continue
             self._arrivals.synchronise()
             for fd, _ in events:
                 handler = self._handlers.get(fd)
@@ -94,23 +97,25 @@ class Reactor:
         while self._timers and self._timers[0][0] <= now_ns and not self._stopped:
             heappop(self._timers)[2]()
 
-    def _poll(self) -> list[tuple[int, int]]:
+    def _time_to_due_ns(self) -> int:
+        """Time until the alarm or a timer is nearly due; negative for a timer that is late."""
+        due_ns = self.alarm_ns - _SPIN_NS
+        if self._timers and self._timers[0][0] < due_ns:
+            due_ns = self._timers[0][0]
+        return due_ns - monotonic_ns()
+
+    def _poll(self, most_ns: int) -> list[tuple[int, int]]:
+        """The descriptors that are ready, at once or within that time.
+
+        The wait is a select on the poller itself, because epoll_wait counts milliseconds. A poll follows the wait, so
+        that the stamp of an unstamped read has the smallest error bound.
+        """
+        if most_ns > 0 and not select.select([self._poller], [], [], min(most_ns / 1e9, 1.0))[0]:
+            return []
         self._arrivals.polling(more=self._full)
         events = self._poller.poll(0, _MOST_EVENTS)
         self._full = len(events) == _MOST_EVENTS
         return events
-
-    def _sleep(self) -> bool:
-        """Wait until something is ready or nearly due; False where it is due already.
-
-        By select on the poller itself: epoll_wait counts milliseconds.
-        """
-        due_ns = min(self.alarm_ns - _SPIN_NS, self._timers[0][0] if self._timers else NEVER)
-        wait_ns = due_ns - monotonic_ns()
-        if wait_ns <= 0 or self._stopped:
-            return False
-        select.select([self._poller], [], [], min(wait_ns / 1e9, 1.0))
-        return True
 
     def _silence(self) -> None:
         self.alarm_ns = NEVER

@@ -221,8 +221,8 @@ def _moved(exchange: Exchange, intended_ns: int) -> Exchange:
 
 
 def _read_exchange(payload: memoryview) -> Exchange:
-    index, intended, sent, ended, ending, reused, attempts, *sizes_of = _EXCHANGE.unpack_from(payload)
-    reads, data_bytes, error_bytes = sizes_of
+    (index, intended, sent, ended, ending, reused, attempts, reads, data_bytes,
+     error_bytes) = _EXCHANGE.unpack_from(payload)
     stamps, sizes = array("q"), array("q")
     width = reads * stamps.itemsize
     start = _EXCHANGE.size

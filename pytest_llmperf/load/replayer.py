@@ -16,17 +16,17 @@ from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.conversations import Conversations
 from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
-from pytest_llmperf.load.reactor import NEVER, Reactor
+from pytest_llmperf.load.reactor import NEVER, Handler, Reactor
 from pytest_llmperf.load.recording import End, RecordingWriter
 from pytest_llmperf.load.request_in_flight import RequestInFlight
 from pytest_llmperf.load.schedule import Schedule
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import LoadPlan
 
-_BEAT_NS = 10_000_000
-_BEATS_PER_SWEEP = 10
-_BEATS_PER_REPORT = 25
-_AHEAD_NS = 60_000_000   # connections are opened so long before a timed request needs them
+_BEAT_NS = 50_000_000    # a wake-up of a sleeping process costs about 0.1 ms of CPU time
+_BEATS_PER_REPORT = 5
+_AHEAD_NS = 100_000_000  # connections are opened so long before a timed request needs them, less a beat
+_OPENINGS_PER_BEAT = 10  # so many times a part of the connections is opened: all at once would delay a send
 _WARM_LIMIT = 1024
 _WARM_NS = 1_000_000_000
 # Of answers that ended or run. Recording costs 24 µs a request and waits until the loop is idle, unless more is held.
@@ -69,15 +69,15 @@ class PlanReplayer:
         self._begun_ns, self._begun_cpu_ns = monotonic_ns(), time.process_time_ns()
         self._beat_due_ns = self._boot_due_ns = 0
         self.reactor.on_alarm = self._pump
-        self.reactor.on_idle = self._work_while_idle
+        self.reactor.spare_work = self._spare_work
 
     def run(self) -> None:
         """Open connections, say READY, and replay from the time that `start` gives; returns when all is recorded."""
         self._client.warm(min(self._plan.concurrency or 0, len(self._plan.requests), _WARM_LIMIT))
         self._get_ready(monotonic_ns() + _WARM_NS)
         self.reactor.run()
-        while self._record_one():
-            pass
+        while self._landed:
+            self._record_one()
         self._client.cancel()  # closes what is idle
         self._note_lag()
         self._flush()
@@ -169,21 +169,21 @@ class PlanReplayer:
         else:
             self._client.finish(request, ending)
 
-    def _work_while_idle(self) -> bool:
-        """Read a part of an answer that a next turn will contain, else record a finished request. Returns whether more
-        remains."""
-        if not self._client.unheard:
-            return self._record_one()
-        self._client.unheard.popleft().listen()
-        return True
+    def _spare_work(self) -> Handler | None:
+        """Work for a loop without ready descriptors: read a part of an answer that a next turn will contain, else
+        record a finished request."""
+        if self._client.unheard:
+            return self._listen
+        return self._record_one if self._landed else None
 
-    def _record_one(self) -> bool:
-        """Record a finished request while the loop is idle; returns whether more finished requests remain."""
-        if self._landed:
-            request = self._landed.popleft()
-            self._client.intake.recorded(request)
-            self._writer.exchange(request.exchange())
-        return bool(self._landed)
+    def _listen(self) -> None:
+        self._client.unheard.popleft().listen()
+
+    def _record_one(self) -> None:
+        """Record a finished request."""
+        request = self._landed.popleft()
+        self._client.intake.recorded(request)
+        self._writer.exchange(request.exchange())
 
     def _pump(self) -> None:
         """Send what is due."""
@@ -201,8 +201,8 @@ class PlanReplayer:
             if cancellation is not None and cancellation.after_ns is not None:
                 self.reactor.call_at(request.released_ns + cancellation.after_ns,
                                      partial(self._give_up, request, Ending.ABANDONED))
-        while self._client.intake.held_bytes > _MOST_HELD_BYTES and self._record_one():
-            pass
+        while self._client.intake.held_bytes > _MOST_HELD_BYTES and self._landed:
+            self._record_one()
         due_ns = self._schedule.next_due_ns
         if due_ns is not None and not self._over:
             self.reactor.alarm_ns = due_ns
@@ -221,12 +221,19 @@ class PlanReplayer:
         now_ns = self._note_lag()
         if self._over:
             return
-        self._client.sweep(now_ns, self._beats % _BEATS_PER_SWEEP, _BEATS_PER_SWEEP)
-        self._client.warm(min(self._schedule.upcoming(now_ns + _AHEAD_NS), _WARM_LIMIT))
+        self._client.sweep(now_ns, self._beats)
+        self._open_ahead(_OPENINGS_PER_BEAT)
         self._beats += 1
         if self._beats % _BEATS_PER_REPORT == 0:
             self._flush()
         self.reactor.call_at(self._beat_due_ns, self._beat)
+
+    def _open_ahead(self, times: int) -> None:
+        """Open connections for requests that are due soon, evenly at so many times until the next beat."""
+        now_ns = monotonic_ns()
+        missing = self._client.warm(min(self._schedule.upcoming(now_ns + _AHEAD_NS), _WARM_LIMIT), times)
+        if missing and not self._over:
+            self.reactor.call_at(now_ns + _BEAT_NS // _OPENINGS_PER_BEAT, partial(self._open_ahead, times - 1))
 
     def _flush(self) -> None:
         self._writer.lag(self._lag)

@@ -154,7 +154,7 @@ class Replay:
         ended_ns: when the last exchange ended.
         exchanges: one per planned request, by index; `EmulatedExchange` in virtual time. An `Exchange` is read from its
             recording on access, so a caller limits memory by keeping no exchange longer than needed.
-        loop_lag_ns: delay of the heartbeat of each load process, one value per heartbeat (every 10 ms).
+        loop_lag_ns: delay of the heartbeat of each load process, one value per heartbeat (every 50 ms).
         clock_gap_ns: longest time in which the event loop did not run (a suspended machine, a starved process).
         cpu_ns: CPU time that the load processes used during the replay.
         load: report of the load generator; None in virtual time, which sends no requests over sockets.

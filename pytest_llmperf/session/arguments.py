@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -99,17 +99,11 @@ def check_duration(workload: Workload, timeout_s: float) -> None:
     Raises:
         SpecError: names the duration and the setting.
     """
-    last_s = _last_send_s(workload)
+    last_s = workload.last_send_s()
     if last_s >= timeout_s:
         raise SpecError(f"{workload}: the last request is sent {last_s:.0f} s after the start, and a run is given up "
                         f"after measure_timeout_s = {timeout_s:g} s. Write measure_timeout_s = "
                         f"{last_s + 600:.0f} in [tool.llmperf], or send fewer requests. Nothing was sent.")
-
-
-@lru_cache(maxsize=64)
-def _last_send_s(workload: Workload) -> float:
-    """Send time of the last timed request of the first run, in seconds after the start."""
-    return max((request.at_ns or 0 for request in workload.requests()), default=0) / 1e9
 
 
 def check_streamed(spec: EngineSpec, metrics: Iterable[str]) -> None:

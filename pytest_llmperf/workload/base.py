@@ -78,6 +78,10 @@ class Workload(ABC):
         """
         return _longest(self)
 
+    def last_send_s(self) -> float:
+        """Send time of the last timed request of the first run, in seconds after the start."""
+        return _last_send_s(self)
+
     def digest(self) -> str:
         """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
         return hashlib.sha256(f"workload format {FORMAT}: {self}".encode()).hexdigest()
@@ -103,6 +107,11 @@ def _expected_hit_rate(workload: Workload, block_size: int, seed: int) -> float:
 @lru_cache(maxsize=1024)
 def _longest(workload: Workload) -> Request:
     return max(workload.requests(), key=lambda request: (request.prompt_tokens or 0) + request.output_tokens)
+
+
+@lru_cache(maxsize=1024)
+def _last_send_s(workload: Workload) -> float:
+    return max((request.at_ns or 0 for request in workload.requests()), default=0) / 1e9
 
 
 def _arrivals_of(workload: Workload) -> Arrivals:

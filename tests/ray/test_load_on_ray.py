@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,8 +132,12 @@ def emulator():
 
 
 def pytest_in(folder, *options):
+    """pytest of a user who has set nothing for Ray, with an empty home folder."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    (folder / "home").mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env=env | {"HOME": str(folder / "home")})
 
 
 def test_session_with_load_hosts_passes_and_states_hosts(cluster, emulator, tmp_path, remains):
@@ -145,6 +150,7 @@ def test_session_with_load_hosts_passes_and_states_hosts(cluster, emulator, tmp_
     text = file.read_text()
     assert all(f'"{address} (' in text for address in cluster.nodes)
     assert '"clock_error_ns"' in text
+    assert not (tmp_path / "home" / ".ray").exists()  # where Ray keeps tokens
     until(lambda: not remains())
 
 
@@ -191,6 +197,15 @@ def test_client_with_another_ray_version_is_refused(cluster, monkeypatch):
     with pytest.raises(LoadError, match=r"refuses this client: .*[Vv]ersion.*Install the cluster's"), \
             ray_hosts(cluster.url, 1):
         pass
+
+
+def test_client_without_token_names_setting_of_token(cluster, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    script = f"from pytest_llmperf.load.ray_hosts import ray_hosts\nwith ray_hosts({cluster.url!r}, 1): pass"
+    result = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
+    assert re.search(r"LoadError: .*refuses this client: .*RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE\.$",
+                     result.stderr.strip()), result.stderr
 
 
 def test_nodes_without_free_cpus_are_named(cluster, remains):

@@ -58,6 +58,13 @@ def test_due_request_uses_connection_that_is_still_opening(client, loop):
     assert client.sent == 3
 
 
+def test_missing_connections_are_opened_in_equal_parts(client, loop):
+    """Many at once would delay a request that is due."""
+    missing = [client.warm(8, times) for times in (4, 3, 2, 1)]
+    assert missing == [6, 4, 2, 0]
+    assert len(loop.watched) == 8
+
+
 def test_connections_too_old_to_be_used_are_replaced(client, loop, monkeypatch):
     client.warm(1)
     loop.run()

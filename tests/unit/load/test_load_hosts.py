@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ class PipeHost:
 
     def __init__(self, name, ahead_s):
         self.name = name
+        self.calls = Counter()
         clock = [f"--monotonic={ahead_s}", f"--boottime={ahead_s}"]
         command = [*(APART if ahead_s else ()), *(clock if ahead_s else ()), sys.executable, str(SERVER)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -43,6 +45,7 @@ class PipeHost:
         return partial(self._call, method)
 
     def _call(self, method, *arguments):
+        self.calls[method] += 1
         try:
             pickle.dump((method, arguments), self.process.stdin)
             self.process.stdin.flush()
@@ -108,6 +111,15 @@ def test_host_report_contains_planted_clock_offsets(host_pair):
         assert abs(host.clock_offset_ns - ahead_s * S) <= host.clock_error_ns
         assert abs(host.drift_ppm) <= host.drift_error_ppm
     assert replay.load.stamp_error_p99_ns >= max(first.clock_error_ns, second.clock_error_ns)
+
+
+def test_host_is_asked_a_few_times_a_second_while_requests_end(host_pair):
+    """A question over Ray costs several milliseconds of CPU time on this machine and on the node."""
+    begun_s = time.monotonic()
+    with ScriptedServer(GOOD) as server:
+        transport_on(host_pair).replay(plan_of(server, 200), cancel=threading.Event())
+    rounds = (time.monotonic() - begun_s) / 0.25
+    assert all(host.calls["states"] <= rounds + 2 for host in host_pair)
 
 
 def test_death_of_host_during_replay_is_error_with_host_name(host_pair):

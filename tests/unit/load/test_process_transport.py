@@ -97,7 +97,7 @@ def test_next_turn_starts_after_previous_turn_and_think_time():
 def test_heartbeat_and_cpu_time_are_reported():
     with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.3)) as server:
         replay = replay_scripts(server).replay
-    assert sum(10 * MS + lag_ns for lag_ns in replay.loop_lag_ns) > 0.8 * (replay.ended_ns - replay.started_ns)
+    assert sum(50 * MS + lag_ns for lag_ns in replay.loop_lag_ns) > 0.8 * (replay.ended_ns - replay.started_ns)
     assert min(replay.loop_lag_ns) < 5 * MS
     assert replay.cpu_ns > 0
     assert replay.started_ns < replay.ended_ns

@@ -22,7 +22,7 @@ def test_pause_during_report_appears_in_loop_lag(tmp_path):
             return
         reports.append(PROGRESS.unpack(progress))
         if len(reports) == 1:
-            time.sleep(0.1)
+            time.sleep(0.15)
 
     with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.5)) as server:
         plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))

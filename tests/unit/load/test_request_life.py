@@ -101,9 +101,8 @@ def test_cancelled_run_ends_request_that_waits_for_next_attempt():
     with ScriptedServer(LIMITED) as server:
         plan = LoadPlan("127.0.0.1", server.port, (
             PlannedRequest(0, "/", b"{}", retry=RetryPolicy(attempts=2, backoff_ns=60_000 * MS)),))
-        threading.Timer(0.5, cancel.set).start()
         begun = time.monotonic()
-        replay = ProcessTransport().replay(plan, cancel=cancel)
+        replay = ProcessTransport().replay(plan, cancel=cancel, progress=lambda now: now.sent and cancel.set())
     assert time.monotonic() - begun < 30
     assert replay.exchanges[0].ending is Ending.CANCELLED
 
