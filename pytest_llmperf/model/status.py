@@ -35,6 +35,20 @@ class WarmingUp:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchRest:
+    """The part of a search that follows the announced runs of the present rate.
+
+    Args:
+        seconds: estimated duration.
+        bracketed: whether the limit lies between two tried rates. Before, the search may try further rates, and
+            `seconds` is a lower bound.
+    """
+
+    seconds: float
+    bracketed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Measuring:
     """A run goes on.
 
@@ -48,6 +62,7 @@ class Measuring:
         ttft_ms, itl_ms: medians over the ended requests, from the stamps of reads; None before the first end.
         left_s: estimated seconds until the last run ends; None if no estimate is possible.
         label: side of a claim or point of a search; "" for a single measurement.
+        search: the rest of the search; None outside a search, and before its first run has ended.
     """
 
     run: int
@@ -62,6 +77,7 @@ class Measuring:
     itl_ms: float | None = None
     left_s: float | None = None
     label: str = ""
+    search: SearchRest | None = None
 
     @property
     def phase(self) -> str:

@@ -38,6 +38,9 @@ def facts(status: Measuring) -> Iterator[str]:
     yield duration(status.elapsed_s)
     if status.left_s:
         yield f"{duration(status.left_s)} left"
+    if status.search is not None and status.left_s is not None:
+        least = "" if status.search.bracketed else "at least "
+        yield f"search: {least}{duration(status.left_s + status.search.seconds)} left"
 
 
 def duration(value_s: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import ceil, log, log1p, log2, sqrt
 
 from pytest_llmperf.model.verdict import Verdict
 
@@ -94,6 +94,30 @@ def search_rate(judge: Callable[[float], TriedRate], start: float, precision: fl
         else:
             high = middle
     return SearchResult(low, high, tuple(points))
+
+
+def further_rates(points: Sequence[TriedRate], rate: float, precision: float) -> tuple[tuple[float, ...], bool]:
+    """The rates that a search probably tries after `rate`, and whether the limit lies between two tried rates.
+
+    Before the limit does, `rate` is taken as the rate that brackets the limit (the first rate: as the rate before).
+    So the real number of rates may be larger.
+
+    Args:
+        points: the rates that were judged before.
+        rate: the rate that is measured now.
+        precision: as in `search_rate`.
+    """
+    low = max((point.rate for point in points if point.within), default=None)
+    high = min((point.rate for point in points if not point.within), default=None)
+    if low is not None and high is not None:
+        return (rate,) * (_halvings(high / low, precision) - 1), True
+    bisected = (rate,) * _halvings(FACTOR, precision)
+    return (bisected if points else (rate, *bisected)), False
+
+
+def _halvings(ratio: float, precision: float) -> int:
+    """Bisection steps until two rates of this ratio differ by at most `precision`."""
+    return max(ceil(log2(log(ratio) / log1p(precision))), 0)
 
 
 def _bracket(within: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:
