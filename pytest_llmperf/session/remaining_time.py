@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from heapq import heapify, heapreplace
 from itertools import pairwise
-from statistics import linear_regression
+from math import floor
+from statistics import fmean, linear_regression
 
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import LoadPlan
@@ -20,10 +22,10 @@ class RemainingTime:
     """Estimates the remaining time of one run.
 
     An open loop ends when the last request of the schedule is answered. A closed loop ends when its slots have answered
-    all requests: each request takes the slot that is free first. A slot generates a token in the mean time that the
-    slots needed per token in the second half of the run so far. The first half holds the first prompts, which all
-    arrive at once. After the last send fewer and fewer slots work, so each step takes less time. The time of a step is
-    taken as linear in the number of working slots, between the warm-up and the full closed loop.
+    all requests: each request takes the slot that is free first. A request takes a wait and a time per token. The time
+    per token is measured on ended requests; the wait follows from the tokens that the slots generate in a whole number
+    of request durations. After the last send fewer and fewer slots work, so each token takes less time. The time per
+    token is taken as linear in the number of working slots, between the warm-up and the full closed loop.
 
     Args:
         plan: the requests of the run.
@@ -36,7 +38,8 @@ class RemainingTime:
         self._slots = _slots(plan)
         self._quiet_itl_s = quiet_itl_s
         self._history: list[tuple[float, float]] = []  # elapsed seconds, tokens
-        self._slot_token_s: float | None = None
+        self._token_s: float | None = None
+        self._wait_s = 0.0
 
     @property
     def last_send_s(self) -> float | None:
@@ -67,29 +70,61 @@ class RemainingTime:
         """Remaining seconds of a closed loop of streamed answers; None before the slots have a pace."""
         elapsed_s = progress.elapsed_ns / NS_PER_S
         ended_tokens = sum(self._tokens[index] for index in ended_s)
-        token_reads = progress.ended_reads / ended_tokens if ended_tokens else 1.0
+        token_reads = min(progress.ended_reads / ended_tokens, 1.0) if ended_tokens else 1.0
         flying_tokens = (progress.reads - progress.ended_reads) / token_reads if token_reads else 0.0
         if progress.sent < len(self._tokens):
-            self._note_pace(elapsed_s, ended_tokens + flying_tokens, slots)
-        if self._slot_token_s is None:
+            self._history.append((elapsed_s, ended_tokens + flying_tokens))
+            gap_s = None if progress.itl_ns is None else progress.itl_ns / NS_PER_S * token_reads
+            self._note_pace(gap_s, fmean(ended_s.values()) if ended_s else None, slots)
+        if self._token_s is None or (ended_s and progress.itl_ns is None):
             return None
         ages_s = self._ages_s(progress, ended_s, slots)
-        share = flying_tokens / sum(ages_s.values()) if any(ages_s.values()) else 0.0
-        rest = [max(self._tokens[index] - share * age_s, 0.0) for index, age_s in ages_s.items()]
+        answering_s = {index: max(age_s - self._wait_s, 0.0) for index, age_s in ages_s.items()}
+        share = flying_tokens / total_s if (total_s := sum(answering_s.values())) else 0.0
+        wait_tokens = self._wait_s / self._token_s
+        rest = [max(self._tokens[index] - share * answering_s[index], 0.0)
+                + max(wait_tokens - age_s / self._token_s, 0.0) for index, age_s in ages_s.items()]
         unsent = self._tokens[progress.sent:]
         if unsent:
             rest += [0.0] * (slots - len(rest))
         heapify(rest)
         for tokens in unsent:
-            heapreplace(rest, rest[0] + tokens)
-        return self._drained_s(sorted(rest), self._slot_token_s, progress.itl_ns, slots)
+            heapreplace(rest, rest[0] + tokens + wait_tokens)
+        return self._drained_s(sorted(rest), self._token_s, slots)
 
-    def _note_pace(self, elapsed_s: float, tokens: float, slots: int) -> None:
-        """Note seconds of a slot per token, over the second half of the run so far."""
-        self._history.append((elapsed_s, tokens))
-        half_s, half_tokens = max(point for point in [(0.0, 0.0), *self._history] if point[0] <= elapsed_s / 2)
-        if tokens - half_tokens >= slots:
-            self._slot_token_s = slots * (elapsed_s - half_s) / (tokens - half_tokens)
+    def _note_pace(self, gap_s: float | None, duration_s: float | None, slots: int) -> None:
+        """Note the seconds of a slot per token, and the wait of a request before its first token.
+
+        Requests of equal length end together, and the next prompts wait for each other again. So the tokens are counted
+        over whole durations of a request, at least one and about half of the run so far.
+
+        Args:
+            gap_s: median seconds per token of the ended requests; None before the first end.
+            duration_s: mean duration of the ended requests; None before the first end.
+            slots: number of slots.
+        """
+        elapsed_s, tokens = self._history[-1]
+        window_s = elapsed_s / 2
+        if duration_s is not None and duration_s <= elapsed_s:
+            window_s = duration_s * max(floor(window_s / duration_s), 1)
+        window_tokens = tokens - self._tokens_at(elapsed_s - window_s)
+        if window_tokens < slots:
+            return
+        slot_token_s = slots * window_s / window_tokens
+        if gap_s is not None:
+            self._token_s = gap_s
+            self._wait_s = max(slot_token_s - gap_s, 0.0) * fmean(self._tokens)
+        else:
+            self._token_s = slot_token_s
+            synchronous = min(self._tokens) == max(self._tokens)
+            self._wait_s = max(elapsed_s - slot_token_s * tokens / slots, 0.0) if synchronous else 0.0
+
+    def _tokens_at(self, elapsed_s: float) -> float:
+        """Tokens until then, interpolated between two reports."""
+        points = [(0.0, 0.0), *self._history]
+        place = max(bisect_left(points, (elapsed_s, 0.0)), 1)
+        (begin_s, begin), (end_s, end) = points[place - 1 : place + 1]
+        return begin + (end - begin) * (elapsed_s - begin_s) / (end_s - begin_s)
 
     def _ages_s(self, progress: Progress, ended_s: dict[int, float], slots: int) -> dict[int, float]:
         """Seconds since the send of each request in flight, where each request took the slot that was free first."""
@@ -102,23 +137,20 @@ class RemainingTime:
                 ages_s[index] = max(elapsed_s - heapreplace(free_s, elapsed_s), 0.0)
         return ages_s
 
-    def _drained_s(self, ends: list[float], slot_token_s: float, itl_ns: int | None, slots: int) -> float:
+    def _drained_s(self, ends: list[float], token_s: float, slots: int) -> float:
         """Seconds until the last slot ends.
 
         Args:
             ends: tokens until each working slot has nothing to do, ascending.
-            slot_token_s: seconds per token of a slot while all slots work.
-            itl_ns: median inter-token latency so far.
+            token_s: seconds per token of a slot while all slots work.
             slots: number of slots.
         """
-        full_s = slot_token_s if itl_ns is None else min(itl_ns / NS_PER_S, slot_token_s)
-        quiet_s = full_s if self._quiet_itl_s is None else min(self._quiet_itl_s, full_s)
-        slope_s = (full_s - quiet_s) / (slots - QUIET_CONCURRENCY) if slots > QUIET_CONCURRENCY else 0.0
+        quiet_s = token_s if self._quiet_itl_s is None else min(self._quiet_itl_s, token_s)
+        slope_s = (token_s - quiet_s) / (slots - QUIET_CONCURRENCY) if slots > QUIET_CONCURRENCY else 0.0
         left_s = 0.0
         for ended, (begin, end) in enumerate(pairwise([0.0, *ends])):
             working = len(ends) - ended
-            step_s = quiet_s + max(working - QUIET_CONCURRENCY, 0) * slope_s
-            left_s += (end - begin) * (slot_token_s if working == slots else step_s)
+            left_s += (end - begin) * (quiet_s + max(working - QUIET_CONCURRENCY, 0) * slope_s)
         return left_s
 
     def _durations_s(self, ended_s: dict[int, float]) -> list[float]:

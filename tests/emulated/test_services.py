@@ -76,7 +76,7 @@ def listens(port):
 def proxied(proxy, identity, replicas):
     """The URL of a proxy in front of these replicas."""
     if shutil.which(proxy, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None and not os.environ.get("CI"):
-        pytest.skip(f"{proxy} is missing. Run: sh scripts/install_proxies.sh")
+        pytest.skip(f"{proxy} is missing. Run: sh scripts/install_test_packages.sh")
     command = [sys.executable, PROXY, proxy, identity, *(str(replica.port) for replica in replicas)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PROXY_KEY": KEY}) as process:
         try:
