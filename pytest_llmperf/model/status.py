@@ -36,16 +36,15 @@ class WarmingUp:
 
 @dataclass(frozen=True, slots=True)
 class SearchRest:
-    """The part of a search that follows the announced runs of the present rate.
+    """The part of a search that follows the announced runs of the present rate. A rate that stays open gets more runs,
+    so the duration has a range.
 
     Args:
-        seconds: estimated duration.
-        bracketed: whether the limit lies between two tried rates. Before, the search may try further rates, and
-            `seconds` is a lower bound.
+        least_s, most_s: seconds if every further rate needs the smallest and the largest number of runs.
     """
 
-    seconds: float
-    bracketed: bool
+    least_s: float
+    most_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Measuring:
         ttft_ms, itl_ms: medians over the ended requests, from the stamps of reads; None before the first end.
         left_s: estimated seconds until the last run ends; None if no estimate is possible.
         label: side of a claim or point of a search; "" for a single measurement.
-        search: the rest of the search; None outside a search, and before its first run has ended.
+        search: the rest of the search; None outside a search, and before its limit lies between two rates.
     """
 
     run: int

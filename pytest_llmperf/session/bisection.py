@@ -96,28 +96,16 @@ def search_rate(judge: Callable[[float], TriedRate], start: float, precision: fl
     return SearchResult(low, high, tuple(points))
 
 
-def further_rates(points: Sequence[TriedRate], rate: float, precision: float) -> tuple[tuple[float, ...], bool]:
-    """The rates that a search probably tries after `rate`, and whether the limit lies between two tried rates.
-
-    Before the limit does, `rate` is taken as the rate that brackets the limit (the first rate: as the rate before).
-    So the real number of rates may be larger.
-
-    Args:
-        points: the rates that were judged before.
-        rate: the rate that is measured now.
-        precision: as in `search_rate`.
-    """
+def bracket_of(points: Sequence[TriedRate]) -> tuple[float, float] | None:
+    """The highest rate within the SLOs and the lowest rate over them; None where one of them is missing."""
     low = max((point.rate for point in points if point.within), default=None)
     high = min((point.rate for point in points if not point.within), default=None)
-    if low is not None and high is not None:
-        return (rate,) * (_halvings(high / low, precision) - 1), True
-    bisected = (rate,) * _halvings(FACTOR, precision)
-    return (bisected if points else (rate, *bisected)), False
+    return None if low is None or high is None else (low, high)
 
 
-def _halvings(ratio: float, precision: float) -> int:
-    """Bisection steps until two rates of this ratio differ by at most `precision`."""
-    return max(ceil(log2(log(ratio) / log1p(precision))), 0)
+def halvings(low: float, high: float, precision: float) -> int:
+    """Bisection steps until the rates on both sides of the limit differ by at most `precision`."""
+    return max(ceil(log2(log(high / low) / log1p(precision))), 0)
 
 
 def _bracket(within: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:

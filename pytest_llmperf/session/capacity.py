@@ -27,7 +27,7 @@ from pytest_llmperf.results.check import worst
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
-from pytest_llmperf.session.bisection import SearchResult, TriedRate, further_rates, search_rate
+from pytest_llmperf.session.bisection import SearchResult, TriedRate, bracket_of, halvings, search_rate
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Watch
 from pytest_llmperf.session.resumption import RATE, RATE_VERDICT, SEARCH, take_rate
@@ -158,7 +158,6 @@ class Capacity(Series):
         self._start = workload.rate * self._per_arrival
         self._arrivals = sum(request.after is None for request in workload.requests())
         self._tried_rates = self._measured_rates = 0
-        self._most_runs = RUNS_PER_LOOK  # at one rate
         self._overhead_s = 0.0  # of a run at the last rate, beside its schedule
         self._short_load_warnings: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
@@ -275,25 +274,27 @@ class Capacity(Series):
                 break
         series.judged(verdict)
         runs = len(series.finished.runs)
-        self._most_runs = max(self._most_runs, runs)
-        self._overhead_s = (self.session.clock.now_ns() - begun_ns) / 1e9 / runs - self._schedule_s(series.workload)
+        took_s = (self.session.clock.now_ns() - begun_ns) / 1e9
+        self._overhead_s = took_s / runs - self._schedule_s(series.workload.rate)
         return verdict
 
-    def _schedule_s(self, workload: Workload) -> float:
+    def _rest(self, workload: Workload, runs: int) -> SearchRest | None:
+        """The rest of the search after so many runs at the rate of `workload`; None before the limit is bracketed."""
+        if (bracket := bracket_of(self.unfinished)) is None:
+            return None
+        low, high = bracket
+        further = halvings(low, high, self.terms.precision) - 1
+        pauses_s = further * self.terms.cooldown_s
+        present_s = (SEEDS_PER_RATE - runs) * self._run_s(workload.rate)
+        return SearchRest(pauses_s + further * RUNS_PER_LOOK * self._run_s(high / self._per_arrival),
+                          pauses_s + further * SEEDS_PER_RATE * self._run_s(low / self._per_arrival) + present_s)
+
+    def _schedule_s(self, rate: float) -> float:
         """Seconds from the first to the last request that the schedule sends; later turns follow the answers."""
-        return (self._arrivals - 1) / workload.rate
+        return (self._arrivals - 1) / rate
 
-    def _rest(self, workload: Workload, runs: int) -> SearchRest:
-        """The rest of the search after so many runs at the rate of `workload`.
-
-        The rates of a bisection approach the limit, where a rate needs more runs. So each further rate is expected to
-        need as many runs as the rate that needed most.
-        """
-        rates, bracketed = further_rates(self.unfinished, workload.rate * self._per_arrival, self.terms.precision)
-        most_runs = max(self._most_runs, runs)
-        further_runs = len(rates) * most_runs + (most_runs - runs if bracketed else 0)
-        run_s = max(self._schedule_s(workload) + self._overhead_s, 0.0)
-        return SearchRest(further_runs * run_s + len(rates) * self.terms.cooldown_s, bracketed)
+    def _run_s(self, rate: float) -> float:
+        return max(self._schedule_s(rate) + self._overhead_s, 0.0)
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.

@@ -40,6 +40,7 @@ class RemainingTime:
         self._history: list[tuple[float, float]] = []  # elapsed seconds, tokens
         self._token_s: float | None = None
         self._wait_s = 0.0
+        self._peak_requests = 0  # in flight at the last send of an open loop
 
     @property
     def last_send_s(self) -> float | None:
@@ -56,8 +57,7 @@ class RemainingTime:
             return 0.0
         ended_s = {index: duration_ns / NS_PER_S for index, duration_ns in progress.durations_ns.items()}
         if self._send_times_s:
-            ends_s = zip(self._send_times_s, self._durations_s(ended_s), strict=True)
-            return max(0.0, max(send_s + duration_s for send_s, duration_s in ends_s) - elapsed_s)
+            return self._scheduled_s(progress, ended_s, max(self._send_times_s))
         pace_left_s = elapsed_s * (requests - progress.done) / progress.done if progress.done else None
         if self._slots is None:
             return pace_left_s
@@ -66,13 +66,38 @@ class RemainingTime:
             left_s = max(0.0, _end_s(self._durations_s(ended_s), self._slots) - elapsed_s)
         return left_s or pace_left_s
 
+    def _scheduled_s(self, progress: Progress, ended_s: dict[int, float], last_send_s: float) -> float:
+        """Remaining seconds of an open loop."""
+        elapsed_s = progress.elapsed_ns / NS_PER_S
+        token_reads, flying_tokens = self._reads(progress, ended_s)
+        token_s = (progress.itl_ns or 0) / NS_PER_S * token_reads
+        if elapsed_s < last_send_s or not (flying_tokens and token_s):
+            ends_s = zip(self._send_times_s, self._durations_s(ended_s), strict=True)
+            begin_s = max(last_send_s, elapsed_s)
+            rest_s = [send_s + duration_s - begin_s for send_s, duration_s in ends_s]
+            self._peak_requests = sum(end_s > 0 for end_s in rest_s)
+            return begin_s - elapsed_s + self._drained_s(rest_s, token_s, self._peak_requests)
+        ages_s = {index: elapsed_s - send_s for index, send_s in enumerate(self._send_times_s) if index not in ended_s}
+        rest_s = [tokens * token_s for tokens in self._rest_tokens(ages_s, flying_tokens)]
+        return self._drained_s(rest_s, token_s, self._peak_requests)
+
+    def _reads(self, progress: Progress, ended_s: dict[int, float]) -> tuple[float, float]:
+        """Reads per token of the ended requests (1 before the first end), and tokens of the requests in flight."""
+        ended_tokens = sum(self._tokens[index] for index in ended_s)
+        token_reads = min(progress.ended_reads / ended_tokens, 1.0) if ended_tokens else 1.0
+        return token_reads, (progress.reads - progress.ended_reads) / token_reads if token_reads else 0.0
+
+    def _rest_tokens(self, ages_s: dict[int, float], flying_tokens: float) -> list[float]:
+        """Further tokens of each request in flight, which share the generated tokens in proportion to their ages."""
+        share = flying_tokens / total_s if (total_s := sum(ages_s.values())) else 0.0
+        return [max(self._tokens[index] - share * age_s, 0.0) for index, age_s in ages_s.items()]
+
     def _streamed_s(self, progress: Progress, ended_s: dict[int, float], slots: int) -> float | None:
         """Remaining seconds of a closed loop of streamed answers; None before the slots have a pace."""
         elapsed_s = progress.elapsed_ns / NS_PER_S
-        ended_tokens = sum(self._tokens[index] for index in ended_s)
-        token_reads = min(progress.ended_reads / ended_tokens, 1.0) if ended_tokens else 1.0
-        flying_tokens = (progress.reads - progress.ended_reads) / token_reads if token_reads else 0.0
-        if progress.sent < len(self._tokens):
+        token_reads, flying_tokens = self._reads(progress, ended_s)
+        if progress.sent < len(self._tokens) or self._token_s is None:
+            ended_tokens = sum(self._tokens[index] for index in ended_s)
             self._history.append((elapsed_s, ended_tokens + flying_tokens))
             gap_s = None if progress.itl_ns is None else progress.itl_ns / NS_PER_S * token_reads
             self._note_pace(gap_s, fmean(ended_s.values()) if ended_s else None, slots)
@@ -80,17 +105,16 @@ class RemainingTime:
             return None
         ages_s = self._ages_s(progress, ended_s, slots)
         answering_s = {index: max(age_s - self._wait_s, 0.0) for index, age_s in ages_s.items()}
-        share = flying_tokens / total_s if (total_s := sum(answering_s.values())) else 0.0
         wait_tokens = self._wait_s / self._token_s
-        rest = [max(self._tokens[index] - share * answering_s[index], 0.0)
-                + max(wait_tokens - age_s / self._token_s, 0.0) for index, age_s in ages_s.items()]
+        rest = [tokens + max(wait_tokens - age_s / self._token_s, 0.0)
+                for tokens, age_s in zip(self._rest_tokens(answering_s, flying_tokens), ages_s.values(), strict=True)]
         unsent = self._tokens[progress.sent:]
         if unsent:
             rest += [0.0] * (slots - len(rest))
         heapify(rest)
         for tokens in unsent:
             heapreplace(rest, rest[0] + tokens + wait_tokens)
-        return self._drained_s(sorted(rest), self._token_s, slots)
+        return self._drained_s([tokens * self._token_s for tokens in rest], self._token_s, slots)
 
     def _note_pace(self, gap_s: float | None, duration_s: float | None, slots: int) -> None:
         """Note the seconds of a slot per token, and the wait of a request before its first token.
@@ -137,20 +161,20 @@ class RemainingTime:
                 ages_s[index] = max(elapsed_s - heapreplace(free_s, elapsed_s), 0.0)
         return ages_s
 
-    def _drained_s(self, ends: list[float], token_s: float, slots: int) -> float:
-        """Seconds until the last slot ends.
+    def _drained_s(self, rest_s: list[float], token_s: float, full: int) -> float:
+        """Seconds until the last request ends, while no further request is sent.
 
         Args:
-            ends: tokens until each working slot has nothing to do, ascending.
-            token_s: seconds per token of a slot while all slots work.
-            slots: number of slots.
+            rest_s: seconds that each request in flight would take at `token_s`.
+            token_s: seconds per token while `full` requests are in flight; 0 if it is unknown.
+            full: number of requests in flight before the last send.
         """
-        quiet_s = token_s if self._quiet_itl_s is None else min(self._quiet_itl_s, token_s)
-        slope_s = (token_s - quiet_s) / (slots - QUIET_CONCURRENCY) if slots > QUIET_CONCURRENCY else 0.0
+        quiet = min(self._quiet_itl_s / token_s, 1.0) if self._quiet_itl_s is not None and token_s else 1.0
+        ends_s = sorted(end_s for end_s in rest_s if end_s > 0)
+        slope = (1 - quiet) / (full - QUIET_CONCURRENCY) if full > QUIET_CONCURRENCY else 0.0
         left_s = 0.0
-        for ended, (begin, end) in enumerate(pairwise([0.0, *ends])):
-            working = len(ends) - ended
-            left_s += (end - begin) * (quiet_s + max(working - QUIET_CONCURRENCY, 0) * slope_s)
+        for ended, (begin_s, end_s) in enumerate(pairwise([0.0, *ends_s])):
+            left_s += (end_s - begin_s) * (quiet + max(len(ends_s) - ended - QUIET_CONCURRENCY, 0) * slope)
         return left_s
 
     def _durations_s(self, ended_s: dict[int, float]) -> list[float]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
 import kubernetes_validate
 import pytest
@@ -288,7 +289,7 @@ def built_image(project, root, **arguments):
             key, _, value = rest.partition("=")
             variables[key] = arguments.get(key, value)
         elif name == "ENV":
-            expanded = re.sub(r"\$\{(\w+)\}", lambda match: variables[match[1]], rest)
+            expanded = Template(rest).substitute(variables)
             variables |= dict(pair.split("=", 1) for pair in expanded.split())
         elif name == "WORKDIR":
             folder = Path(rest)

@@ -1,7 +1,8 @@
 """nginx or HAProxy in front of replicas, with TLS, a key and round robin: `proxy.py PROXY IDENTITY REPLICA_PORT…`.
 
 Prints its port on 127.0.0.1 and becomes the proxy. PROXY_KEY has the key that each request must have. The folder of
-IDENTITY, a file of certificate and private key, gets the configuration. `scripts/install_test_packages.sh` installs both.
+IDENTITY, a file of certificate and private key, gets the configuration. `scripts/install_test_packages.sh` installs
+both proxies.
 """
 
 import os
