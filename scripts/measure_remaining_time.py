@@ -1,7 +1,7 @@
 """Measures the error of the displayed remaining time at each tenth of emulated runs and searches.
 
 `python scripts/measure_remaining_time.py` prints a table. In virtual time (default) the four reports a second of a load
-process are rebuilt from the time of each token; with `--real` they come from load processes.
+process are rebuilt from the time of each token (100 reports a run at most); with `--real` they come from load processes.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class Collector:
             result = replay(transport, plan, cancel=cancel)
             end_s = transport.engines[plan.host].clock.now_ns() / 1e9
             whole_ns = result.ended_ns - result.started_ns
-            for elapsed_ns in [*range(REPORT_NS, whole_ns, REPORT_NS), whole_ns]:
+            interval_ns = max(REPORT_NS, whole_ns // 100)
+            for elapsed_ns in [*range(interval_ns, whole_ns, interval_ns), whole_ns]:
                 at_s = end_s - (whole_ns - elapsed_ns) / 1e9
                 self.now_s = lambda at_s=at_s: at_s  # type: ignore[misc]
                 if progress is not None:
@@ -169,19 +170,22 @@ def main() -> int:
     columns = [f"{tenth}0 %" for tenth in TENTHS]
     print("\n| load | seconds | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 2) + "|")
     for name, estimates in collector.estimates.items():
+        bounds = {f"{name}, least": 0, f"{name}, most": 1} if name == SEARCH else {name: 0}
         seconds = f"{min(each.end_s for each in estimates):.0f}–{max(each.end_s for each in estimates):.0f}"
-        errors = zip(*(each.errors() for each in estimates), strict=True)
-        print(f"| {name} | {seconds} | " + " | ".join(map(shown, errors)) + " |")
+        errors = list(zip(*(each.errors() for each in estimates), strict=True))
+        for row, bound in bounds.items():
+            print(f"| {row} | {seconds} | " + " | ".join(shown(tenth, bound) for tenth in errors) + " |")
     return int(code)
 
 
-def shown(errors: tuple[tuple[float, float] | None, ...]) -> str:
-    """The smallest and largest error of several runs, in percent; "–" where a run had no estimate."""
-    present = [bound for error in errors if error is not None for bound in error]
-    if len(present) < 2 * len(errors):
+def shown(errors: tuple[tuple[float, float] | None, ...], bound: int) -> str:
+    """The smallest and largest error of several runs, in percent, and how many had an estimate, unless all had one."""
+    present = [error[bound] for error in errors if error is not None]
+    if not present:
         return "–"
+    count = "" if len(present) == len(errors) else f" ({len(present)} of {len(errors)})"
     low, high = f"{100 * min(present):+.0f}", f"{100 * max(present):+.0f}"
-    return low if low == high else f"{low} … {high}"
+    return (low if low == high else f"{low} … {high}") + count
 
 
 if __name__ == "__main__":
