@@ -99,7 +99,8 @@ class RemainingTime:
         if progress.sent < len(self._tokens) or self._token_s is None:
             ended_tokens = sum(self._tokens[index] for index in ended_s)
             self._history.append((elapsed_s, ended_tokens + flying_tokens))
-            gap_s = None if progress.itl_ns is None else progress.itl_ns / NS_PER_S * token_reads
+            split = progress.itl_ns is not None and len(ended_s) >= FITTED_REQUESTS
+            gap_s = (progress.itl_ns or 0) / NS_PER_S * token_reads if split else None
             self._note_pace(gap_s, fmean(ended_s.values()) if ended_s else None, slots)
         if self._token_s is None or (ended_s and progress.itl_ns is None):
             return None
@@ -120,10 +121,11 @@ class RemainingTime:
         """Note the seconds of a slot per token, and the wait of a request before its first token.
 
         Requests of equal length end together, and the next prompts wait for each other again. So the tokens are counted
-        over whole durations of a request, at least one and about half of the run so far.
+        over whole durations of a request, at least one and about half of the run so far. With different lengths only
+        the first prompts wait for each other, and the count begins after them.
 
         Args:
-            gap_s: median seconds per token of the ended requests; None before the first end.
+            gap_s: median seconds per token of the ended requests; None before enough of them have ended.
             duration_s: mean duration of the ended requests; None before the first end.
             slots: number of slots.
         """
@@ -131,6 +133,11 @@ class RemainingTime:
         window_s = elapsed_s / 2
         if duration_s is not None and duration_s <= elapsed_s:
             window_s = duration_s * max(floor(window_s / duration_s), 1)
+        synchronous = min(self._tokens) == max(self._tokens)
+        if not synchronous:
+            # The head of an answer is a read of its own, long before the first token.
+            answering_s = next((at_s for at_s, count in self._history if count >= 2 * slots), elapsed_s)
+            window_s = min(window_s, elapsed_s - answering_s)
         window_tokens = tokens - self._tokens_at(elapsed_s - window_s)
         if window_tokens < slots:
             return
@@ -140,7 +147,6 @@ class RemainingTime:
             self._wait_s = max(slot_token_s - gap_s, 0.0) * fmean(self._tokens)
         else:
             self._token_s = slot_token_s
-            synchronous = min(self._tokens) == max(self._tokens)
             self._wait_s = max(elapsed_s - slot_token_s * tokens / slots, 0.0) if synchronous else 0.0
 
     def _tokens_at(self, elapsed_s: float) -> float:
