@@ -139,11 +139,11 @@ class RemainingTime:
             answering_s = next((at_s for at_s, count in self._history if count >= 2 * slots), elapsed_s)
             window_s = min(window_s, elapsed_s - answering_s)
         window_tokens = tokens - self._tokens_at(elapsed_s - window_s)
+        self._token_s = gap_s or self._token_s
         if window_tokens < slots:
             return
         slot_token_s = slots * window_s / window_tokens
         if gap_s is not None:
-            self._token_s = gap_s
             self._wait_s = max(slot_token_s - gap_s, 0.0) * fmean(self._tokens)
         else:
             self._token_s = slot_token_s
