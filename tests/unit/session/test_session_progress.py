@@ -102,7 +102,7 @@ def test_remaining_time_of_64_streams_is_exact_from_first_tenth(tenth):
     assert status.left_s == pytest.approx(end_s - step / 4, rel=0.03)
 
 
-def test_draining_streams_end_at_pace_of_fewer_streams():
+def test_draining_streams_take_pace_of_fewer_streams():
     """Four streams of 400 to 700 tokens are left of 64; a token takes 8 ms at 64 streams, and 4 ms in the warm-up."""
     tokens = [100] * 60 + [400, 500, 600, 700]
     plan = LoadPlan("h", 1, tuple(PlannedRequest(i, "/", b'{"max_tokens": %d}' % t) for i, t in enumerate(tokens)),
