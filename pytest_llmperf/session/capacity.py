@@ -215,7 +215,7 @@ class Capacity(Series):
                 self.results[place] = result.with_point(self._judge(run.seed, rate))
                 runs[plain + place] = replace(run, counters=self._counters(self.results[place]))
                 metrics[plain + place] = runs[plain + place].metrics
-        self.unfinished.clear()
+                self.unfinished.clear()
         self.measurement = replace(measurement, runs=tuple(runs), metrics=tuple(metrics))
         self._on_run()
         return self.measurement

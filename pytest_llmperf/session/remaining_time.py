@@ -140,7 +140,7 @@ class RemainingTime:
             window_s = min(window_s, elapsed_s - answering_s)
         window_tokens = tokens - self._tokens_at(elapsed_s - window_s)
         self._token_s = gap_s or self._token_s
-        if window_tokens < slots:
+        if window_s <= 0 or window_tokens < slots:
             return
         slot_token_s = slots * window_s / window_tokens
         if gap_s is not None:
@@ -151,6 +151,8 @@ class RemainingTime:
 
     def _tokens_at(self, elapsed_s: float) -> float:
         """Tokens until then, interpolated between two reports."""
+        if elapsed_s <= 0:
+            return 0.0
         points = [(0.0, 0.0), *self._history]
         place = max(bisect_left(points, (elapsed_s, 0.0)), 1)
         (begin_s, begin), (end_s, end) = points[place - 1 : place + 1]

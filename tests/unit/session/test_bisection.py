@@ -38,6 +38,13 @@ def test_number_of_further_rates_is_known_once_the_limit_is_bracketed(precision)
     assert [halvings(low, high, precision) for _, low, high in bracketed] == list(range(len(points) - 3, -1, -1))
 
 
+def test_contradicting_rates_bracket_no_limit():
+    """Noise near the limit: a rate was within the SLOs, and a lower rate was over them."""
+    judge = limit_at(20)
+    points = [judge(16), TriedRate(12, Verdict.FAIL, holds=False)]
+    assert bracket_of(points) is None
+
+
 def test_undecided_rates_follow_measured_value_but_are_not_proven():
     searched = search_rate(limit_at(20, open_from=16.5, open_to=24), 8, 0.02)
     assert searched.highest_within <= 20 < searched.lowest_over

@@ -32,6 +32,10 @@ def test_status_before_first_answer_has_no_rates():
     assert (status.rate, status.requested_rate, status.left_s, status.ttft_ms) == (None, None, None, None)
 
 
+def test_report_at_start_of_schedule_has_no_remaining_time():
+    assert RunProgress(1, 1).status(Progress(4, 0, 0, 0, reads=4), CLOSED).left_s is None
+
+
 def test_closed_loop_status_predicts_remaining_time_from_pace():
     status = RunProgress(1, 2).status(Progress(8, 5, 0, 10 * S), CLOSED)
     assert status.left_s == pytest.approx(30 + 40)
