@@ -49,7 +49,7 @@ test: $(VENV)/wheel lint types
 # The plugin on the emulator: options, baselines, the shipped suites on every kind and with every planted fault.
 # Some tests put services behind nginx and HAProxy, from the distribution's packages.
 test-emulated: $(VENV)/wheel
-	sh scripts/install_proxies.sh
+	sh scripts/install_test_packages.sh
 	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 600 --durations 5 -m emulated
 
 # The HTML report in headless Chromium, which comes from the distribution's packages where none is there.

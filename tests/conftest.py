@@ -50,7 +50,7 @@ def behind_proxy(tmp_path, monkeypatch):
 
         def start(proxy, *ports):
             if shutil.which(proxy, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None and not os.environ.get("CI"):
-                pytest.skip(f"{proxy} is missing. Run: sh scripts/install_proxies.sh")
+                pytest.skip(f"{proxy} is missing. Run: sh scripts/install_test_packages.sh")
             command = [sys.executable, str(PROXY), proxy, str(identity), *map(str, ports)]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                                        env=os.environ | {"PROXY_KEY": SERVICE_KEY})

@@ -86,7 +86,8 @@ class LoadProcess:
             return
         self.ready = self.ready or data[: PROGRESS.size] == READY
         if data[-PROGRESS.size :] != READY:
-            self.last = Progress(*PROGRESS.unpack_from(data, len(data) - PROGRESS.size))
+            sent, done, failed, elapsed_ns, reads = PROGRESS.unpack_from(data, len(data) - PROGRESS.size)
+            self.last = Progress(sent, done, failed, elapsed_ns, reads=reads)
 
     def end(self) -> None:
         """Close the control pipe, which ends a responsive load process, and wait for the exit of the process."""

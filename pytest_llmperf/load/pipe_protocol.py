@@ -10,8 +10,8 @@ from pytest_llmperf.model.plan import Channel, ConversationPart, LoadPlan, Plann
 from pytest_llmperf.model.request import Cancellation, RetryPolicy
 
 SIZE = struct.Struct("<Q")
-PROGRESS = struct.Struct("<IIIq")  # the way back: sent, done, failed, elapsed_ns
-READY = PROGRESS.pack(0, 0, 0, -1)  # the first of them: the plan is read, the connections are open
+PROGRESS = struct.Struct("<IIIqQ")  # the way back: sent, done, failed, elapsed_ns, reads
+READY = PROGRESS.pack(0, 0, 0, -1, 0)  # the first of them: the plan is read, the connections are open
 START = struct.Struct("<cq")  # the way there, after the plan: b"s" and when the schedule begins
 CANCEL = b"c"
 

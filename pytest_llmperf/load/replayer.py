@@ -239,7 +239,7 @@ class PlanReplayer:
         self._writer.lag(self._lag)
         self._lag = array("q")
         elapsed_ns = max(0, monotonic_ns() - (self._started_ns or monotonic_ns()))
-        self._report(PROGRESS.pack(self._client.sent, self._done, self._failed, elapsed_ns))
+        self._report(PROGRESS.pack(self._client.sent, self._done, self._failed, elapsed_ns, self._client.intake.reads))
 
     def _end(self) -> End:
         return End(

@@ -25,17 +25,21 @@ class Intake:
 
     Args:
         limits: of one answer, of what is held, and of all answers together.
+
+    Attributes:
+        reads: number of reads of all answers.
     """
 
     def __init__(self, limits: StreamLimits) -> None:
         self._most_of_one, self._most_held, self._most = limits.response_bytes, limits.held_bytes, limits.replay_bytes
-        self._all_bytes = 0
+        self._all_bytes = self.reads = 0
         self.held_bytes = 0
 
     def take(self, request: RequestInFlight, size: int) -> str | None:
         """Account for a read of so many bytes; which limit it exceeds, if any."""
         request.size_bytes += size
         self._all_bytes += size
+        self.reads += 1
         self.held_bytes += size + _READ_BYTES
         if request.size_bytes > self._most_of_one:
             return f"this answer is longer than {self._most_of_one:,} bytes"

@@ -76,4 +76,6 @@ class ProgressOfAll:
             self._running_medians.ttft_ns,
             self._running_medians.itl_ns,
             self._running_medians.durations_ns,
+            sum(report.reads for report in reports),
+            self._running_medians.ended_reads,
         )

@@ -17,11 +17,13 @@ class RunningMedians:
         self._ttfts_ns = array("q")
         self._gaps_ns = array("d")
         self.durations_ns: dict[int, int] = {}  # index of the request → time from send to end
+        self.ended_reads = 0
 
     def add(self, exchange: Exchange | EmulatedExchange) -> None:
         """Take in one exchange; one without content does not change the medians."""
         if exchange.sent_ns is not None:
             self.durations_ns[exchange.index] = exchange.ended_ns - exchange.sent_ns
+            self.ended_reads += 0 if isinstance(exchange, EmulatedExchange) else len(exchange.read_ns)
         stamps = exchange.token_ns if isinstance(exchange, EmulatedExchange) else _content_stamps(exchange)
         if not stamps:
             return

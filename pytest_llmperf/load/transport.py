@@ -22,6 +22,8 @@ class Progress:
         elapsed_ns: since time zero of the schedule.
         ttft_ns, itl_ns: running medians as `RunningMedians` has them; None before the first answer.
         durations_ns: time from send to end of each ended request, by the index of the request.
+        reads: number of reads of all answers, those of requests in flight included; 0 in virtual time.
+        ended_reads: number of reads of the requests in `durations_ns`.
     """
 
     sent: int
@@ -31,6 +33,8 @@ class Progress:
     ttft_ns: int | None = None
     itl_ns: int | None = None
     durations_ns: Mapping[int, int] = field(default_factory=dict)
+    reads: int = 0
+    ended_reads: int = 0
 
 
 class Transport(Protocol):

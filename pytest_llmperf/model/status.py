@@ -35,6 +35,19 @@ class WarmingUp:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchRest:
+    """The part of a search that follows the announced runs of the present rate. A rate that stays open gets more runs,
+    so the duration has a range.
+
+    Args:
+        least_s, most_s: seconds if every further rate needs the smallest and the largest number of runs.
+    """
+
+    least_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measuring:
     """A run goes on.
 
@@ -48,6 +61,7 @@ class Measuring:
         ttft_ms, itl_ms: medians over the ended requests, from the stamps of reads; None before the first end.
         left_s: estimated seconds until the last run ends; None if no estimate is possible.
         label: side of a claim or point of a search; "" for a single measurement.
+        search: the rest of the search; None outside a search, and before its limit lies between two rates.
     """
 
     run: int
@@ -62,6 +76,7 @@ class Measuring:
     itl_ms: float | None = None
     left_s: float | None = None
     label: str = ""
+    search: SearchRest | None = None
 
     @property
     def phase(self) -> str:

@@ -38,6 +38,9 @@ def facts(status: Measuring) -> Iterator[str]:
     yield duration(status.elapsed_s)
     if status.left_s:
         yield f"{duration(status.left_s)} left"
+    if status.search is not None and status.left_s is not None:
+        least_s, most_s = status.left_s + status.search.least_s, status.left_s + status.search.most_s
+        yield f"search: {duration(least_s)} to {duration(most_s)} left"
 
 
 def duration(value_s: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import ceil, log, log1p, log2, sqrt
 
 from pytest_llmperf.model.verdict import Verdict
 
@@ -94,6 +94,18 @@ def search_rate(judge: Callable[[float], TriedRate], start: float, precision: fl
         else:
             high = middle
     return SearchResult(low, high, tuple(points))
+
+
+def bracket_of(points: Sequence[TriedRate]) -> tuple[float, float] | None:
+    """The highest rate within the SLOs and the lowest rate over them; None where there is no limit between them."""
+    low = max((point.rate for point in points if point.within), default=None)
+    high = min((point.rate for point in points if not point.within), default=None)
+    return None if low is None or high is None or low >= high else (low, high)
+
+
+def halvings(low: float, high: float, precision: float) -> int:
+    """Bisection steps until the rates on both sides of the limit differ by at most `precision`."""
+    return max(ceil(log2(log(high / low) / log1p(precision))), 0)
 
 
 def _bracket(within: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:

@@ -21,13 +21,15 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.record import RunRecords
-from pytest_llmperf.model.status import Note
+from pytest_llmperf.model.status import Note, SearchRest
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import worst
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
-from pytest_llmperf.session.bisection import SearchResult, TriedRate, search_rate
+from pytest_llmperf.session.bisection import SearchResult, TriedRate, bracket_of, halvings, search_rate
+from pytest_llmperf.session.progress import RunProgress
+from pytest_llmperf.session.replay import Watch
 from pytest_llmperf.session.resumption import RATE, RATE_VERDICT, SEARCH, take_rate
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
@@ -93,6 +95,7 @@ class RateSeries(Series):
     """Runs at one rate of a search: evidence for its result, and nothing to compare with anything."""
 
     search = ""  # the workload and terms of the search
+    rest: Callable[[int], SearchRest | None] = staticmethod(lambda _runs: None)  # of the search after so many runs
 
     def begun(self, server: Server) -> Measurement:
         """The measurement before its first run."""
@@ -102,6 +105,12 @@ class RateSeries(Series):
 
     def _empty_measurement(self, server: Server) -> Measurement:
         return self.begun(server)
+
+    def _watch(self, run: int, runs: int, server: Server) -> Watch:
+        """Counts the runs of all looks at this rate."""
+        earlier = len(self.finished.runs) - run + 1
+        return self._shown(RunProgress(earlier + run, earlier + runs, self.label, server.quiet_itl_s,
+                                       self.rest(earlier + runs)))
 
     def judged(self, verdict: Verdict) -> None:
         """Store the verdict of the rate, which a resumed search takes over."""
@@ -147,7 +156,9 @@ class Capacity(Series):
         self._stored = [] if stored is None else stored
         self._per_arrival = workload.requests_per_arrival
         self._start = workload.rate * self._per_arrival
+        self._arrivals = sum(request.after is None for request in workload.requests())
         self._tried_rates = self._measured_rates = 0
+        self._overhead_s = 0.0  # of a run at the last rate, beside its schedule
         self._short_load_warnings: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
     @property
@@ -204,7 +215,7 @@ class Capacity(Series):
                 self.results[place] = result.with_point(self._judge(run.seed, rate))
                 runs[plain + place] = replace(run, counters=self._counters(self.results[place]))
                 metrics[plain + place] = runs[plain + place].metrics
-        self.unfinished.clear()
+                self.unfinished.clear()
         self.measurement = replace(measurement, runs=tuple(runs), metrics=tuple(metrics))
         self._on_run()
         return self.measurement
@@ -231,6 +242,7 @@ class Capacity(Series):
         series = RateSeries(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
                             may_preempt=True, label=label)
         series.search = f"{self.workload}, {self.terms}"
+        series.rest = partial(self._rest, workload)
         series.follow((), execution=self.execution, first_seed=first_seed)
         series.measurement = take_rate(self._stored, series.begun(server))
         self._keep_series(series)
@@ -254,13 +266,35 @@ class Capacity(Series):
         if self._measured_rates:
             self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
         self._measured_rates += 1
+        begun_ns = self.session.clock.now_ns()
         verdict = Verdict.INCONCLUSIVE
         for confidence in CONFIDENCE_OF_LOOKS:
             verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
             if verdict is not Verdict.INCONCLUSIVE:
                 break
         series.judged(verdict)
+        runs = len(series.finished.runs)
+        took_s = (self.session.clock.now_ns() - begun_ns) / 1e9
+        self._overhead_s = took_s / runs - self._schedule_s(series.workload.rate)
         return verdict
+
+    def _rest(self, workload: Workload, runs: int) -> SearchRest | None:
+        """The rest of the search after so many runs at the rate of `workload`; None before the limit is bracketed."""
+        if (bracket := bracket_of(self.unfinished)) is None:
+            return None
+        low, high = bracket
+        further = halvings(low, high, self.terms.precision) - 1
+        pauses_s = further * self.terms.cooldown_s
+        present_s = (SEEDS_PER_RATE - runs) * self._run_s(workload.rate)
+        return SearchRest(pauses_s + further * RUNS_PER_LOOK * self._run_s(high / self._per_arrival),
+                          pauses_s + further * SEEDS_PER_RATE * self._run_s(low / self._per_arrival) + present_s)
+
+    def _schedule_s(self, rate: float) -> float:
+        """Seconds from the first to the last request that the schedule sends; later turns follow the answers."""
+        return (self._arrivals - 1) / rate
+
+    def _run_s(self, rate: float) -> float:
+        return max(self._schedule_s(rate) + self._overhead_s, 0.0)
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.

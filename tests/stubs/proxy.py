@@ -1,7 +1,8 @@
 """nginx or HAProxy in front of replicas, with TLS, a key and round robin: `proxy.py PROXY IDENTITY REPLICA_PORT…`.
 
 Prints its port on 127.0.0.1 and becomes the proxy. PROXY_KEY has the key that each request must have. The folder of
-IDENTITY, a file of certificate and private key, gets the configuration. `scripts/install_proxies.sh` installs both.
+IDENTITY, a file of certificate and private key, gets the configuration. `scripts/install_test_packages.sh` installs
+both proxies.
 """
 
 import os
@@ -50,7 +51,7 @@ SERVERS = {"nginx": "server 127.0.0.1:{port} max_fails=0;\n", "haproxy": "    se
 def main(proxy, identity, *replica_ports):
     program = shutil.which(proxy, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
-        sys.exit(f"{proxy} is missing. Run: sh scripts/install_proxies.sh")
+        sys.exit(f"{proxy} is missing. Run: sh scripts/install_test_packages.sh")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     folder = Path(identity).parent

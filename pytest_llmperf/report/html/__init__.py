@@ -22,6 +22,7 @@ from pytest_llmperf.report.html.overview import (
     groups,
     headline,
     headroom_text,
+    measured_text,
     measured_values,
     row_of,
     tiles,
@@ -30,7 +31,7 @@ from pytest_llmperf.report.html.page import TestPage, counts, pack, test_page
 from pytest_llmperf.report.html.session_facts import SessionFacts, session_facts
 from pytest_llmperf.results.conditions import EMULATED, kind_of
 from pytest_llmperf.results.reader import read_run
-from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
+from pytest_llmperf.results.sentences import basis_text, interval_text, limit_text, reason_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -116,7 +117,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"reason": reason_text, "estimate": estimate_text, "limit": limit_text,
+    environment.filters |= {"reason": reason_text, "estimate": measured_text, "limit": limit_text,
                             "interval": interval_text, "basis": basis_text,
                             "headroom": headroom_text, "bar": bar_of}
     return environment

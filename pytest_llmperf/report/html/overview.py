@@ -175,11 +175,7 @@ class OverviewRow:
 
     @property
     def measured(self) -> str:
-        """The estimate with its unit; for a search the proven rate."""
-        if self.check is None:
-            return ""
-        proven = self.check.facts.get("proven_rate")
-        return f"{Unit.REQUESTS_PER_S.number(proven)}/s, proven" if proven is not None else estimate_text(self.check)
+        return "" if self.check is None else measured_text(self.check)
 
     @property
     def reason(self) -> str:
@@ -204,6 +200,12 @@ class OverviewRow:
     @property
     def bar(self) -> Bar | None:
         return None if self.check is None else bar_of(self.check)
+
+
+def measured_text(check: CheckResult) -> str:
+    """The estimate with its unit; for a search the proven rate, on which its headroom rests."""
+    proven = check.facts.get("proven_rate")
+    return f"{Unit.REQUESTS_PER_S.number(proven)}/s, proven" if proven is not None else estimate_text(check)
 
 
 def row_of(test: TestResult, anchor: str) -> OverviewRow:

@@ -32,3 +32,20 @@ def test_pause_during_report_appears_in_loop_lag(tmp_path):
     assert max(recording.loop_lag_ns) > 80_000_000
     assert recording.end.clock_gap_ns > 80_000_000
     assert reports[-1][:3] == (1, 1, 0)
+
+
+def test_reports_count_reads_of_an_answer_in_flight(tmp_path):
+    reports = []
+
+    def report(progress):
+        if progress == READY:
+            replayer.start(monotonic_ns())
+        else:
+            reports.append(PROGRESS.unpack(progress))
+
+    with ScriptedServer(streamed(StreamShape((1,) * 8).events(), ttft_s=0.1, itl_s=0.1)) as server:
+        plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))
+        replayer = PlanReplayer(plan, route_of(plan), RecordingWriter(tmp_path / "recording"), report)
+        replayer.run()
+    reads = [report[4] for report in reports]
+    assert 0 < reads[1] < reads[-1] == len(read_recording(tmp_path / "recording").exchanges[0].read_ns)

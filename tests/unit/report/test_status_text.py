@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.model.status import Measuring, Note, Starting, Waiting, WarmingUp
+from pytest_llmperf.model.status import Measuring, Note, SearchRest, Starting, Waiting, WarmingUp
 from pytest_llmperf.report.status_text import duration, sentence
 
 RUN = Measuring(2, 3, requests=100, done=61, failed=1, elapsed_s=6.4, requested_rate=10, rate=9.53, ttft_ms=45.12,
@@ -20,6 +20,8 @@ RUN = Measuring(2, 3, requests=100, done=61, failed=1, elapsed_s=6.4, requested_
         (RUN, "run 2 of 3: 61 of 100 answered, 1 failed, 9.53/s (10/s asked), TTFT 45.1 ms, ITL 6.44 ms, 6 s, "
               "14 s left"),
         (Measuring(1, 1, 8, 0, 0, 0.2), "run 1 of 1: 0 of 8 answered, 0 s"),
+        (Measuring(1, 2, 8, 4, 0, 1, left_s=3, label="8/s", search=SearchRest(60, 180)),
+         "8/s, run 1 of 2: 4 of 8 answered, 1 s, 3 s left, search: 1 min 3 s to 3 min 3 s left"),
         (Measuring(1, 3, 8, 0, 0, 0.2, label="A"), "A, run 1 of 3: 0 of 8 answered, 0 s"),
     ],
 )

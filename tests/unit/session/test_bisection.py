@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.session.bisection import MOST_STEPS, TriedRate, search_rate
+from pytest_llmperf.session.bisection import MOST_STEPS, TriedRate, bracket_of, halvings, search_rate
 
 
 def limit_at(knee, open_from=None, open_to=None):
@@ -27,6 +27,22 @@ def test_knee_lies_within_precision_between_tested_rates(knee, precision):
     assert len(searched.points) < 2 * MOST_STEPS
     rates = [point.rate for point in searched.points]
     assert len(set(rates)) == len(rates)  # nothing is measured twice
+
+
+@pytest.mark.parametrize("precision", [0.02, 0.04, 0.1])
+def test_number_of_further_rates_is_known_once_the_limit_is_bracketed(precision):
+    points = search_rate(limit_at(31), 8, precision).points
+    brackets = [bracket_of(points[:count]) for count in range(len(points) + 1)]
+    bracketed = [(count, *bracket) for count, bracket in enumerate(brackets) if bracket is not None]
+    assert bracketed[0] == (3, 16, 32)  # 8 and 16 were within, 32 over
+    assert [halvings(low, high, precision) for _, low, high in bracketed] == list(range(len(points) - 3, -1, -1))
+
+
+def test_contradicting_rates_bracket_no_limit():
+    """Noise near the limit: a rate was within the SLOs, and a lower rate was over them."""
+    judge = limit_at(20)
+    points = [judge(16), TriedRate(12, Verdict.FAIL, holds=False)]
+    assert bracket_of(points) is None
 
 
 def test_undecided_rates_follow_measured_value_but_are_not_proven():

@@ -12,7 +12,7 @@ from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.model.status import Note
+from pytest_llmperf.model.status import Measuring, Note
 from pytest_llmperf.results.sentences import estimate_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
@@ -62,6 +62,15 @@ def test_max_rate_search_finds_knee_and_returns_measurement(perf, make_server, s
     assert [status.text for status in statuses if isinstance(status, Note)][:2] == ["8/s: within the SLO",
                                                                                "16/s: within the SLO"]
     assert len(perf.measurements) == 1 + len(points)  # every rate is kept, too
+
+
+def test_search_shows_remaining_pauses_once_limit_is_bracketed(perf, make_server, statuses):
+    """Runs take no time on this clock, so the pauses between the rates are the least time that is left."""
+    perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", cooldown_s=7)
+    search_by_rate = {status.label: status.search for status in statuses if isinstance(status, Measuring)}
+    least_s = [search and search.least_s for search in search_by_rate.values()]
+    assert least_s == [None, None, None, 28, 21, 14, 7, 0]
+    assert all(search.most_s >= search.least_s for search in search_by_rate.values() if search is not None)
 
 
 def test_repeated_max_rate_search_gives_equal_rate(perf, make_server):

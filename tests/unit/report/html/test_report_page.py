@@ -50,6 +50,16 @@ def test_report_page_shows_claim_in_words_verdict_and_reason(tmp_path, page, mea
         assert said in text
 
 
+def test_search_on_report_page_has_proven_rate_as_measured_value(tmp_path, page, measurement):
+    """The headroom rests on the proven rate, so the value beside it is the proven rate."""
+    check = CheckResult("max_rate >= 8/s", Verdict.PASS, "max_rate", Unit.REQUESTS_PER_S, Comparison.AT_LEAST, 8, 22.6,
+                        facts={"proven_rate": 16.0})
+    write_test(tmp_path / "run", TEST, [measurement], [check])
+    text = page()
+    assert 'data-label="measured" class="number">16/s, proven' in text
+    assert "22.6" not in text
+
+
 def test_report_page_loads_no_external_resources(tmp_path, page, measurement):
     write_test(tmp_path / "run", TEST, [measurement], [])
     text = page()

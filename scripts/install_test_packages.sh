@@ -1,10 +1,12 @@
 #!/bin/sh
-# nginx and HAProxy for the tests of services, from the distribution's packages; nothing to do where both are there.
+# nginx and HAProxy for the tests of services, Groovy for the Jenkinsfile, from the distribution's packages.
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 missing=""
 command -v nginx > /dev/null || missing="nginx-light"
 command -v haproxy > /dev/null || missing="$missing haproxy"
+if [ ! -e /usr/share/java/groovy-all.jar ]; then missing="$missing groovy"; fi
+command -v java > /dev/null || missing="$missing default-jre-headless"
 if [ -z "$missing" ]; then exit 0; fi
 if [ "$(id -u)" -eq 0 ]; then as_root=""; else as_root="sudo"; fi
 # The packages start their servers at once, on every address of the machine. This file is how Debian prevents that.
