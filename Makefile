@@ -67,7 +67,7 @@ test-engines: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
 # as they ask for. Before a release; the better part of an hour on a quiet machine.
 test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm-eval guidellm
-	sh scripts/install_proxies.sh
+	sh scripts/install_test_packages.sh
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
 
