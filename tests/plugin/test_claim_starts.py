@@ -67,9 +67,50 @@ def test_it(perf):
 
 
 def test_running_side_b_without_mechanism_fails_before_side_a_starts(run):
-    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--emulate-clock", "virtual")
+    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--llmperf-resident", "none")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*side A was therefore not measured*"])
+
+
+def sides_of(run_file):
+    return [(side["conditions"].get("treatment"), [run["start_id"] for run in side["runs"]])
+            for side in run_file["measurements"]]
+
+
+def test_sides_that_fit_into_memory_alternate_run_by_run(claim):
+    """The idle sibling is a condition of both sides."""
+    _, run_file = claim("", compared=False)
+    assert run_file["claims"][0]["order"] == {"1": "ABBAAB"}
+    assert sides_of(run_file) == [("1 idle server beside it", [1, 1, 1]), ("1 idle server beside it", [2, 2, 2])]
+
+
+@pytest.mark.parametrize(("more", "options", "compared"), [
+    ("", (), True),
+    ("", ("--llmperf-resident", "none"), False),
+    ("may_preempt=True", (), False),
+    ('mechanism="kv_blocks(a) >= 1"', (), False),
+    ("", ("--plant-flag", "vllm:gpu-memory-utilization=0.8"), False),
+], ids=["baseline", "setting", "preemptions", "kv blocks", "memory flag"])
+def test_sides_run_alone_where_memory_or_stored_baseline_matters(claim, more, options, compared):
+    _, run_file = claim(more, *options, compared=compared)
+    assert run_file["claims"][0]["order"] == {"1": "AB"}
+    assert sides_of(run_file) == [(None, [1, 1, 1]), (None, [2, 2, 2])]
+
+
+def test_sides_that_exceed_memory_of_gpu_run_alone(run, pytester):
+    """Two servers with 15 GiB of weights each do not fit into the 22.5 GiB of an L4."""
+    text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5")
+    result, _ = run(text.replace("max_model_len=8192", "max_model_len=4096"), "--emulate", "l4")
+    (run_file,) = Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")
+    assert json.loads(run_file.read_text())["claims"][0]["order"] == {"1": "AB"}
+    result.stdout.fnmatch_lines(["*2 servers do not run at the same time: 2 servers need 38 GiB*GPU has 22 GiB*"])
+
+
+def test_open_claim_that_lacks_starts_starts_both_sides_anew(claim):
+    _, run_file = claim("", compared=False, slow=512, claimed=0.85)
+    (_, a), (_, b) = sides_of(run_file)
+    assert (a, b) == ([1] * 3 + [4] * 3 + [5] * 3, [2] * 3 + [3] * 3 + [6] * 3)
+    assert run_file["claims"][0]["order"] == {"1": "ABBAABBAABBAABBAAB"}
 
 
 SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that three runs decide nothing
@@ -99,7 +140,7 @@ def test_extension_limit_of_zero_prevents_further_runs(claim):
     equal = {"slow": 512, "claimed": 1}
     result, run_file = claim("", "--llmperf-extension-limit=0", compared=False, **equal)
     assert result.ret == 11
-    assert [[run["seed"] for run in side["runs"]] for side in run_file["measurements"]] == [[0, 1, 2], [2, 1, 0]]
+    assert [[run["seed"] for run in side["runs"]] for side in run_file["measurements"]] == [[0, 1, 2], [0, 1, 2]]
     claim("", "--update-baselines-new")
     _, run_file = claim("", SLOWER, "--llmperf-extension-limit=0")
     assert [len(side["runs"]) for side in run_file["measurements"]] == [3, 3]
