@@ -24,7 +24,7 @@ from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.measured_memory import GIB, MemoryRecords
 from pytest_llmperf.engines.memory_shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
-from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.pool import EnginePool, Starter, lock_of_this_machine
 from pytest_llmperf.engines.refusal_prediction import predicted_refusal
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -96,7 +96,13 @@ def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: 
 
 
 class PerfSession:
-    """Settings, hardware, the pool of servers, the run folder."""
+    """Settings, hardware, the pool of servers, the run folder.
+
+    Attributes:
+        steady_age_s: as in `EnginePool`.
+    """
+
+    steady_age_s = STEADY_AGE_S
 
     def __init__(
         self,
@@ -161,7 +167,7 @@ class PerfSession:
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
                                    share_memory=self._share_memory, on_start=self._measure_memory, session=self.id,
-                                   steady_age_s=0.0 if emulation else STEADY_AGE_S)
+                                   steady_age_s=0.0 if emulation else self.steady_age_s)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -176,8 +182,12 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.notify, engines,
                                    self.worker)
-        return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self._share_memory,
-                          steady_age_s=STEADY_AGE_S)
+        return self._virtual_pool(launcher)
+
+    def _virtual_pool(self, starter: Starter) -> EnginePool:
+        """A pool of servers that take nothing of this machine."""
+        return EnginePool(starter, lock_path=None, plant=self._plant, share_memory=self._share_memory,
+                          steady_age_s=self.steady_age_s)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
         """What sends a workload: see `Replayer`."""

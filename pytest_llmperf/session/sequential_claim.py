@@ -116,7 +116,8 @@ def _looks(
             order = order[::-1]
             if together and _lack_starts(results):
                 session.pool.release()
-            block = run_in_turn(order, runs, block, together=together)
+            # Of two servers that run one after the other, one goes on and the other starts anew: their ages differ.
+            block = run_in_turn(order, runs, block, together=together, steady=not together)
         results = _judge_pooled(judge, execution, side_a, side_b, alpha)
         if worst(results) is not Verdict.INCONCLUSIVE or look == len(ALPHA_OF_LOOKS) - 1:
             break

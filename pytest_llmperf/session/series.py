@@ -28,24 +28,26 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
 
-def run_in_turn(order: Sequence[Series], runs: int, first_block: int, *, together: bool) -> int:
+def run_in_turn(
+    order: Sequence[Series], runs: int, first_block: int, *, together: bool, steady: bool = False
+) -> int:
     """Measure `runs` runs of each series, and return the number of the next block.
 
     Servers that live together take turns run by run, and the order turns each time (A B, B A, A B), so that a drift of
     the machine cancels. Servers that run one after the other make all their runs at a time, because a turn costs a
-    start. From the second call on these servers are measured only when their ages no longer matter: one of them goes on
-    and the other starts anew.
+    start.
 
     Args:
         order: the series in the order of their first runs.
         runs: number of runs per series.
         first_block: number of the first block, see `Run`.
         together: whether the servers live together.
+        steady: as in `Series.server`.
     """
     block = first_block
     for turn in range(runs if together else 1):
         for series in order if turn % 2 == 0 else order[::-1]:
-            series.extend(1 if together else runs, block=block, steady=not together and first_block > 1)
+            series.extend(1 if together else runs, block=block, steady=steady)
             block += 1
     return block
 
