@@ -600,10 +600,10 @@ class Perf:
     def _beside_sides(
         self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, judge: ClaimJudge, *, may_preempt: bool
     ) -> tuple[EngineSpec, ...]:
-        """What lives beside each other in a claim: both sides, and A's reference in a session with a reference build.
+        """The specs whose servers live together in a claim: both sides, and in a session with a reference build A's.
 
-        Without a reference build the sides run alone if the test is about memory, if it compares with a stored
-        baseline, which is of a server alone, or if a side runs already as a server of the test.
+        Without a reference build each side runs alone in a claim about memory and in a test that compares with a stored
+        baseline. A stored baseline is of a server alone.
         """
         execution = self._execution
         session, spec = execution.session, spec_of(a)

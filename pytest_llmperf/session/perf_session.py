@@ -235,10 +235,10 @@ class PerfSession:
         return () if reference is None else (reference,)
 
     def beside_each_other(self, a: EngineSpec, b: EngineSpec, kind: str) -> tuple[EngineSpec, ...]:
-        """Both sides of a claim if their servers live together, else nothing.
+        """The sides of a claim if servers of both live together; an empty tuple if each side runs alone.
 
-        Without a reference build they share the memory. They sleep in turn only where the setting says so: both sides
-        would start one after the other all the same.
+        The servers share the memory. They sleep in turn only if the setting `resident_servers` is "sleep", because
+        sleeping servers start one after the other and save no time.
         """
         in_turn = self.settings.resident_servers == "sleep"
         started_here = a.url is None and b.url is None and a.kind == b.kind

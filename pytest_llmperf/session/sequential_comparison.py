@@ -124,8 +124,8 @@ def compare_with_reference(
     for look in REFERENCE_LOOKS:
         if look > PAIRS_OF_START:
             session.pool.release()
-        # Two servers that started together are steady at the same time. Of two that run one after the other, one goes on
-        # at the second look and the other starts anew.
+        # Servers that started together become steady together. Of two that run one after the other, one goes on at the
+        # second look and the other starts anew.
         block = run_in_turn(sides, look - pairs, block, together=together, steady=together or bool(pairs))
         sides.reverse()
         by_label = {side.label: side.finished for side in sides}

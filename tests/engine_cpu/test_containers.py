@@ -1,4 +1,4 @@
-"""Real vLLM in containers of a real runtime: its ports, its processes, its end, and two images as two builds.
+"""Real vLLM in containers of Podman and Docker: ports, processes, the end of a container, and two images as two builds.
 
 The images are made from this machine's files, because no registry is asked: an empty root, the PATH of an environment,
 and the machine's own folders mounted read-only.

@@ -91,7 +91,7 @@ def test_sides_that_fit_into_memory_alternate_run_by_run(claim):
     ('mechanism="kv_blocks(a) >= 1"', (), False),
     ("", ("--plant-flag", "vllm:gpu-memory-utilization=0.8"), False),
 ], ids=["baseline", "setting", "preemptions", "kv blocks", "memory flag"])
-def test_sides_run_alone_where_memory_or_stored_baseline_matters(claim, more, options, compared):
+def test_sides_run_alone_in_claims_about_memory_and_before_baseline_comparison(claim, more, options, compared):
     _, run_file = claim(more, *options, compared=compared)
     assert run_file["claims"][0]["order"] == {"1": "AB"}
     assert sides_of(run_file) == [(None, [1, 1, 1]), (None, [2, 2, 2])]
