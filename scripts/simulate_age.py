@@ -42,16 +42,17 @@ def compare(execution: Execution) -> None:
 
 def row(name: str, session: EmulatedSession, suites: int) -> str:
     """A line of the table."""
-    verdicts = Counter[str]()
+    verdicts, pairs = Counter[str](), 0
     for suite in range(suites):
         session.begin_suite_run(suite)
-        results = outcome_of(SuiteTest(name, compare), session, "h200").results
-        verdicts[results[0].verdict.value] += 1
+        outcome = outcome_of(SuiteTest(name, compare), session, "h200")
+        verdicts[outcome.results[0].verdict.value] += 1
+        pairs += len(outcome.measurements[-1].runs)
     shares = []
     for verdict in ("FAIL", "INCONCLUSIVE", "PASS", "IMPROVED", "ERROR"):
         limits = share_interval(verdicts[verdict], suites, 0.975)
         shares.append(f"{verdicts[verdict]} ({100 * limits.low:.1f}–{100 * limits.high:.1f} %)")
-    return f"| {name} | {' | '.join(shares)} |"
+    return f"| {name} | {' | '.join(shares)} | {pairs / suites:.1f} |"
 
 
 def main() -> None:
@@ -59,8 +60,8 @@ def main() -> None:
     parser.add_argument("--suites", type=int, default=200)
     parser.add_argument("--age", default="4%:40s", metavar="SHARE:TIME")
     options = parser.parse_args()
-    print("| servers | FAIL | INCONCLUSIVE | PASS | IMPROVED | ERROR |")
-    print("|---|---|---|---|---|---|")
+    print("| servers | FAIL | INCONCLUSIVE | PASS | IMPROVED | ERROR | pairs of runs, mean |")
+    print("|---|---|---|---|---|---|---|")
     aged = f"{NOISE},age={options.age}"
     for kind, settings, noise, fault in (
         (EmulatedSession, Settings(), NOISE, ""), (EmulatedSession, Settings(), aged, ""),
