@@ -65,8 +65,9 @@ def times_of(test: TestResult, running: set[int]) -> Times:
 
 
 def _starts(measurement: Measurement) -> list[tuple[int, int]]:
-    """Each start of the measurement with the number of servers that started with it."""
-    sharing = SHARING.search(measurement.conditions.get("treatment", ""))
+    """Each start of the measurement with the number of servers that started at the same time; SGLang's start alone."""
+    at_once = measurement.conditions["engine"] != "sglang"
+    sharing = SHARING.search(measurement.conditions.get("treatment", "")) if at_once else None
     return [(start, 1 + int(sharing[1]) if sharing else 1) for start in {run.start_id for run in measurement.runs}]
 
 

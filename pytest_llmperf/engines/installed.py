@@ -119,12 +119,13 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
 
 
 def _container_error(environment: Environment, engine: str) -> str:
-    """", or the container does not start: …", with the last line of its error output; "" without a container."""
+    """", or the container does not start: …", with the error that the runtime prints; "" without a container."""
     if not environment.is_container:
         return ""
     completed = _asked([*_python(environment), "-c", ASK, engine], os.environ, PULL_TIMEOUT_S)
     lines = completed.stderr.strip().splitlines() if completed is not None else []
-    return f", or the container does not start: {mask(lines[-1])}".removesuffix(".") if lines else ""
+    said = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+    return f", or the container does not start: {mask(said)}".removesuffix(".") if said else ""
 
 
 def _place(environment: Environment) -> tuple[object, ...]:

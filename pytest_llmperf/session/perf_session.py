@@ -18,7 +18,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapters import check_configured
+from pytest_llmperf.engines.adapters import adapter_of, check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.measured_memory import GIB, MemoryRecords
@@ -237,12 +237,17 @@ class PerfSession:
     def beside_each_other(self, a: EngineSpec, b: EngineSpec, kind: str) -> tuple[EngineSpec, ...]:
         """The sides of a claim if servers of both live together; an empty tuple if each side runs alone.
 
-        The servers share the memory. They sleep in turn only if the setting `resident_servers` is "sleep", because
-        sleeping servers start one after the other and save no time.
+        The servers share the memory. Servers that start one after the other save no time and differ in age. So servers
+        that sleep in turn, or of an engine that sizes its memory by what is free, need the setting `resident_servers`.
         """
-        in_turn = self.settings.resident_servers == "sleep"
-        started_here = a.url is None and b.url is None and a.kind == b.kind
-        together = started_here and self.pool.can_live_together((a, b), a.kind or kind, in_turn=in_turn)
+        if a.url is not None or b.url is not None or a.kind != b.kind:
+            return ()
+        wanted = self.settings.resident_servers
+        if wanted == "auto" and any(adapter_of(each.engine).sizes_by_free_memory for each in (a, b)):
+            self.notify(Note(f"Each side of the claim runs alone: {a} and {b} cannot start at the same time. "
+                             "--llmperf-resident share lets them live together."))
+            return ()
+        together = self.pool.can_live_together((a, b), a.kind or kind, in_turn=wanted == "sleep")
         return (a, b) if together else ()
 
     def planted_in(self, spec: EngineSpec) -> tuple[PlantedFlag, ...]:

@@ -97,6 +97,17 @@ def test_sides_run_alone_in_claims_about_memory_and_before_baseline_comparison(c
     assert sides_of(run_file) == [(None, [1, 1, 1]), (None, [2, 2, 2])]
 
 
+@pytest.mark.parametrize(("options", "order"), [((), "AB"), (("--llmperf-resident", "share"), "ABBAAB")])
+def test_sides_that_cannot_start_at_once_live_together_on_demand_only(run, pytester, options, order):
+    """An SGLang server derives its memory from the free memory, so SGLang servers start one after the other."""
+    text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5").replace("vllm", "sglang")
+    text = text.replace("max_model_len", "context_length").replace("max_num_seqs", "max_running_requests")
+    result, _ = run(text, "--emulate", "h200", *options)
+    (run_file,) = Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")
+    assert json.loads(run_file.read_text())["claims"][0]["order"] == {"1": order}
+    assert ("cannot start at the same time" in result.stdout.str()) is (order == "AB")
+
+
 def test_sides_that_exceed_memory_of_gpu_run_alone(run, pytester):
     """Two servers with 15 GiB of weights each do not fit into the 22.5 GiB of an L4."""
     text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5")
