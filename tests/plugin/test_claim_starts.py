@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.plugin.identity import compares_with_baseline
+
 pytestmark = pytest.mark.emulated
 
 SUITE = """
@@ -162,3 +164,26 @@ def test_invalid_extension_limit_is_refused(run, text):
     result, _ = run("def test_it(): ...", "--emulate", "h200", f"--llmperf-extension-limit={text}")
     assert result.ret == 4
     result.stderr.fnmatch_lines([f"*--llmperf-extension-limit:*{text}*"])
+
+
+def compares(perf):
+    perf.compare_with_baseline(perf.measure("engine", "load"))
+
+
+def compares_by_helper(perf):
+    compares(perf)
+
+
+def compares_in_branch(perf):
+    for compare in (lambda: perf.compare_with_baseline(None),):
+        compare()
+
+
+def claims_only(perf):
+    claims_only(perf)  # a function that calls itself is read once
+
+
+@pytest.mark.parametrize(("test", "expected"), [(compares, True), (compares_by_helper, True),
+                                                (compares_in_branch, True), (claims_only, False), (None, False)])
+def test_code_of_test_says_whether_it_compares_with_baseline(test, expected):
+    assert compares_with_baseline(test) is expected
