@@ -185,5 +185,5 @@ def claims_only(perf):
 
 @pytest.mark.parametrize(("test", "expected"), [(compares, True), (compares_by_helper, True),
                                                 (compares_in_branch, True), (claims_only, False), (None, False)])
-def test_code_of_test_says_whether_it_compares_with_baseline(test, expected):
+def test_comparison_with_baseline_is_found_in_code_of_test(test, expected):
     assert compares_with_baseline(test) is expected
