@@ -5,9 +5,10 @@
         -- -m h200 suites/ --llmperf-engine vllm=/tmp/llmperf/engine --llmperf-extension-limit 0
 
 A piece is GPUS:SECONDS:EXPRESSION. The piece runs the tests that pytest -k EXPRESSION selects, on GPUS neighbouring
-GPUs. It does not start if less than SECONDS remain. Pieces start in the given order, each as soon as its GPUs are free;
-a small piece may overtake a piece that waits for more GPUs. Each piece is a pytest session with its own GPUs
-(CUDA_VISIBLE_DEVICES), cores and TMPDIR, so it also has its own lock. Its output and JUnit file go to --out.
+GPUs. It does not start if less than SECONDS remain, in whole seconds rounded up. Pieces start in the given order, each
+as soon as its GPUs are free; a small piece may overtake a piece that waits for more GPUs. Each piece is a pytest
+session with its own GPUs (CUDA_VISIBLE_DEVICES), cores and TMPDIR, so it also has its own lock. Its output and JUnit
+file go to --out.
 
 After --seconds the script interrupts the running pieces. They keep their measurements and stop their servers, which
 takes seconds, at most a minute. Exit codes: 0 if all pieces passed, 11 if the worst verdict is INCONCLUSIVE, 130 if the
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 END_S = 60.0  # for all interrupted sessions to stop their servers and write
@@ -126,8 +128,9 @@ class Host:
 
     def _settled(self, number: int, piece: Piece) -> bool:
         """Begins it, or gives it up; False: it waits for GPUs."""
-        if self.left_s < piece.needs_s:
-            left = f"{self.left_s:.0f} s are left of the {piece.needs_s:.0f} that it needs"
+        left_s = ceil(self.left_s)  # a piece that needs the whole time is looked at some ms after the beginning
+        if left_s < piece.needs_s:
+            left = f"{left_s} s are left of the {piece.needs_s:.0f} that it needs"
             self._say(f"{piece.expression}: not begun, {left}")
             return True
         gpus = neighbours(self._free, piece.gpus)

@@ -79,7 +79,8 @@ def claim(case: SimpleNamespace, perf: Perf, step: int, text: str, *mechanism: s
 
 def report(case: SimpleNamespace, perf: Perf, step: int) -> tuple[Measurement, Measurement]:
     """The ratios of the recorded metrics of a step (a) to those of the step before (b)."""
-    a, b = (perf.measure(engine_of(case, each), LOAD, may_preempt=True) for each in (step, step - 1))
+    # The server of the step before runs since the test of that step.
+    b, a = (perf.measure(engine_of(case, each), LOAD, may_preempt=True) for each in (step - 1, step))
     perf.compare(*(f"{metric}(a) / {metric}(b)" for metric in RECORDED), a=a, b=b)
     return a, b
 

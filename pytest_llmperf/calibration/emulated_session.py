@@ -56,13 +56,13 @@ class EmulatedSession(PerfSession):
         if not isinstance(pool.launcher, VirtualLauncher):
             raise TypeError(f"{pool.launcher} does not emulate in virtual time")
         self.restarter = Restarter(pool.launcher)
-        return EnginePool(self.restarter, lock_path=None)
+        return self._virtual_pool(self.restarter)
 
     def begin_suite_run(self, suite_run: int) -> None:
         """A new session: no engine runs, and the noise is that of this suite run."""
         self.pool.close()
         self.restarter.suite_run = suite_run
-        self.pool = EnginePool(self.restarter, lock_path=None)
+        self.pool = self._virtual_pool(self.restarter)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:  # noqa: ARG002
         """One that needs no gauges and no GPUs, which an emulator does not have."""

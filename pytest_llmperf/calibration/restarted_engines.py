@@ -44,6 +44,7 @@ class RestartedServer(Server):
         super().__init__(old.spec, old.adapter, old.url, old.served_name, start_id=start_id,
                          model=old.model, process=reused.process, transport=PipeControl(engine), clock=engine.clock)
         self.engine = engine
+        self.launched_ns = engine.begun_ns
         self.plans = reused.plans
         self.facts = old.facts  # of the command line, which is the same
         self.warmed_for = EveryWorkload()

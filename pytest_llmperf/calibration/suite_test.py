@@ -20,10 +20,12 @@ class SuiteTest:
     Args:
         name: its id.
         run: the test's own function.
+        compares: as in `Execution`.
     """
 
     name: str
     run: Callable[[Execution], None]
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class UnwrittenExecution(Execution):
 
 def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> SuiteOutcome:
     """Run a test once, as pytest would, except that the test has no earlier executions and no run file."""
-    execution = UnwrittenExecution(session, test.name, kind)
+    execution = UnwrittenExecution(session, test.name, kind, compares=test.compares)
     try:
         test.run(execution)
     except InfrastructureError as error:

@@ -49,6 +49,7 @@ def _start(options: Options, launch: Launch) -> Service:
         return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
     now_ns = time.monotonic_ns()
     deployment.sleep_until(now_ns)
+    deployment.started_ns = now_ns
     return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmperf.emulator.faults import Faults
-from pytest_llmperf.emulator.quantities import UsageError, fraction
+from pytest_llmperf.emulator.quantities import UsageError, duration_s, fraction
 
 _BLOCK = 4096  # steps drawn together; the autocorrelation starts afresh at each block
 _SESSION, _RUN, _STEP, _STALL = range(4)  # streams of one seed
@@ -23,13 +23,14 @@ _SESSION, _RUN, _STEP, _STALL = range(4)  # streams of one seed
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standard deviations of the logarithm of step times.
+    """Standard deviations of the logarithm of step times, and the slow time after a start.
 
     Args:
         session: sd of the factor that holds for the life of the process.
         run: sd of the factor of each run.
         step: sd between the steps of a run.
         ar: autocorrelation of successive steps.
+        age: relative increase of the step time in runs that begin before the server is `age_s` seconds old.
         seed: equal seeds give equal noise.
     """
 
@@ -37,21 +38,26 @@ class Noise:
     run: float = 0.0
     step: float = 0.0
     ar: float = 0.0
+    age: float = 0.0
+    age_s: float = 0.0
     seed: int = 0
 
 
 def parse_noise(text: str, seed: int) -> Noise:
-    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6". Components without a value are 0; "none" sets all to 0.
+    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s". Components without a value are 0; "none" has none.
 
     Raises:
         UsageError: the text is not such a list.
     """
-    names = [field.name for field in fields(Noise) if field.name != "seed"]
+    names = [field.name for field in fields(Noise) if field.name not in ("seed", "age_s")]
     values: dict[str, float] = {}
     for part in filter(None, "" if text == "none" else text.split(",")):
         name, equals, value = part.partition("=")
         if name not in names or not equals:
             raise UsageError(f"--noise {text}: {part!r} is none of {', '.join(f'{n}=…' for n in names)}.")
+        if name == "age":
+            value, _, length = value.partition(":")
+            values["age_s"] = duration_s(length, f"--noise {part}")
         values[name] = fraction(value, f"--noise {part}", least=0.0, most=0.999)
     return Noise(**values, seed=seed)
 
@@ -69,18 +75,20 @@ class Disturbance:
         self._session = self._drawn(_SESSION, 0, self._noise.session)
         self._runs = 0
         self._run = self._drawn(_RUN, 0, self._noise.run)
+        self._age = self._aged(0.0)
         self._blocks = lru_cache(maxsize=8)(self._step_noise)
         self._stalls = lru_cache(maxsize=8)(self._stall_block)
         self.leaked_blocks = self._faults.leaked_blocks
 
-    def begin_run(self) -> None:
-        """Draw a new factor for the run."""
+    def begin_run(self, age_s: float = 0.0) -> None:
+        """Draw a new factor for the run of a server of this age in seconds."""
         self._runs += 1
+        self._age = self._aged(age_s)
         self._run = self._drawn(_RUN, self._runs, self._noise.run)
 
     def factors(self, first_step: int, count: int) -> npt.NDArray[np.float64]:
         """What multiplies the durations of `count` steps from number `first_step` on."""
-        constant = self._session * self._run * (1.0 + self._faults.step_time)
+        constant = self._session * self._run * self._age * (1.0 + self._faults.step_time)
         values = np.full(count, constant)
         if self._noise.step:
             values *= np.concatenate([self._blocks(block)[part] for block, part in _parts(first_step, count)])
@@ -94,6 +102,9 @@ class Disturbance:
         if not self._faults.stalls:
             return np.zeros(count)
         return np.concatenate([self._stalls(block)[part] for block, part in _parts(first_step, count)])
+
+    def _aged(self, age_s: float) -> float:
+        return 1.0 + self._noise.age if age_s < self._noise.age_s else 1.0
 
     def _drawn(self, stream: int, index: int, sigma: float) -> float:
         if not sigma:

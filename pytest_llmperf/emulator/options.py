@@ -96,7 +96,7 @@ def _parser() -> _Parser:
     add("--virtual", action="store_true", help="read a workload from stdin, write records to stdout, JSON lines")
     add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
-    add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6"))
+    add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s"))
     add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")

@@ -87,10 +87,12 @@ class VirtualLauncher:
         from pytest_llmperf.engines.control import PipeControl
 
         host = f"emulated-{start_id}"
+        launched_ns = self.clock.now_ns()
         engine = self._begin(launch, spec)
         self.engines[host] = engine
         server = Server(spec, adapter, f"http://{host}", name, start_id=start_id, model=model, process=engine.process,
                         transport=PipeControl(engine), clock=self.clock)
+        server.launched_ns = launched_ns
         if spec.lmcache is not None:
             server.lmcache = EmulatedLMCache(server.client)
         try:

@@ -19,6 +19,7 @@ from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.masking import mask, secret_values
+from pytest_llmperf.model.engine import REFERENCE
 from pytest_llmperf.process.arguments import mask_argv
 from pytest_llmperf.version import PACKAGE_DIR
 
@@ -198,6 +199,9 @@ def _container(name: str, words: list[str], root: Path) -> Environment:
 
 
 def _named(name: str) -> str:
+    engine, _, installation = name.partition(":")
+    if installation == REFERENCE:
+        return f"--reference {engine}=PLACE"
     return f"--llmperf-engine or [tool.llmperf.engines] {name}"
 
 

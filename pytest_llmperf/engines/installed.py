@@ -108,13 +108,24 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
     name = f"{engine}:{REFERENCE}"
     reference = find_environment(name, kind, configured_place(engines, name, kind), root)
     if reference.is_python and version_in(reference, engine) is None:
-        raise EnvironmentMissing(f"--reference {engine}={mask(engines[name])}: {engine} is not installed there. "
+        error = _container_error(reference, engine)
+        raise EnvironmentMissing(f"--reference {engine}={mask(engines[name])}: {engine} is not installed there{error}. "
                                  f"Name the environment of another build of {engine}.")
     candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
     if _place(candidate) == _place(reference):
         raise ConfigError(f"--reference {engine}={mask(engines[name])} is the build under test itself "
                           f"({candidate.origin}). Name the environment of another build, or of the build under test: "
                           f"--llmperf-engine {engine}=PLACE.")
+
+
+def _container_error(environment: Environment, engine: str) -> str:
+    """", or the container does not start: …", with the error that the runtime prints; "" without a container."""
+    if not environment.is_container:
+        return ""
+    completed = _asked([*_python(environment), "-c", ASK, engine], os.environ, PULL_TIMEOUT_S)
+    lines = completed.stderr.strip().splitlines() if completed is not None else []
+    said = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+    return f", or the container does not start: {mask(said)}".removesuffix(".") if said else ""
 
 
 def _place(environment: Environment) -> tuple[object, ...]:
@@ -182,13 +193,20 @@ def _with_bundle(environment: Environment, env: Mapping[str, str]) -> dict[str, 
 
 def _answer(question: list[str], env: Mapping[str, str], timeout_s: float) -> str | None:
     """The last line that it prints; None where it fails."""
+    completed = _asked(question, env, timeout_s)
+    lines = completed.stdout.strip().splitlines() if completed is not None and completed.returncode == 0 else []
+    return lines[-1] if lines else None
+
+
+def _asked(
+    question: list[str], env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str] | None:
+    """The ended command; None if it cannot be run or does not end in time."""
     try:
-        completed = subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s,
-                                   env=dict(env), stdin=subprocess.DEVNULL, errors="replace")
+        return subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s,
+                              env=dict(env), stdin=subprocess.DEVNULL, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = completed.stdout.strip().splitlines()
-    return lines[-1] if lines and completed.returncode == 0 else None
 
 
 def _flags(answer: str | None) -> frozenset[str] | None:

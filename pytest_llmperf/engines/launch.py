@@ -245,6 +245,7 @@ class Launcher:
                 server.lmcache = EmulatedLMCache(server.client)
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
+            server.launched_ns = started_ns
             server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
             if self.emulation is None and is_attached(server.spec):
                 prove_hits(server, self.rng, self.settings.ready_timeout_s - server.starting_s)

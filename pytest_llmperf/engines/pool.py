@@ -17,11 +17,13 @@ from pytest_llmperf.engines.machine_lock import MachineLock
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Note, Notify
+from pytest_llmperf.model.status import Note, Notify, Waiting
 from pytest_llmperf.process.leftovers import Sweep, sweep
 from pytest_llmperf.process.ports import lock_folder
 
 LOCK_TIMEOUT_S = 3600
+#: Servers that were launched within this time have the same age.
+SAME_AGE_S = 10.0
 LEFTOVERS_TIMEOUT_S = 60.0
 LEFTOVERS_POLL_S = 0.2
 
@@ -78,6 +80,7 @@ class EnginePool:
         share_memory: how specs that are named together share the memory. One answer holds for the whole session, so
             that a second start has the flags of the first.
         on_start: called with the spec that was asked for, the server and the hardware kind once a server is ready.
+        steady_age_s: age of a server on a GPU from which its speed no longer depends on its age.
         session: its id: workers of one session wait for each other as long as it takes.
         lock_timeout_s: how long others wait.
     """
@@ -92,6 +95,7 @@ class EnginePool:
         *,
         share_memory: ShareMemory = never_together,
         on_start: Callable[[EngineSpec, Server, str | None], None] = lambda _spec, _server, _kind: None,
+        steady_age_s: float = 0.0,
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
     ) -> None:
@@ -100,6 +104,7 @@ class EnginePool:
         self._wait_free = wait_free
         self._plant = plant
         self._on_start = on_start
+        self._steady_age_s = steady_age_s
         self._plans = GroupPlans(share_memory, launcher.check, launcher.progress)
         self.starts = 0
         self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
@@ -151,7 +156,7 @@ class EnginePool:
             return self._attached(spec, fresh=fresh)
         group = Group({spec: self._plant(spec)}) if fresh else self._group(spec, beside, kind)
         server = self._servers.get(spec) if self._kind == kind else None
-        if server is not None and group.started.keys() <= self._servers.keys() and self._all_live() and not fresh:
+        if server is not None and self._serves(group) and self._all_live() and not fresh:
             server.fresh = False
             self.wake(server)
             return server
@@ -167,6 +172,10 @@ class EnginePool:
             raise
         self._servers[spec].fresh = fresh
         return self._servers[spec]
+
+    def can_live_together(self, specs: Sequence[EngineSpec], kind: str | None = None, *, in_turn: bool = False) -> bool:
+        """Whether servers of all these specs fit into the memory together; see `GroupPlans.live_together`."""
+        return self._plans.live_together({each: self._plant(each) for each in specs}, kind, in_turn=in_turn)
 
     def lives_beside(self, spec: EngineSpec, others: Sequence[EngineSpec], kind: str | None = None) -> bool:
         """Whether servers of all these specs run at the same time once `spec` is acquired with `beside=others`."""
@@ -188,6 +197,16 @@ class EnginePool:
         except EngineError as error:
             self._plans.give_up_turns(map(self._plant, self._servers), error.message)
             raise
+
+    def wait_steady(self, servers: Sequence[Server], kind: str | None) -> None:
+        """Wait until each of these servers has the age from which its speed is steady. On a CPU none waits."""
+        clock = self.launcher.clock
+        launches_ns = _launches_ns(servers)
+        left_ns = max(launches_ns, default=0) + seconds(self._steady_age_s) - clock.now_ns()
+        if launches_ns and left_ns > 0 and kind != "cpu":
+            names = " and ".join(str(server.spec) for server in servers)
+            self.launcher.progress(Waiting(f"until {names} started {self._steady_age_s:g} s ago"))
+            clock.sleep_ns(left_ns)
 
     def release(self) -> None:
         """Stop what runs. The next `acquire` starts anew.
@@ -226,6 +245,11 @@ class EnginePool:
     ) -> None:
         self.close()
 
+    def _serves(self, group: Group) -> bool:
+        """Whether the servers of a group run. A server that is wanted alone has no siblings: they are a condition."""
+        alone = len(group.started) == 1
+        return group.started.keys() == self._servers.keys() if alone else group.started.keys() <= self._servers.keys()
+
     def _group(self, spec: EngineSpec, beside: Sequence[EngineSpec], kind: str | None) -> Group:
         """The group of servers that is started for `spec`."""
         started_here = (other for other in beside if other.url is None)
@@ -250,6 +274,9 @@ class EnginePool:
                 self._on_start(self._plant(requested), server, kind)
         self._servers = dict(zip(group.started, servers, strict=True))
         self._kind = kind
+        launches_ns = _launches_ns(servers)
+        if launches_ns and max(launches_ns) - min(launches_ns) > seconds(SAME_AGE_S):  # one started after the other
+            self.wait_steady(servers, kind)
 
     def _started_in_turn(self, group: Group, first_id: int, kind: str | None) -> list[Server]:
         """Servers of which the first is awake. It starts last: each start has the GPU without the others."""
@@ -360,3 +387,7 @@ class EnginePool:
             if clock.now_ns() > deadline_ns:
                 raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
             clock.sleep_ns(seconds(LEFTOVERS_POLL_S))
+
+
+def _launches_ns(servers: Sequence[Server]) -> list[int]:
+    return [server.launched_ns for server in servers if server.launched_ns is not None]

@@ -120,6 +120,7 @@ class Server:
         self.requested_spec = spec  # before flags were planted and memory was shared out
         self.siblings = 0  # servers that run beside it, idle while it is measured
         self.takes_turns = False  # its siblings sleep while it is measured
+        self.launched_ns: int | None = None  # when its process was started; None: somebody else started it
         self.asleep = False  # its GPU memory is released, and it must not get requests
         self.client: httpx.Client = control_client(url, self.channel, limits, transport, headers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
@@ -13,9 +14,10 @@ from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.ordering import groups_of_one_server
+from pytest_llmperf.plugin.resume import DECIDED
 from pytest_llmperf.plugin.session_record import known_durations_s
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import uses_llmperf
+from pytest_llmperf.plugin.verdicts import VERDICT, uses_llmperf
 
 NAME = "llmperf-budget"
 NOT_BEGUN = "llmperf.not_begun"
@@ -60,7 +62,7 @@ class Budget:
         self._seconds, self._durations_s = seconds, durations_s
         self._clock = clock or SystemClock()
         self._began_ns: int | None = None
-        self._begun: set[str] = set()
+        self._verdicts: dict[str, str] = {}  # test that was begun → its verdict
         self._not_begun: dict[str, str] = {}  # test → seconds that it needs, "" where unknown
 
     @pytest.hookimpl(trylast=True)
@@ -113,18 +115,23 @@ class Budget:
         needs = [str(value) for name, value in report.user_properties if name == NOT_BEGUN]
         if needs:
             self._not_begun[report.nodeid] = needs[-1]
-        elif report.when == "call" and any(name.startswith("llmperf") for name, _ in report.user_properties):
-            self._begun.add(report.nodeid)
+        elif verdicts := [str(value) for name, value in report.user_properties if name == VERDICT]:
+            self._verdicts[report.nodeid] = verdicts[-1]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self.summary():
             terminalreporter.write_line(line)
 
     def summary(self) -> Iterator[str]:
-        """What the budget was used for, and what one more quarter of an hour would buy."""
+        """What was decided, what stayed open or was not begun, and what one more quarter of an hour would buy."""
         count = len(self._not_begun)
-        yield (f"budget {duration(self._seconds)}: {len(self._begun)} tests begun"
-               + (f", {count} not begun" if count else ", and none left"))
+        if not count and not self._verdicts:
+            return
+        decided = Counter(verdict for verdict in self._verdicts.values() if verdict in DECIDED)
+        undecided = Counter(verdict for verdict in self._verdicts.values() if verdict not in DECIDED)
+        parts = [_counted(decided, "decided"), *([_counted(undecided, "open")] if undecided else []),
+                 f"{count} not begun"]
+        yield f"budget {duration(self._seconds)}: {', '.join(parts)}"
         needed_s = {test: float(needs) for test, needs in self._not_begun.items() if needs}
         left_s, more = NEXT_S, []
         for test, needed in sorted(needed_s.items(), key=lambda item: item[1]):
@@ -136,6 +143,12 @@ class Budget:
             yield f"  {duration(NEXT_S)} more would be enough for {', '.join(more[:SHOWN])}{rest}"
         if unknown := count - len(needed_s):
             yield f"  no earlier run says how long {unknown} of them take"
+
+
+def _counted(verdicts: Counter[str], state: str) -> str:
+    """"3 decided (1 FAIL, 2 PASS)"."""
+    each = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    return f"{verdicts.total()} {state} ({each})" if verdicts else f"0 {state}"
 
 
 def duration(seconds: float) -> str:

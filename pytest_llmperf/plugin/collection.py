@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.identity import params_of, spec_of
+from pytest_llmperf.plugin.identity import compares_with_baseline, params_of, spec_of
 from pytest_llmperf.plugin.kinds import kind_of, skip_what_cannot_run_here
 
 if TYPE_CHECKING:
@@ -93,4 +93,4 @@ class _Collector:
             with contextlib.suppress(pytest.skip.Exception):
                 function(perf=Perf(execution), **arguments)
 
-        self.tests.append(SuiteTest(item.nodeid, run))
+        self.tests.append(SuiteTest(item.nodeid, run, compares_with_baseline(function)))

@@ -76,8 +76,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--llmperf-resident",
         choices=("auto", "share", "sleep", "none"),
         default=None,
-        help="how a candidate and a reference live on one GPU: share its memory, sleep while the other server is "
-        "measured, or start in sequence (none); auto: the first way that fits (default: resident_servers, auto)",
+        help="how servers that are measured in turn (sides of a claim, candidate and reference) live on one GPU: "
+        "share its memory, sleep while another is measured, or start in sequence (none); auto: the first way that "
+        "fits; sides of a claim without reference never sleep by auto (default: resident_servers, auto)",
     )
     group.addoption(
         "--llmperf-runs",
@@ -123,7 +124,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--emulate-noise",
         default=None,
         metavar="SPREAD",
-        help="spread of step times, e.g. session=0.3%%,run=0.5%%,step=1%% (the default); none: exact",
+        help="spread of step times, e.g. session=0.3%%,run=0.5%%,step=1%% (the default); age=4%%:120s: steps of a "
+        "server are longer in its first seconds; none: exact",
     )
     group.addoption(
         "--emulate-seed",

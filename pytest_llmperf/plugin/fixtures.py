@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.endings import conclude_late
-from pytest_llmperf.plugin.identity import params_of, spec_of, spec_of_marker, test_id
+from pytest_llmperf.plugin.identity import compares_with_baseline, params_of, spec_of, spec_of_marker, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
@@ -68,7 +68,8 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
 
     item: pytest.Item = request.node
     with leave_without_traceback(item):
-        execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu")
+        execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu",
+                                    compares=compares_with_baseline(getattr(item, "obj", None)))
     item.stash[EXECUTION] = execution
     yield Perf(execution)
     with leave_without_traceback(item):

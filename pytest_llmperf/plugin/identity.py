@@ -4,7 +4,8 @@ share a baseline."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
 
+COMPARISON = "compare_with_baseline"
 STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
 
 
@@ -53,6 +55,33 @@ def spec_of_marker(item: pytest.Item) -> object:
     marker = item.get_closest_marker("engine")
     chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
     return chosen(params.get("case")) if callable(chosen) else chosen
+
+
+def compares_with_baseline(test: object) -> bool:
+    """Whether a test function, or a function that it calls by a global name, calls `perf.compare_with_baseline`.
+
+    A claim plans its servers before the test reaches the comparison, so only the code can say.
+    """
+    waiting, seen = [test], set[FunctionType]()
+    while waiting:
+        candidate = waiting.pop()
+        function = candidate.__func__ if isinstance(candidate, MethodType) else candidate
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        names = set(_names_in(function.__code__))
+        if COMPARISON in names:
+            return True
+        waiting += [function.__globals__[name] for name in names if name in function.__globals__]
+    return False
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """The global names and attributes that code uses, functions within it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _without_group(item: pytest.Item) -> str:

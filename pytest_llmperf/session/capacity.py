@@ -177,13 +177,15 @@ class Capacity(Series):
         return Capacity(self.session, self.test, self.kind, engine, self.workload, terms=self.terms,
                         on_run=self._on_run, keep=self._keep_series, stored=self._stored, label=label, beside=beside)
 
-    def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
+    def extend(
+        self, runs: int, *, seeds: int | None = None, block: int | None = None, steady: bool = False
+    ) -> Measurement:
         """Run `runs` further searches; see `Series.extend`.
 
         Raises:
             LoadError: no tried rate meets the SLO, or a run at a tried rate is invalid.
         """
-        server = self.server()
+        server = self.server(steady=steady)
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
         for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             result = search_rate(partial(self._judge, seed), self._start, self.terms.precision)

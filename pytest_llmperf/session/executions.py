@@ -30,17 +30,18 @@ AnySeries = TypeVar("AnySeries", bound=Series)
 NO_EVIDENCE = (None, "ERROR", "USAGE")  # None: it did not reach its end
 
 
-def begin_execution(session: PerfSession, test: str, kind: str) -> Execution:
+def begin_execution(session: PerfSession, test: str, kind: str, *, compares: bool = False) -> Execution:
     """Begin an execution of a test, after the executions of that test that this session has seen.
 
     Args:
         session: of the process.
         test: its id.
         kind: hardware kind that the test runs as.
+        compares: as in `Execution`.
     """
     executions = session.executions(test)
     earlier = tuple(execution for execution in executions if isinstance(execution, Execution))
-    execution = Execution(session, test, kind, earlier)
+    execution = Execution(session, test, kind, earlier, compares=compares)
     executions.append(execution)
     return execution
 
@@ -53,10 +54,13 @@ class Execution:
         test: test id.
         kind: hardware kind of the test.
         earlier: earlier executions of the same test in this session.
+        compares: whether the test compares with a stored baseline, which is of a server alone.
     """
 
-    def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Execution, ...] = ()) -> None:
+    def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Execution, ...] = (), *,
+                 compares: bool = False) -> None:
         self.session = session
+        self.compares = compares
         self.test = test
         self.kind = kind
         self.earlier = earlier

@@ -56,6 +56,8 @@ from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
 DEFAULT_RUNS = 3
+#: A claim that names one of these is about memory, which no server beside it may take.
+MEMORY_METRICS = frozenset({"kv_blocks", "kv_usage_peak", "preemptions", "startup_s"})
 AFTER_CHECK = "compare on a line of its own, after perf.check: perf.compare_with_baseline(run, …)"
 AFTER_CLAIM = "compare on a line of its own: claim = perf.claim(…), then perf.compare_with_baseline(claim.a, …)"
 
@@ -411,7 +413,7 @@ class Perf:
         self._check_sides(a, b, judge.metrics)
         accuracy = AccuracyGuards(self._execution, tolerated_losses)
         accuracy.check([spec_of(a), spec_of(b)])
-        beside = self._beside_sides(a, b)
+        beside = self._beside_sides(a, b, judge, may_preempt=may_preempt)
         side_a, side_b = (
             self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside)
             for side, spec in (("a", a), ("b", b))
@@ -595,11 +597,23 @@ class Perf:
             if isinstance(spec, EngineSpec):
                 self._execution.session.pool.check(spec, self.kind)
 
-    def _beside_sides(self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> tuple[EngineSpec, ...]:
-        """What lives beside each other in a claim of a session with a reference build: both sides and A's reference."""
-        session, spec = self._execution.session, spec_of(a)
+    def _beside_sides(
+        self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, judge: ClaimJudge, *, may_preempt: bool
+    ) -> tuple[EngineSpec, ...]:
+        """The specs whose servers live together in a claim: both sides, and in a session with a reference build A's.
+
+        Without a reference build each side runs alone in a claim about memory and in a test that compares with a stored
+        baseline. A stored baseline is of a server alone.
+        """
+        execution = self._execution
+        session, spec = execution.session, spec_of(a)
         reference = session.reference_of(spec)
-        return () if reference is None else (spec, spec_of(b), reference)
+        if reference is not None:
+            return spec, spec_of(b), reference
+        about_memory = may_preempt or judge.metrics & MEMORY_METRICS
+        if about_memory or execution.compares or not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)):
+            return ()
+        return session.beside_each_other(a, b, self.kind)
 
     def _judged(
         self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int, *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -17,13 +18,13 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapters import check_configured
+from pytest_llmperf.engines.adapters import adapter_of, check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.measured_memory import MemoryRecords
+from pytest_llmperf.engines.measured_memory import GIB, MemoryRecords
 from pytest_llmperf.engines.memory_shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
-from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.pool import EnginePool, Starter, lock_of_this_machine
 from pytest_llmperf.engines.refusal_prediction import predicted_refusal
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -60,6 +61,11 @@ if TYPE_CHECKING:
     from pytest_llmperf.load.ray_hosts import RayLoad
 
 
+#: Age at which the speed of a server no longer depends on its age. vLLM 0.26.0 on an H200: each run within 103 s of the
+#: start of the process was 2 to 4 % slower than each run after 144 s (docs/measured/h200_headline.md).
+STEADY_AGE_S = 150.0
+
+
 class MeasuringTest(Protocol):
     """An execution of a test, as far as a session needs it."""
 
@@ -78,8 +84,25 @@ def _ray_load(settings: Settings) -> RayLoad | None:
     return RayLoad(settings.load_hosts, settings.load_processes, settings.load_cpus)
 
 
+def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: bool) -> Shares | str:
+    """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
+    if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
+        return "they take different GPUs"
+    memory_bytes = round(MEMORY_GIB[kind] * GIB) if kind in MEMORY_GIB else None
+    shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
+    if isinstance(shares, str):
+        return shares
+    return Shares(tuple(map(with_sleep_flags, specs) if in_turn else specs), shares.text)
+
+
 class PerfSession:
-    """Settings, hardware, the pool of servers, the run folder."""
+    """Settings, hardware, the pool of servers, the run folder.
+
+    Attributes:
+        steady_age_s: as in `EnginePool`.
+    """
+
+    steady_age_s = STEADY_AGE_S
 
     def __init__(
         self,
@@ -143,7 +166,8 @@ class PerfSession:
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
-                                   share_memory=self._share_memory, on_start=self._measure_memory, session=self.id)
+                                   share_memory=self._share_memory, on_start=self._measure_memory, session=self.id,
+                                   steady_age_s=0.0 if emulation else self.steady_age_s)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -158,7 +182,12 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.notify, engines,
                                    self.worker)
-        return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self._share_memory)
+        return self._virtual_pool(launcher)
+
+    def _virtual_pool(self, starter: Starter) -> EnginePool:
+        """A pool of servers that take nothing of this machine."""
+        return EnginePool(starter, lock_path=None, plant=self._plant, share_memory=self._share_memory,
+                          steady_age_s=self.steady_age_s)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
         """What sends a workload: see `Replayer`."""
@@ -205,6 +234,22 @@ class PerfSession:
         reference = self.reference_of(spec)
         return () if reference is None else (reference,)
 
+    def beside_each_other(self, a: EngineSpec, b: EngineSpec, kind: str) -> tuple[EngineSpec, ...]:
+        """The sides of a claim if servers of both live together; an empty tuple if each side runs alone.
+
+        The servers share the memory. Servers that start one after the other save no time and differ in age. So servers
+        that sleep in turn, or of an engine that sizes its memory by what is free, need the setting `resident_servers`.
+        """
+        if a.url is not None or b.url is not None or a.kind != b.kind:
+            return ()
+        wanted = self.settings.resident_servers
+        if wanted == "auto" and any(adapter_of(each.engine).sizes_by_free_memory for each in (a, b)):
+            self.notify(Note(f"Each side of the claim runs alone: {a} and {b} cannot start at the same time. "
+                             "--llmperf-resident share lets them live together."))
+            return ()
+        together = self.pool.can_live_together((a, b), a.kind or kind, in_turn=wanted == "sleep")
+        return (a, b) if together else ()
+
     def planted_in(self, spec: EngineSpec) -> tuple[PlantedFlag, ...]:
         """The flags that are planted into this specification: none into the reference build."""
         return () if spec.installation == REFERENCE else self.planted
@@ -215,13 +260,13 @@ class PerfSession:
     def _share_memory(
         self, specs: Sequence[EngineSpec], kind: str | None, in_turn: bool
     ) -> Shares | str:
-        """A server in virtual time and one on a CPU take little memory; on a GPU each gets a share of it, or a turn."""
+        """A server on a CPU takes little memory; on a GPU each gets a share of it, or a turn."""
         wanted = self.settings.resident_servers
         if wanted not in ("auto", "sleep" if in_turn else "share"):
             return f'resident_servers is "{wanted}"'
-        taken = [self._gpus(spec, kind) for spec in specs]
         if self.hardware.emulated:
-            return Shares(tuple(map(with_sleep_flags, specs) if in_turn else specs))
+            return _emulated_shares(specs, kind, in_turn=in_turn)
+        taken = [self._gpus(spec, kind) for spec in specs]
         if not any(taken):
             return "a CPU has no memory of its own to release" if in_turn else Shares(tuple(specs))
         if any(gpus != taken[0] for gpus in taken):

@@ -10,7 +10,7 @@ from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executio
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
@@ -110,10 +110,14 @@ def _looks(
     else:
         block += len(order)
     judge = judge.learning(partial(_stored_start_sd, execution, side_a.finished.conditions))
+    results: list[CheckResult] = []
     for look, alpha in enumerate(ALPHA_OF_LOOKS):
         if look:
             order = order[::-1]
-            block = run_in_turn(order, runs, block, together=together)
+            if together and _lack_starts(results):
+                session.pool.release()
+            # Of two servers that run one after the other, one goes on and the other starts anew: their ages differ.
+            block = run_in_turn(order, runs, block, together=together, steady=not together)
         results = _judge_pooled(judge, execution, side_a, side_b, alpha)
         if worst(results) is not Verdict.INCONCLUSIVE or look == len(ALPHA_OF_LOOKS) - 1:
             break
@@ -122,6 +126,11 @@ def _looks(
         if any(unverified(judge.judged, side.finished.metrics) for side in order):
             break  # no further run confirms a token count
     return results
+
+
+def _lack_starts(results: Sequence[CheckResult]) -> bool:
+    """Whether more server starts, and not more pairs on the same starts, would decide an open result."""
+    return any(result.cause is Cause.STARTS_TOO_FEW for result in results if result.verdict is Verdict.INCONCLUSIVE)
 
 
 def _out_of_time(result: CheckResult) -> CheckResult:

@@ -124,7 +124,9 @@ def compare_with_reference(
     for look in REFERENCE_LOOKS:
         if look > PAIRS_OF_START:
             session.pool.release()
-        block = run_in_turn(sides, look - pairs, block, together=together)
+        # Servers that started together become steady together. Of two that run one after the other, one goes on at the
+        # second look and the other starts anew.
+        block = run_in_turn(sides, look - pairs, block, together=together, steady=together or bool(pairs))
         sides.reverse()
         by_label = {side.label: side.finished for side in sides}
         elapsed_s = (session.clock.now_ns() - started_ns) / 1e9

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
 
-def run_in_turn(order: Sequence[Series], runs: int, first_block: int, *, together: bool) -> int:
+def run_in_turn(
+    order: Sequence[Series], runs: int, first_block: int, *, together: bool, steady: bool = False
+) -> int:
     """Measure `runs` runs of each series, and return the number of the next block.
 
     Servers that live together take turns run by run, and the order turns each time (A B, B A, A B), so that a drift of
@@ -40,11 +42,12 @@ def run_in_turn(order: Sequence[Series], runs: int, first_block: int, *, togethe
         runs: number of runs per series.
         first_block: number of the first block, see `Run`.
         together: whether the servers live together.
+        steady: as in `Series.server`.
     """
     block = first_block
     for turn in range(runs if together else 1):
         for series in order if turn % 2 == 0 else order[::-1]:
-            series.extend(1 if together else runs, block=block)
+            series.extend(1 if together else runs, block=block, steady=steady)
             block += 1
     return block
 
@@ -175,7 +178,9 @@ class Series:
         self._on_run()
         self.server(anew=True)
 
-    def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
+    def extend(
+        self, runs: int, *, seeds: int | None = None, block: int | None = None, steady: bool = False
+    ) -> Measurement:
         """Measure `runs` further runs, with the next seeds.
 
         Args:
@@ -183,11 +188,12 @@ class Series:
             seeds: number of different seeds, after which the seeds repeat. None gives each run a new seed; but if an
                 earlier execution compared this series with a baseline, the seeds of that execution repeat.
             block: block of a claim, see `Run`.
+            steady: as in `server`.
 
         Raises:
             InfrastructureError: the server or the load generator failed.
         """
-        server = self.server()
+        server = self.server(steady=steady)
         if server.spec.limit is not None:
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
@@ -235,11 +241,12 @@ class Series:
                 )
         return begun
 
-    def server(self, *, anew: bool = False) -> Server:
+    def server(self, *, anew: bool = False, steady: bool = False) -> Server:
         """The server of the next runs, started if it does not run.
 
         Args:
             anew: whether to start a new server.
+            steady: whether to wait for the age from which the server's speed is steady (`EnginePool.wait_steady`).
 
         Raises:
             InfrastructureError: the server does not start.
@@ -247,8 +254,11 @@ class Series:
         if isinstance(self.engine, EngineSpec):
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
-            return self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache,
-                                             beside=self.beside)
+            server = self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache,
+                                               beside=self.beside)
+            if steady:
+                self.session.pool.wait_steady([server], self.kind)
+            return server
         if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
             return self.session.pool.acquire(self.engine.spec, self.kind)
         self.engine.check_alive()

@@ -111,7 +111,7 @@ def test_version_is_read_in_image(runtime, launcher, tmp_path):
 
 
 @pytest.mark.parametrize(("place", "refusal", "words"), [
-    ("image:missing", EnvironmentMissing, "vllm is not installed there"),
+    ("image:missing", EnvironmentMissing, "vllm is not installed there, or the container does not start: .*missing"),
     ("image:new", ConfigError, "is the build under test itself"),
 ])
 def test_image_that_cannot_be_reference_is_refused(runtime, launcher, tmp_path, place, refusal, words):

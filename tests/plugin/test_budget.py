@@ -39,7 +39,7 @@ def test_budget_begins_shortest_tests_and_names_the_others(run, pytester):
     assert result.ret == 0
     result.stdout.fnmatch_lines([
         "*test_plain*", "*test_answers[[]short]*", "*test_answers[[]middle]*", "*test_answers[[]long]*SKIPPED*",
-        "budget 5min: 2 tests begun, 1 not begun",
+        "budget 5min: 2 decided (2 PASS), 1 not begun",
     ])
     (skipped,) = junit.iter("skipped")
     assert "not begun: about 67min needed" in skipped.get("message")
@@ -48,7 +48,7 @@ def test_budget_begins_shortest_tests_and_names_the_others(run, pytester):
 def test_budget_summary_lists_tests_that_fit_into_fifteen_more_minutes(run, pytester):
     remember({"long": 840, "short": 1, "middle": 300})
     result, _ = run(SUITE, "--emulate", "h200", "--budget", "200s")
-    result.stdout.fnmatch_lines(["budget 4min: 1 tests begun, 2 not begun",
+    result.stdout.fnmatch_lines(["budget 4min: 1 decided (1 PASS), 2 not begun",
                                  "  15min more would be enough for test_answers[[]middle] (5min)"])
 
 
@@ -57,6 +57,7 @@ def test_budget_below_time_of_shortest_test_is_refused(run, pytester):
     result, _ = run(SUITE, "--emulate", "h200", "--budget", "60s")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--budget 60s: the shortest test, test_it.py::test_answers[[]short], took 3min*"])
+    result.stdout.no_fnmatch_line("budget 60s:*")
 
 
 def test_first_run_begins_all_tests_and_stores_durations(run, pytester):
@@ -86,7 +87,7 @@ def test_workers_of_xdist_keep_to_the_budget(run, pytester):
     remember({"long": 4000, "short": 1, "middle": 2})
     result, _ = run(SUITE, "--emulate", "h200", "--budget", "5min", "-n", "2")
     result.assert_outcomes(passed=3, skipped=1)
-    result.stdout.fnmatch_lines(["budget 5min: 2 tests begun, 1 not begun"])
+    result.stdout.fnmatch_lines(["budget 5min: 2 decided (2 PASS), 1 not begun"])
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15min", 900), ("1.5 h", 5400)])
@@ -106,10 +107,17 @@ def test_duration_is_rounded_up(seconds, text):
     assert duration(seconds) == text
 
 
+def test_summary_counts_decided_and_open_tests_by_verdict():
+    budget = Budget(900, {})
+    budget._verdicts |= {"a": "PASS", "b": "INCONCLUSIVE", "c": "FAIL", "d": "PASS", "e": "ERROR"}
+    assert [*budget.summary()] == [
+        "budget 15min: 3 decided (1 FAIL, 2 PASS), 2 open (1 ERROR, 1 INCONCLUSIVE), 0 not begun"]
+
+
 def test_summary_counts_tests_of_unknown_duration():
     budget = Budget(900, {})
     budget._not_begun |= {"t.py::test_a": "", "t.py::test_b": "100"}
     assert [*budget.summary()] == [
-        "budget 15min: 0 tests begun, 2 not begun", "  15min more would be enough for test_b (100s)",
+        "budget 15min: 0 decided, 2 not begun", "  15min more would be enough for test_b (100s)",
         "  no earlier run says how long 1 of them take",
     ]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.plugin.identity import compares_with_baseline
+
 pytestmark = pytest.mark.emulated
 
 SUITE = """
@@ -67,9 +69,61 @@ def test_it(perf):
 
 
 def test_running_side_b_without_mechanism_fails_before_side_a_starts(run):
-    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--emulate-clock", "virtual")
+    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--llmperf-resident", "none")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*side A was therefore not measured*"])
+
+
+def sides_of(run_file):
+    return [(side["conditions"].get("treatment"), [run["start_id"] for run in side["runs"]])
+            for side in run_file["measurements"]]
+
+
+def test_sides_that_fit_into_memory_alternate_run_by_run(claim):
+    """The idle sibling is a condition of both sides."""
+    _, run_file = claim("", compared=False)
+    assert run_file["claims"][0]["order"] == {"1": "ABBAAB"}
+    assert sides_of(run_file) == [("1 idle server beside it", [1, 1, 1]), ("1 idle server beside it", [2, 2, 2])]
+
+
+@pytest.mark.parametrize(("more", "options", "compared"), [
+    ("", (), True),
+    ("", ("--llmperf-resident", "none"), False),
+    ("may_preempt=True", (), False),
+    ('mechanism="kv_blocks(a) >= 1"', (), False),
+    ("", ("--plant-flag", "vllm:gpu-memory-utilization=0.8"), False),
+], ids=["baseline", "setting", "preemptions", "kv blocks", "memory flag"])
+def test_sides_run_alone_in_claims_about_memory_and_before_baseline_comparison(claim, more, options, compared):
+    _, run_file = claim(more, *options, compared=compared)
+    assert run_file["claims"][0]["order"] == {"1": "AB"}
+    assert sides_of(run_file) == [(None, [1, 1, 1]), (None, [2, 2, 2])]
+
+
+@pytest.mark.parametrize(("options", "order"), [((), "AB"), (("--llmperf-resident", "share"), "ABBAAB")])
+def test_sides_that_cannot_start_at_once_live_together_on_demand_only(run, pytester, options, order):
+    """An SGLang server derives its memory from the free memory, so SGLang servers start one after the other."""
+    text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5").replace("vllm", "sglang")
+    text = text.replace("max_model_len", "context_length").replace("max_num_seqs", "max_running_requests")
+    result, _ = run(text, "--emulate", "h200", *options)
+    (run_file,) = Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")
+    assert json.loads(run_file.read_text())["claims"][0]["order"] == {"1": order}
+    assert ("cannot start at the same time" in result.stdout.str()) is (order == "AB")
+
+
+def test_sides_that_exceed_memory_of_gpu_run_alone(run, pytester):
+    """Two servers with 15 GiB of weights each do not fit into the 22.5 GiB of an L4."""
+    text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5")
+    result, _ = run(text.replace("max_model_len=8192", "max_model_len=4096"), "--emulate", "l4")
+    (run_file,) = Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")
+    assert json.loads(run_file.read_text())["claims"][0]["order"] == {"1": "AB"}
+    result.stdout.fnmatch_lines(["*2 servers do not run at the same time: 2 servers need 38 GiB*GPU has 22 GiB*"])
+
+
+def test_open_claim_that_lacks_starts_starts_both_sides_anew(claim):
+    _, run_file = claim("", compared=False, slow=512, claimed=0.85)
+    (_, a), (_, b) = sides_of(run_file)
+    assert (a, b) == ([1] * 3 + [4] * 3 + [5] * 3, [2] * 3 + [3] * 3 + [6] * 3)
+    assert run_file["claims"][0]["order"] == {"1": "ABBAABBAABBAABBAAB"}
 
 
 SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that three runs decide nothing
@@ -99,7 +153,7 @@ def test_extension_limit_of_zero_prevents_further_runs(claim):
     equal = {"slow": 512, "claimed": 1}
     result, run_file = claim("", "--llmperf-extension-limit=0", compared=False, **equal)
     assert result.ret == 11
-    assert [[run["seed"] for run in side["runs"]] for side in run_file["measurements"]] == [[0, 1, 2], [2, 1, 0]]
+    assert [[run["seed"] for run in side["runs"]] for side in run_file["measurements"]] == [[0, 1, 2], [0, 1, 2]]
     claim("", "--update-baselines-new")
     _, run_file = claim("", SLOWER, "--llmperf-extension-limit=0")
     assert [len(side["runs"]) for side in run_file["measurements"]] == [3, 3]
@@ -110,3 +164,26 @@ def test_invalid_extension_limit_is_refused(run, text):
     result, _ = run("def test_it(): ...", "--emulate", "h200", f"--llmperf-extension-limit={text}")
     assert result.ret == 4
     result.stderr.fnmatch_lines([f"*--llmperf-extension-limit:*{text}*"])
+
+
+def compares(perf):
+    perf.compare_with_baseline(perf.measure("engine", "load"))
+
+
+def compares_by_helper(perf):
+    compares(perf)
+
+
+def compares_in_branch(perf):
+    for compare in (lambda: perf.compare_with_baseline(None),):
+        compare()
+
+
+def claims_only(perf):
+    claims_only(perf)  # a function that calls itself is read once
+
+
+@pytest.mark.parametrize(("test", "expected"), [(compares, True), (compares_by_helper, True),
+                                                (compares_in_branch, True), (claims_only, False), (None, False)])
+def test_comparison_with_baseline_is_found_in_code_of_test(test, expected):
+    assert compares_with_baseline(test) is expected

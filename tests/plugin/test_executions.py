@@ -169,17 +169,22 @@ def test_rerun_with_baseline_repeats_seeds_and_pools_runs(execute):
     assert run_file["checks"][-1]["interval"].startswith("96.5 % CI")  # half of the error, spread over looks
 
 
-def test_a_claim_pools_pair_by_pair(execute):
+@pytest.mark.parametrize("living", ["none", "share"])
+def test_a_claim_pools_pair_by_pair(execute, living):
     suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    ")
     body = """
     slow = ENGINE.with_flags(max_num_seqs=1)
     perf.claim(ENGINE, slow, TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 1.5", allow={"tpot_mean": 10.0})
     assert number == 2
 """
-    result, _, (run_file,) = execute(body, "--reruns=1", suite=suite)
+    result, _, (run_file,) = execute(body, "--reruns=1", f"--llmperf-resident={living}", suite=suite)
     assert result.ret == 12
     a, b = run_file["measurements"]
     assert (a["side"], b["side"]) == ("a", "b")
+    assert run_file["checks"][0]["n"].startswith("6 pairs")
+    if living == "share":
+        assert run_file["claims"][0]["order"] == {"1": "ABBAAB", "2": "ABBAAB"}
+        return
     # B runs when the second execution begins, and a start is dear: it goes first there.
     assert [(run["execution"], run["block"], run["seed"]) for run in a["runs"]] == [
         (1, 1, 0), (1, 1, 1), (1, 1, 2), (2, 2, 3), (2, 2, 4), (2, 2, 5),
@@ -188,7 +193,6 @@ def test_a_claim_pools_pair_by_pair(execute):
     assert run_file["claims"] == [
         {"claim": "ttft_p50(b) / ttft_p50(a) >= 1.5", "a": 0, "b": 1, "order": {"1": "AB", "2": "BA"}}
     ]
-    assert run_file["checks"][0]["n"].startswith("6 pairs")
 
 
 SECOND_START_FAILS = """

@@ -144,7 +144,7 @@ def test_candidate_alone_becomes_a_baseline(emulate, pytester):
     [
         (("--reference=vllm",), "*write it as ENGINE=PLACE*"),
         (("--reference=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
-        (("--reference=vllm=/nowhere/else",), "*vllm:reference is set to '/nowhere/else'*neither a folder*"),
+        (("--reference=vllm=/nowhere/else",), "*'/nowhere/else'*neither a folder*Correct --reference vllm=PLACE*"),
         (("--emulate=h200", "--reference=vllm=/opt/vllm"), "*with --emulate no build is started*vllm=emulator*"),
         (("--reference=vllm=emulator", "--reference=vllm=other"), "*names two builds of vllm*"),
     ],

@@ -36,6 +36,7 @@ class Deployment:
 
     Attributes:
         now_ns: end of the last computed step, or a later time.
+        started_ns: start of the server on the same clock.
         tiers: the KV cache tiers of each engine that has tiers.
     """
 
@@ -48,7 +49,7 @@ class Deployment:
     ) -> None:
         self.config = config
         self.step_time = step_time
-        self.now_ns = 0
+        self.now_ns = self.started_ns = 0
         self.tiers: list[Tiers] = []
         self.link = TransferLink(config.transfer) if config.transfer is not None else None
         self._disturbance = disturbance
@@ -169,7 +170,7 @@ class Deployment:
 
     def begin_run(self) -> None:
         for engine in self.engines:
-            engine.begin_run()
+            engine.begin_run((self.now_ns - self.started_ns) / 1e9)
 
     def _engine(self, external: ExternalKv | None) -> Engine:
         config = self.config

@@ -41,7 +41,7 @@ class Disturber(Protocol):
 
     def delays_s(self, first_step: int, count: int) -> npt.NDArray[np.float64]: ...
 
-    def begin_run(self) -> None: ...
+    def begin_run(self, age_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ class Engine:
         """Empties the prefix cache; False, and nothing changed, while blocks are held."""
         return self.scheduler.reset_prefix_cache()
 
-    def begin_run(self) -> None:
-        """Draws new noise for the run."""
+    def begin_run(self, age_s: float = 0.0) -> None:
+        """Draws new noise for the run of a server of this age in seconds."""
         if self._disturbance is not None:
-            self._disturbance.begin_run()
+            self._disturbance.begin_run(age_s)
         self.forget_noise()
 
     def forget_noise(self) -> None:

@@ -145,3 +145,18 @@ def test_http_faults_have_given_shares_and_are_repeatable():
 
 def test_noise_is_disabled_by_reserved_word():
     assert parse_noise("none", 3) == parse_noise("", 3)
+
+
+def test_runs_of_young_server_have_longer_steps():
+    young = Disturbance(parse_noise("age=4%:120s", 1))
+    factors = []
+    for age_s in (0.0, 119.9, 120.0, 500.0):
+        young.begin_run(age_s)
+        factors.append(young.factors(0, 1)[0])
+    assert factors == [1.04, 1.04, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("text", ["age=4%", "age=4%:soon", "age_s=3", "age=-1%:9s"])
+def test_invalid_age_of_noise_is_refused(text):
+    with pytest.raises(UsageError, match="--noise"):
+        parse_noise(text, 1)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from filelock import FileLock
 
+from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import stop_after
 from pytest_llmperf.engines.memory_shares import Shares
@@ -106,7 +107,7 @@ def test_specs_that_fit_start_together_and_stay(sharing_pool):
     assert (first.requested_spec, two.requested_spec) == (ONE, TWO)
     assert [first.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
     assert [first.siblings, two.siblings] == [1, 1]
-    assert sharing_pool.acquire(ONE) is first
+    assert sharing_pool.acquire(ONE, beside=[TWO]) is first
     assert not first.process.stopped
     assert set(sharing_pool.pids()) == {*first.pids(), *two.pids()}
 
@@ -116,6 +117,48 @@ def test_spec_that_runs_alone_starts_anew_beside_a_sibling(sharing_pool):
     assert alone.spec == ONE
     assert sharing_pool.acquire(ONE, beside=[TWO]) is not alone
     assert alone.process.stopped == 1
+
+
+def test_spec_that_runs_beside_a_sibling_starts_anew_alone(sharing_pool):
+    """A sibling and the share of the memory are conditions, so the next test does not inherit them."""
+    shared_server = sharing_pool.acquire(ONE, beside=[TWO])
+    alone = sharing_pool.acquire(ONE)
+    assert (alone.spec, alone.siblings) == (ONE, 0)
+    assert shared_server.process.stopped == 1
+
+
+class SlowLauncher(FakeLauncher):
+    """Each start takes 60 s of virtual time. Servers start together only if `at_once`."""
+
+    def __init__(self, make_server, make_process, *, at_once):
+        super().__init__(make_server, make_process)
+        self.clock, self.at_once = VirtualClock(), at_once
+
+    def start(self, spec, start_id, kind=None, lmcache=None):
+        launched_ns = self.clock.now_ns()
+        server = super().start(spec, start_id, kind, lmcache)
+        server.launched_ns = launched_ns
+        self.clock.sleep_ns(60 * 10**9)
+        return server
+
+    def start_together(self, specs, first_id, kind=None):
+        servers = super().start_together(specs, first_id, kind)
+        for server in servers if self.at_once else ():
+            server.launched_ns = servers[-1].launched_ns
+        return servers
+
+
+@pytest.mark.parametrize(("at_once", "kind", "begun_s"), [(False, "h200", 210), (True, "h200", 120),
+                                                          (False, "cpu", 120)])
+def test_servers_of_unequal_age_are_measured_from_steady_age_on(make_server, fake_process, tmp_path, at_once, kind,
+                                                                begun_s):
+    launcher = SlowLauncher(make_server, type(fake_process), at_once=at_once)
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=shared,
+                    steady_age_s=150.0) as pool:
+        server = pool.acquire(ONE, kind, beside=[TWO])
+        assert launcher.clock.now_ns() == begun_s * 10**9
+        pool.wait_steady([server], kind)  # the first server is 60 s older than the second one
+        assert launcher.clock.now_ns() == max(begun_s, 210 if at_once else 0) * 10**9
 
 
 def test_fresh_start_ends_siblings_and_has_the_whole_memory(sharing_pool):
@@ -128,7 +171,7 @@ def test_fresh_start_ends_siblings_and_has_the_whole_memory(sharing_pool):
 
 def test_dead_sibling_makes_both_start_anew(sharing_pool):
     first = sharing_pool.acquire(ONE, beside=[TWO])
-    sharing_pool.acquire(TWO).process.ended = "exit code 1"
+    sharing_pool.acquire(TWO, beside=[ONE]).process.ended = "exit code 1"
     assert sharing_pool.acquire(ONE, beside=[TWO]) is not first
     assert sharing_pool.starts == 4
 

@@ -105,6 +105,12 @@ def test_end_of_time_interrupts_running_piece_and_skips_next_piece(go, capsys):
     assert not Path("single.json").exists()
 
 
+@pytest.mark.parametrize(("needs_s", "code"), [(60, 0), (61, 1)])
+def test_piece_that_needs_whole_time_begins_and_longer_piece_does_not(go, needs_s, code):
+    assert go(f"1:{needs_s}:single", seconds=60) == code
+    assert Path("single.json").exists() is (code == 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_cancelled_job_leaves_no_running_process(go, number):
     command = [sys.executable, str(SCRIPT), "--seconds=60", "--out=out", "--piece=1:1:endless", "--", "test_it.py"]

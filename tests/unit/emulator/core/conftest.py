@@ -56,7 +56,7 @@ class Shaky:
         steps = np.arange(first_step, first_step + count)
         return np.where((steps + self._seed) % 7 == 0, 0.0123, 0.0)
 
-    def begin_run(self) -> None:
+    def begin_run(self, age_s: float) -> None:
         self._seed += 1
 
 
