@@ -107,13 +107,13 @@ def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
     Raises:
         UsageError: an engine refuses a flag, or the run folder holds no tuning or another one.
     """
-    from pytest_llmperf.session.arguments import check_context
+    from pytest_llmperf.session.arguments import check_requests
     from pytest_llmperf.session.resumption import finished_measurements
 
     session = execution.session
     for spec in tuning.specs:
         session.pool.check(spec, execution.kind)
-        check_context(spec, tuning.plan.workload, session.root)
+        check_requests(spec, tuning.plan.workload, session.root)
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
     rows = file.read()
