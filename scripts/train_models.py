@@ -183,7 +183,7 @@ def four_bits(weight: Tensor, *, symmetric: bool) -> tuple[Tensor, Tensor, Tenso
 
 
 def in_words(numbers: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Eight numbers of 4 bits beside each other as one int32; `order` names the number of each 4 bits, lowest first."""
+    """Pack each eight neighbouring numbers of 4 bits into an int32. `order` lists their places, from the lowest bits."""
     eights = numbers.unflatten(1, (-1, 8))[..., list(order)]
     return (eights << 4 * torch.arange(8)).sum(dim=2).to(torch.int32)
 

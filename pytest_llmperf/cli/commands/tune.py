@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             for row in measure_rows(Perf(execution), execution.session, file, tuning.settings[len(rows):]):
                 rows.append(row)
                 if not row.is_final:
-                    raise UsageError("the default cannot be measured, so nothing can be proven against it: "
+                    raise UsageError("the default cannot be measured, so no setting can be proven to be better: "
                                      f"{row.problem} Change the flags of the default, the load or the SLOs.")
         finally:
             if rows:

@@ -71,12 +71,12 @@ def test_sweep_of_which_no_setting_starts_gives_one_error(capsys):
 
 
 @pytest.mark.emulated
-def test_tuning_ends_where_default_cannot_be_measured_and_measures_default_again_when_resumed(tmp_path, capsys):
+def test_default_that_cannot_be_measured_ends_tuning_and_is_resumed(tmp_path, capsys):
     tune = (*TUNE, "--flag", "gpu_memory_utilization=0.03", "--try", "gpu_memory_utilization=0.5", "--write", WRITTEN)
     for options in ((), ("--resume", "newest")):
         assert main((*tune, *options)) == 2
         shown = capsys.readouterr().err
-        assert "llmperf tune: the default cannot be measured, so nothing can be proven against it" in shown
+        assert "llmperf tune: the default cannot be measured, so no setting can be proven to be better" in shown
         assert "weights take 15.0 GiB of each GPU" in shown
         assert "0 of 3 settings are measured. Go on with the same command and --resume" in shown
         assert shown.count("Setting: ") == 1
