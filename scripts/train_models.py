@@ -183,7 +183,7 @@ def four_bits(weight: Tensor, *, symmetric: bool) -> tuple[Tensor, Tensor, Tenso
 
 
 def in_words(numbers: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Pack each eight neighbouring numbers of 4 bits into an int32. `order` lists their places, from the lowest bits."""
+    """Pack eight neighbouring numbers of 4 bits into each int32. `order` lists them, from the lowest bits."""
     eights = numbers.unflatten(1, (-1, 8))[..., list(order)]
     return (eights << 4 * torch.arange(8)).sum(dim=2).to(torch.int32)
 
