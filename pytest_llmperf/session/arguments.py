@@ -14,7 +14,7 @@ from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
-from pytest_llmperf.metrics.energy import COST, ENERGY
+from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
@@ -254,13 +254,13 @@ def check_price(requirements: Iterable[Slo | Claim | Mechanism], settings: Setti
 
 
 def check_energy_is_seen(metrics: Iterable[str], text: str) -> None:
-    """Refuse a claim about energy on emulated hardware.
+    """Refuse a claim about energy or utilization on emulated hardware.
 
     Raises:
-        SpecError: the claim needs a metric of energy.
+        SpecError: the claim needs a metric that only a real GPU has.
     """
-    if energies := [metric for metric in metrics if metric in ENERGY]:
-        raise SpecError(f"perf.claim(…, {text!r}): {energies[0]} is not seen, because an emulated GPU draws no power. "
+    if unseen := [metric for metric in metrics if metric in OF_REAL_GPUS]:
+        raise SpecError(f"perf.claim(…, {text!r}): {unseen[0]} is not seen, because an emulated GPU draws no power. "
                         "Run the claim on the GPU itself, and skip it where perf.emulated is true.")
 
 
