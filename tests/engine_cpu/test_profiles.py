@@ -28,6 +28,20 @@ def test_fails(engine, perf):
 """
 
 
+SGLANG = """
+import pytest
+from pytest_llmperf import closed, random_tokens, sglang
+
+E = sglang("tiny", context_length=4096)
+pytestmark = [pytest.mark.cpu, pytest.mark.engine(E)]
+
+
+def test_passes(engine, perf):
+    load = random_tokens(input=100, output=100, arrivals=closed(2), requests=6)
+    perf.check(perf.measure(engine, load, runs=1), "error_rate == 0")
+"""
+
+
 def the_run():
     (run,) = Path(".llmperf/runs").iterdir()
     return run
@@ -125,3 +139,17 @@ def test_server_that_drops_tensor_parallelism_fails_by_resolved_size(run_real):
     result, tags = run_real(SUITE, "-k", "test_two_ranks_serve", "--plant-flag", "vllm:tensor_parallel_size=1")
     assert tags == {"test_two_ranks_serve[cpu]": {"failure"}}
     result.stdout.fnmatch_lines(["*tensor_parallel * 2 * 1 * FAIL*"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("which", ["sglang"])
+def test_trace_of_sglang_has_shares_of_operators(run_real, which):
+    result, tags = run_real(SGLANG, "--llmperf-profile")
+    assert tags == {"test_passes": set()}, which
+    (profile,) = the_test(the_run(), "test_passes")["profiles"]
+    assert profile["problem"] == ""
+    (rank,) = profile["ranks"]
+    assert rank["device"] == "cpu"
+    assert min(rank["matrix_us"], rank["other_us"]) > 0
+    assert (the_run() / profile["files"][0]).is_file()
+    assert result.ret == 0
