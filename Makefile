@@ -66,7 +66,7 @@ test-engines: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu
 
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
 # as they ask for. Before a release; the better part of an hour on a quiet machine.
-test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm-eval guidellm
+test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm-eval guidellm engine-vllm-suffix
 	sh scripts/install_test_packages.sh
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
@@ -110,6 +110,19 @@ guidellm: .engines/guidellm/installed
 .engines/guidellm/installed: scripts/engines/guidellm.txt
 	$(PYTHON) -m venv --clear .engines/guidellm
 	.engines/guidellm/bin/python -m pip install -q --disable-pip-version-check --no-deps -r scripts/engines/guidellm.txt
+	touch $@
+
+# vLLM's suffix decoding needs a package that is built from source with PyTorch at hand: an environment beside the CPU build,
+# whose packages it imports. The build takes minutes.
+.PHONY: engine-vllm-suffix
+engine-vllm-suffix: engine-vllm-cpu .engines/vllm-cpu-suffix/installed
+
+.engines/vllm-cpu-suffix/installed: scripts/engines/vllm-suffix.txt
+	.engines/vllm-cpu/bin/python -m venv --clear .engines/vllm-cpu-suffix
+	echo "$(CURDIR)/.engines/vllm-cpu/lib/python3.11/site-packages" > .engines/vllm-cpu-suffix/lib/python3.11/site-packages/base.pth
+	.engines/vllm-cpu-suffix/bin/python -m pip install -q --disable-pip-version-check -r $<
+	PATH="$(CURDIR)/.engines/vllm-cpu-suffix/bin:$$PATH" .engines/vllm-cpu-suffix/bin/python -m pip install -q \
+		--disable-pip-version-check --no-build-isolation --no-deps arctic-inference==0.1.1
 	touch $@
 
 # The pages of docs/ as a site, strictly: a broken link is an error. Their blocks are run by tests/docs.

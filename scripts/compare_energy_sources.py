@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from pytest_llmperf.clock import SystemClock, seconds
-from pytest_llmperf.metrics.energy import BY_COUNTER, BY_POWER, gpu_energy
+from pytest_llmperf.metrics.energy import BY_COUNTER, BY_POWER, gpu_counters
 from pytest_llmperf.telemetry.gpu_watch import GpuWatch
 from pytest_llmperf.telemetry.hardware import Gpu, detect
 from pytest_llmperf.telemetry.nvml import pynvml
@@ -42,7 +42,7 @@ def _measured(load: Callable[[float], None], duration_s: float, gpu: Gpu) -> dic
     load(duration_s)
     ended_ns = clock.now_ns()
     watch.stop()
-    energies = gpu_energy(watch.trace(began_ns).samples, 0, ended_ns - began_ns)
+    energies = gpu_counters(watch.trace(began_ns).samples, 0, ended_ns - began_ns)
     return {name: energies.get(name) for name in (BY_COUNTER, BY_POWER)}
 
 

@@ -1,5 +1,5 @@
 """Trains the models of suites/models on two CPU cores: a target, a draft model of the same tokens, an EAGLE-3
-head; and quantises the target to 8 bits.
+head; and quantises the target to 8 bits, and to 4 bits in the formats of GPTQ and AWQ.
 
 Needs torch and safetensors beside this package, in an environment of its own:
 
@@ -41,6 +41,8 @@ ROWS = 16
 IGNORED = -100  # of cross_entropy: tokens that nothing determines
 QUESTIONS = 3000
 CONVERSATIONS = 96
+GROUP = 128  # input channels that share a scale of 4-bit weights
+IN_ORDER, AWQ_ORDER = (0, 1, 2, 3, 4, 5, 6, 7), (0, 2, 4, 6, 1, 3, 5, 7)  # of eight numbers in a word of 32 bits
 SHOWN_LINES = 2  # of each prompt
 REPLY_TOKENS = 120
 
@@ -105,7 +107,7 @@ def write_model(folder: Path, shape: Shape, weights: dict[str, Tensor], **more: 
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {"config.json": config_of(shape, **more), **tokenizer_files(shape)}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    tensors = {name: value.to(torch.bfloat16).contiguous() if value.is_floating_point() else value
+    tensors = {name: (value.to(torch.bfloat16) if value.is_floating_point() else value).contiguous()
                for name, value in weights.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
@@ -138,6 +140,54 @@ def write_int8(folder: Path, weights: dict[str, Tensor]) -> None:
     })
 
 
+def write_int4(folder: Path, weights: dict[str, Tensor], method: str) -> None:
+    """The target with 4-bit weights per group of input channels, each weight rounded to the nearest number.
+
+    Args:
+        method: "gptq": symmetric, eight input channels in a word; "awq": with zero points, eight output channels in a
+            word. The calibration that gave the formats their names has nothing to gain at this size.
+    """
+    tensors = dict[str, Tensor]()
+    for name, value in weights.items():
+        if not name.endswith("proj.weight"):
+            tensors[name] = value
+            continue
+        numbers, zeros, scales = four_bits(value, symmetric=method == "gptq")
+        layer = name.removesuffix("weight")
+        tensors[f"{layer}scales"] = scales.T
+        if method == "gptq":
+            tensors[f"{layer}qweight"] = in_words(numbers, IN_ORDER).T
+            tensors[f"{layer}qzeros"] = in_words(zeros.T - 1, IN_ORDER)  # the format stores a zero point minus 1
+            tensors[f"{layer}g_idx"] = torch.arange(value.shape[1], dtype=torch.int32) // GROUP
+        else:
+            tensors[f"{layer}qweight"] = in_words(numbers.T, AWQ_ORDER)
+            tensors[f"{layer}qzeros"] = in_words(zeros.T, AWQ_ORDER)
+    of_method = {"gptq": {"desc_act": False, "sym": True}, "awq": {"zero_point": True, "version": "gemm"}}[method]
+    write_model(folder, TARGET, tensors, quantization_config={
+        "quant_method": method, "bits": 4, "group_size": GROUP, **of_method,
+    })
+
+
+def four_bits(weight: Tensor, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers 0 … 15 of a weight [outputs, inputs], with zero points and scales [outputs, groups]."""
+    groups = weight.float().unflatten(1, (-1, GROUP))
+    if symmetric:
+        scales = groups.abs().amax(dim=2) / 7
+    else:
+        low, high = groups.amin(dim=2).clamp(max=0), groups.amax(dim=2).clamp(min=0)
+        scales = (high - low) / 15
+    scales = scales.to(torch.bfloat16).float()  # as they are stored
+    zeros = torch.full_like(scales, 8) if symmetric else (-low / scales).round()
+    numbers = ((groups / scales[..., None]).round() + zeros[..., None]).clamp(0, 15)
+    return numbers.flatten(1).long(), zeros.long(), scales
+
+
+def in_words(numbers: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Pack eight neighbouring numbers of 4 bits into each int32. `order` lists them, from the lowest bits."""
+    eights = numbers.unflatten(1, (-1, 8))[..., list(order)]
+    return (eights << 4 * torch.arange(8)).sum(dim=2).to(torch.int32)
+
+
 def write_questions(folder: Path) -> None:
     """Questions for the accuracy task, each once, and prompts of a load in the ShareGPT format.
 
@@ -163,8 +213,8 @@ def write_questions(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("models", type=Path, help="folder of the models: suites/models")
-    parser.add_argument("--parts", nargs="+", default=["target", "draft", "head", "int8", "questions"],
-                        help="what to make; head and int8 need the target's folder")
+    parser.add_argument("--parts", nargs="+", default=["target", "draft", "head", "int8", "int4", "questions"],
+                        help="what to make; head, int8 and int4 need the target's folder")
     parser.add_argument("--steps", type=int, nargs=3, default=[1100, 300, 500], metavar=("TARGET", "DRAFT", "HEAD"))
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -181,6 +231,10 @@ def main() -> None:
         write_head(folder / HEAD.name, trained_head(target, head_steps, 2e-3))
     if "int8" in arguments.parts:
         write_int8(folder / f"{TARGET.name}-int8", load_file(folder / TARGET.name / "model.safetensors"))
+    if "int4" in arguments.parts:
+        for method in ("gptq", "awq"):
+            weights = load_file(folder / TARGET.name / "model.safetensors")
+            write_int4(folder / f"{TARGET.name}-{method}", weights, method)
     if "questions" in arguments.parts:
         tasks = folder.parent / "tasks"
         tasks.mkdir(exist_ok=True)

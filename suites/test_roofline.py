@@ -64,11 +64,12 @@ def test_a_batch_reads_the_weights_once(case: SimpleNamespace, engine: Server, p
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=2048))
 def test_offline_prompts_use_the_arithmetic(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     """With all prompts there at once no step waits for requests, so a share of the peak arithmetic bounds the tokens a
-    second from below: peak ÷ operations of a token."""
+    second from below: peak ÷ operations of a token. A kernel runs nearly always."""
     prompts = random_tokens(input=512, output=64, arrivals=closed(case.requests), requests=case.requests)
     run = perf.measure(engine, prompts, runs=2, may_preempt=True)
     most = PEAK_FLOPS[case.kind][2] / SHAPES[case.model].prompt_flops
+    busy = [] if perf.emulated else ["gpu_utilization >= 80%"]
     perf.check(
         run, f"total_token_throughput >= {case.share * most:.0f}/s", f"tokens_per_step >= {case.requests / 8}",
-        "error_rate == 0",
+        *busy, "error_rate == 0",
     )

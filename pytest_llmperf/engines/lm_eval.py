@@ -13,7 +13,7 @@ from pytest_llmperf.config.settings import Settings, expanded
 from pytest_llmperf.engines.adapters import HARNESS
 from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import EngineError, SpecError
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.process.supervisor import Launch, Supervised
 from pytest_llmperf.results.accuracy import Accuracy
@@ -24,6 +24,7 @@ LOG = "lm_eval.log"
 OUT = "answers.json"
 CONCURRENCY = 16
 POLL_S = 0.2
+DESCRIBE_TIMEOUT_S = 60.0  # an interpreter on a slow disk needs seconds
 #: Output types of tasks, and whether they compare the probabilities of given answers.
 OUTPUT_TYPES = {"generate_until": False, "multiple_choice": True, "loglikelihood": True}
 
@@ -45,15 +46,16 @@ class Task:
     environment: Environment
 
 
-def read_task(given: object, settings: Settings, root: Path) -> Task:
+def read_task(given: object, settings: Settings, root: Path, timeout_s: float = DESCRIBE_TIMEOUT_S) -> Task:
     """Check a task before a server starts.
 
     Args:
         given: path of a task file, relative to `root`, or the name of a task of the harness.
+        timeout_s: for the harness's interpreter, which reads the file.
 
     Raises:
-        SpecError: the file is missing, is no task, or names data that are missing.
-        EnvironmentMissing: lm-evaluation-harness is not installed.
+        SpecError: the file is missing, is no task, or names data that are missing or empty.
+        EnvironmentMissing: lm-evaluation-harness is not installed, or its interpreter does not answer in time.
     """
     if not isinstance(given, str) or not given:
         raise SpecError(f"accuracy: a task is the path of a task file, \"suites/tasks/sums.yaml\", found {given!r}.")
@@ -65,7 +67,7 @@ def read_task(given: object, settings: Settings, root: Path) -> Task:
     environment = find_environment(HARNESS, "cpu", configured_place(settings.engines, HARNESS, "cpu"), root)
     if not is_file:
         return Task(given, given, None, environment)
-    facts = _described(path, given, environment)
+    facts = _described(path, given, environment, timeout_s)
     return Task(str(facts["task"]), str(path), OUTPUT_TYPES[facts["output_type"]], environment)
 
 
@@ -139,10 +141,16 @@ def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, o
     }  # fmt: skip
 
 
-def _described(path: Path, given: str, environment: Environment) -> dict[str, str]:
+def _described(path: Path, given: str, environment: Environment, timeout_s: float) -> dict[str, str]:
     """The facts of a task file, or the sentence that says why it is none."""
     command = [*environment.prefix, ISOLATED, str(SCRIPT), "describe", str(path)]
-    completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                                   timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentMissing(f"accuracy: {environment.prefix[0]} did not read {given} within {timeout_s:g} "
+                                 "s. Nothing was started. Run this interpreter by hand, or make the environment of "
+                                 "lm-evaluation-harness anew.") from error
     if completed.returncode:
         reason = (completed.stderr.strip() or "no output").splitlines()[-1]
         raise SpecError(f"accuracy: {given} cannot be read as a task of lm-evaluation-harness: {reason}. Nothing was "
@@ -160,7 +168,8 @@ def _problem(facts: dict[str, object]) -> str:
     if not facts["task"]:
         return "has no name. Add the line `task: NAME`."
     if isinstance(missing, list) and missing:
-        return f"names data that are missing: {', '.join(map(str, missing))}. Paths count from the task file's folder."
+        return (f"names data that are missing or empty: {', '.join(map(str, missing))}. Paths count from the task "
+                "file's folder.")
     if facts["output_type"] not in OUTPUT_TYPES:
         return (f"has output_type {facts['output_type']!r}, whose answers are not right or wrong. Use "
                 f"{', '.join(OUTPUT_TYPES)}.")

@@ -26,8 +26,13 @@ def describe(path: Path) -> dict[str, Any]:
         "task": config.get("task"),
         "output_type": config.get("output_type", "generate_until"),
         "metrics": [entry.get("metric") for entry in config.get("metric_list") or [] if isinstance(entry, dict)],
-        "missing_files": [name for name in named if "://" not in str(name) and not (path.parent / str(name)).is_file()],
+        "missing_files": [name for name in named if _is_missing(path.parent, str(name))],
     }
+
+
+def _is_missing(folder: Path, name: str) -> bool:
+    """Whether a data file is not there or has no question in it. The harness loads names with a scheme itself."""
+    return "://" not in name and not ((folder / name).is_file() and (folder / name).stat().st_size)
 
 
 def answer(task: str, server: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +61,8 @@ def answer(task: str, server: dict[str, Any]) -> dict[str, Any]:
     name = "local-chat-completions" if server["chat"] else "local-completions"
     evaluated = simple_evaluate(name, arguments, tasks, bootstrap_iters=0, apply_chat_template=server["chat"])
     (samples,) = (evaluated or {})["samples"].values()
+    if not samples:
+        raise SystemExit("the task has no question")
     metric = next((name for name in BINARY if name in samples[0]), None)
     if metric is None:
         raise SystemExit(f"the task has none of the metrics {', '.join(BINARY)}")

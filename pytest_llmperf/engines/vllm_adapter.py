@@ -71,6 +71,7 @@ CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True}
 LMCACHE_SERVER_FLAGS = {"shutdown_timeout": 10}
 NO_GRAPHS = (0, "NONE")  # of compilation_config.cudagraph_mode, as JSON shows it
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+SERVER_INFO_TIMEOUT_S = 60.0  # vLLM also collects facts of the machine, by programs that took over 10 s on a busy one
 MOVING_TIMEOUT_S = 120.0  # a server of 33 GB in host memory needed 11 s to fall asleep and 0.4 s to wake up
 MULTICAST = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_SYMM_MEM")
 
@@ -177,7 +178,8 @@ class VllmAdapter:
         return {name: labels[name] for name in CACHE_FACTS if name in labels}
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
-        answer = json_object(client.get("/server_info", params={"config_format": "json"}))
+        answer = json_object(client.get("/server_info", params={"config_format": "json"},
+                                        timeout=SERVER_INFO_TIMEOUT_S))
         config = section(answer, "vllm_config")
         values = {name: section(config, part).get(name) for part, names in CONFIG_FACTS.items() for name in names}
         if section(config, "compilation_config").get("cudagraph_mode") in NO_GRAPHS:

@@ -13,7 +13,7 @@ from pytest_llmperf.judging.outcome import requirement_result, with_unseen_gpu
 from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
-from pytest_llmperf.metrics.energy import COST, ENERGY
+from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.units import Direction
@@ -52,7 +52,8 @@ def judge_slos(
 
     def judge(alpha: float) -> list[CheckResult]:
         return [
-            requirement_result(slo, Verdict.REPORTED, Cause.ENERGY_NOT_EMULATED) if emulated and slo.metric in ENERGY
+            requirement_result(slo, Verdict.REPORTED, Cause.ENERGY_NOT_EMULATED)
+            if emulated and slo.metric in OF_REAL_GPUS
             else judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos
         ]
 

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN
+from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN, UTILIZATION
 from pytest_llmperf.metrics.families import FAMILIES, Family, family_named
 from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
 from pytest_llmperf.metrics.summary import ALIASES, STATS
@@ -85,8 +85,9 @@ def _hit_rate(name: str) -> Metric:
                       f"a served request of {turns}, and a server that reports cached tokens in its usage")
 
 
-def _of_gpus(name: str, unit: Unit, formula: str, needs: str, *, per_token: bool = False) -> Metric:
-    return Metric(name, unit, Direction.LOWER, f"{name}.1", formula, Source.GPU, needs, per_token=per_token)
+def _of_gpus(name: str, unit: Unit, formula: str, needs: str, *, direction: Direction = Direction.LOWER,
+             per_token: bool = False) -> Metric:
+    return Metric(name, unit, direction, f"{name}.1", formula, Source.GPU, needs, per_token=per_token)
 
 
 _SEEN = "the energy counter or the power draw of the server's GPUs, as NVML reports them"
@@ -98,6 +99,9 @@ _OF_GPUS = (
              f"{_SEEN}, and a server that reports output tokens in its usage", per_token=True),
     _of_gpus("energy_gap", Unit.SHARE, "|integral of the sampled power ÷ increase of the energy counters − 1|",
              "both the energy counter and the power draw of the server's GPUs"),
+    _of_gpus(UTILIZATION, Unit.SHARE,
+             "mean over duration_s and all GPUs of the share of time in which a kernel ran (trapezoidal rule)",
+             "the utilization of the server's GPUs, as NVML reports it", direction=Direction.HIGHER),
     _of_gpus(COST, Unit.COST,
              "GPUs · duration_s ÷ 3600 · price of a GPU hour ÷ output tokens of served requests · 10⁶",
              "a stated price of a GPU hour (gpu_hour_price), a server on GPUs that this session starts, and a server "

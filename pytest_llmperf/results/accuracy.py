@@ -17,12 +17,20 @@ class Accuracy:
         engine: the engine spec as text.
         metric: the task's metric that says which answers are right: "exact_match", "acc".
         right: question → whether its answer is right. A question is identified by its text.
+
+    Raises:
+        UsageError: there is no question.
     """
 
     task: str
     engine: str
     metric: str
     right: Mapping[str, bool]
+
+    def __post_init__(self) -> None:
+        if not self.right:
+            raise UsageError(f"The task {self.task} has no question, so {self.engine} has no accuracy. Look at the "
+                             "task's data files.")
 
     @property
     def correct(self) -> int:

@@ -10,7 +10,7 @@ from pytest_llmperf.telemetry.torch_trace import Breakdown
 
 FOLDER = "profiles"
 UNFINISHED = ".trace-"  # begin of the name of a folder of traces that a server still writes
-WORDS = {"matrix": "matrix products"}
+HEADINGS = {"matrix": "matrix products"}  # of the parts whose own name is no term
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,16 @@ class Profile:
 def shares_text(ranks: tuple[Breakdown, ...]) -> str:
     """"attention 11 %, matrix products 14 %, communication 0 %, other 16 %, idle 58 %"; ranges over several ranks."""
     parts = []
-    for name in ranks[0].shares:
-        shares = sorted(f"{100 * rank.shares[name]:.0f}" for rank in ranks)
+    for heading in shares_by_heading(ranks[0]):
+        shares = sorted(f"{100 * shares_by_heading(rank)[heading]:.0f}" for rank in ranks)
         low, high = min(shares, key=int), max(shares, key=int)
-        parts.append(f"{WORDS.get(name, name)} {low if low == high else f'{low}–{high}'} %")
+        parts.append(f"{heading} {low if low == high else f'{low}–{high}'} %")
     return ", ".join(parts)
+
+
+def shares_by_heading(rank: Breakdown) -> dict[str, float]:
+    """Share of the traced time of each part, 0…1, by the heading of the part."""
+    return {HEADINGS.get(name, name): share for name, share in rank.shares.items()}
 
 
 def profile_from(node: Node) -> Profile:

@@ -661,7 +661,7 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.ACCURACY_NOT_EMULATED: lambda _result: (
         "not measured: an emulator invents its answers. Run the test on the engine itself"),
     Cause.ENERGY_NOT_EMULATED: lambda _result: (
-        "not seen: an emulated GPU draws no power. Run the test on the GPU itself"),
+        "not seen: an emulated GPU draws no power and runs no kernel. Run the test on the GPU itself"),
     Cause.ENGINE_STARTED: _engine_started,
     Cause.REFUSED_OTHERWISE: _refused_otherwise,
     Cause.NO_PRIMARY_METRIC: _no_primary,

@@ -9,14 +9,15 @@ from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.models.resolve import longest_sequence
+from pytest_llmperf.engines.models.resolve import longest_sequence, vocabulary_size
 from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
-from pytest_llmperf.metrics.energy import COST, ENERGY
+from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Claim, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -70,12 +71,13 @@ def check_workload(workload: Workload, call: str) -> None:
                         "shared_prefix(…), mixed(…), multi_turn(…), sharegpt(…) or trace(…).")
 
 
-def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
-    """Refuse a workload with a request that is longer than this engine takes.
+def check_requests(spec: EngineSpec, workload: Workload, root: Path) -> None:
+    """Refuse a request that is longer than the engine takes, or has tokens beyond the vocabulary of the model.
 
     Raises:
         SpecError: names the request and the limit.
     """
+    _check_vocabulary(spec, workload.longest(), workload, root)
     flag = adapter_of(spec.engine).context_flag
     requested = flags_of(spec).get(flag)
     longest = longest_sequence(spec.model, root) if spec.url is None and requested is None else None
@@ -91,6 +93,15 @@ def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
             f"{request.output_tokens}, {prompt + request.output_tokens} in all, and {whose}: the server would refuse "
             f"it. {f'Raise {flag}, or send' if flag else 'Send'} shorter requests. Nothing was sent."
         )
+
+
+def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, root: Path) -> None:
+    size = vocabulary_size(spec.model, root) if spec.url is None else None
+    if size is None or isinstance(request.prompt, str) or max(request.prompt, default=0) < size:
+        return
+    raise SpecError(f"{workload}: request {request.index} has the token {max(request.prompt)}, and the vocabulary of "
+                    f"{spec.model} has {size} tokens: the server would refuse the request. Send text that the model "
+                    "knows, with sharegpt(…) or text=True. Nothing was sent.")
 
 
 def check_duration(workload: Workload, timeout_s: float) -> None:
@@ -243,13 +254,13 @@ def check_price(requirements: Iterable[Slo | Claim | Mechanism], settings: Setti
 
 
 def check_energy_is_seen(metrics: Iterable[str], text: str) -> None:
-    """Refuse a claim about energy on emulated hardware.
+    """Refuse a claim about energy or utilization on emulated hardware.
 
     Raises:
-        SpecError: the claim needs a metric of energy.
+        SpecError: the claim needs a metric that only a real GPU has.
     """
-    if energies := [metric for metric in metrics if metric in ENERGY]:
-        raise SpecError(f"perf.claim(…, {text!r}): {energies[0]} is not seen, because an emulated GPU draws no power. "
+    if unseen := [metric for metric in metrics if metric in OF_REAL_GPUS]:
+        raise SpecError(f"perf.claim(…, {text!r}): {unseen[0]} is not seen, because an emulated GPU draws no power. "
                         "Run the claim on the GPU itself, and skip it where perf.emulated is true.")
 
 

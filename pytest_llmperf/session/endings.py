@@ -14,8 +14,9 @@ from types import FunctionType, ModuleType
 
 from pytest_llmperf.errors import NotJudged
 
-#: Methods of `perf` that judge.
+#: Methods of `perf` that judge, and those that judge only with a limit: the argument of the limit.
 CHECKS = frozenset({"check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "refuses"})
+LIMITED = {"accuracy": "at_least"}
 REMEDY = "Let every path through the test reach a check, or leave the test before it measures."
 
 
@@ -56,7 +57,7 @@ def contains_check(functions: Iterable[Callable[..., object]], root: Path) -> bo
         seen.add(function)
         nodes = list(_nodes(function))
         attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        if CHECKS & attributes:
+        if CHECKS & attributes or any(map(_has_limit, nodes)):
             return True
         left += _named(function, attributes | {node.id for node in nodes if isinstance(node, ast.Name)})
     return False
@@ -74,6 +75,12 @@ def _nodes(function: Callable[..., object]) -> Iterator[ast.AST]:
             first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             if first == code.co_firstlineno and getattr(node, "name", "<lambda>") == code.co_name:
                 yield from ast.walk(node)
+
+
+def _has_limit(node: ast.AST) -> bool:
+    """Whether this is a call that judges because it names a limit, as perf.accuracy(…, at_least=0.5)."""
+    return (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            and any(keyword.arg == LIMITED.get(node.func.attr, "") for keyword in node.keywords))
 
 
 def _named(function: Callable[..., object], names: set[str]) -> Iterator[Callable[..., object]]:

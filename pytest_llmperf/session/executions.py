@@ -19,7 +19,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
-from pytest_llmperf.session.arguments import check_context, check_duration, spec_of
+from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
 from pytest_llmperf.session.resumption import finished_rates
 from pytest_llmperf.session.series import Series
 
@@ -118,9 +118,9 @@ class Execution:
         """Begin a series: it continues the same series of earlier executions.
 
         Raises:
-            SpecError: a request of the workload is longer than the engine takes.
+            SpecError: the engine would refuse a request of the workload.
         """
-        check_context(spec_of(series.engine), series.workload, self.session.root)
+        check_requests(spec_of(series.engine), series.workload, self.session.root)
         if not isinstance(self.session.clock, VirtualClock):
             check_duration(series.workload, self.session.settings.measure_timeout_s)
         self.series.append(series)

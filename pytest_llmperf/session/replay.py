@@ -18,7 +18,7 @@ from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
 from pytest_llmperf.metrics import percentile
-from pytest_llmperf.metrics.energy import gpu_energy
+from pytest_llmperf.metrics.energy import gpu_counters
 from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
@@ -120,7 +120,7 @@ class Replayer:
             start_id=server.start_id,
             records=RunRecords(records),
             counters=total_increases(by_replica) | _peaks(gauges) | _constants(server)
-            | _energy(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
+            | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
             cache_reset=cache_reset,
             restarted=server.restart(),
             scaled=scaled,
@@ -288,12 +288,12 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
     return {f"{name}_peak": max(sample.values[name] for sample in gauges if name in sample.values) for name in names}
 
 
-def _energy(gpu: GpuTrace | None, records: Sequence[RequestRecord], origin_ns: int) -> dict[str, float]:
-    """Energy of the GPUs from the first intended send to the last answer; empty where nothing was sampled."""
+def _gpu_counters(gpu: GpuTrace | None, records: Sequence[RequestRecord], origin_ns: int) -> dict[str, float]:
+    """Energy and utilization of the GPUs over the run's duration; empty where nothing was sampled."""
     span = span_ns(records)
     if gpu is None or span is None:
         return {}
-    return gpu_energy(gpu.samples, span[0] - origin_ns, span[1] - origin_ns)
+    return gpu_counters(gpu.samples, span[0] - origin_ns, span[1] - origin_ns)
 
 
 def _constants(server: Server) -> dict[str, float]:

@@ -56,6 +56,11 @@ class SweepRow:
     runs: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     kind: str = ""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether a resumed command takes this row over. The default must be measured, so its failure is not final."""
+        return bool(self.flags) or not self.problem
+
 
 def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
     """Every combination, the last flag fastest."""
@@ -117,7 +122,7 @@ def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[
 def measure_rows(
     perf: Perf, session: PerfSession, file: SweepFile, settings: Iterable[tuple[SweepPlan, Mapping[str, object]]]
 ) -> Iterator[SweepRow]:
-    """Measure each setting of flags by its plan, and append its row to the file.
+    """Measure each setting of flags by its plan, and append its row to the file if the row is final.
 
     Raises:
         EnvironmentMissing, HardwareBusy: as in `measure_row`.
@@ -126,12 +131,13 @@ def measure_rows(
     for plan, flags in settings:
         session.notify(Note(f"Setting: {flags_text(flags)}"))
         row = measure_row(perf, session.settings, plan, flags)
-        file.append(row)
+        if row.is_final:
+            file.append(row)
         session.release_records()  # the row is written
         yield row
 
 
-def check_measured(rows: Sequence[SweepRow], command: str) -> None:
+def check_measured(rows: Sequence[SweepRow]) -> None:
     """Raise UsageError if there is a row and no row could be measured. The message has each cause once."""
     if not rows or not all(row.problem for row in rows):
         return
@@ -140,7 +146,7 @@ def check_measured(rows: Sequence[SweepRow], command: str) -> None:
         causes.setdefault(row.problem, flags_text(row.flags))
     listed = "\n".join(f"  {flags}: {problem}" for problem, flags in causes.items())
     raise UsageError(f"none of the {len(rows)} settings could be measured:\n{listed}\nMeasure the engine without them "
-                     f"first: llmperf capacity. Then repeat llmperf {command} with other values.")
+                     f"first: llmperf capacity. Then repeat llmperf sweep with other values.")
 
 
 def flags_text(flags: Mapping[str, object]) -> str:

@@ -117,7 +117,7 @@ def distinct(spec: EngineSpec, settings: Iterable[Mapping[str, object]]) -> tupl
 
 
 def default_rates(rows: Sequence[SweepRow]) -> list[float]:
-    """The rates of the default's two searches in requests/s; fewer where a search has none."""
+    """The rates of the default's two searches in requests/s."""
     rates = [row.metrics.get(METRIC) for row in rows if not row.flags]
     return [rate for rate in rates if rate is not None]
 

@@ -95,6 +95,14 @@ def test_detached_lmcache_fails_mechanism_check(run_real):
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
+@pytest.mark.thorough
+def test_batch_limit_of_one_fails_batching_claim_and_names_occupancy(run_real):
+    result, tags = run_real(planted("test_batch_limits.py"), "-k", "limit_of_sequences and few",
+                            "--plant-flag", "vllm:max-num-seqs=1")
+    assert tags == {"test_throughput_follows_limit_of_sequences[few-cpu]": {"failure"}}
+    result.stdout.fnmatch_lines(["tokens_per_step *≥ 2 *FAIL*", "output_throughput(of_4) / *FAIL*"])
+
+
 BROKEN = f"""
 import subprocess, sys, threading
 import pytest

@@ -62,3 +62,10 @@ def test_request_longer_than_the_model_takes_is_usage_before_a_start(run, pytest
     result, _ = run(text, "--emulate", "h200")
     result.stdout.fnmatch_lines(["*32797 in all, and 32768 tokens are the most that tiny takes*"])
     assert started(pytester) == []
+
+
+def test_token_beyond_the_vocabulary_is_usage_before_a_start(run, pytester):
+    model = Path(__file__).parents[2] / "suites" / "models" / "sums"
+    result, _ = run(TOO_LONG.replace("ENGINE", f'vllm("{model}")').replace("input=4000", "input=40"))
+    result.stdout.fnmatch_lines(["*USAGE*request 0 has the token *, and the vocabulary of *sums has 384 tokens*"])
+    assert started(pytester) == []

@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
-    check_measured(chosen, "sweep")
+    check_measured(chosen)
     say("\n".join(sweep_table(chosen, list(grid), plan.columns)))
     return 0

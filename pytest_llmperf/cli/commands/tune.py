@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile, check_measured, measure_rows
+    from pytest_llmperf.session.sweep import SweepFile, measure_rows
     from pytest_llmperf.session.tuning import check_writable_suite
 
     spec = target.spec_of(arguments)
@@ -64,13 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             for row in measure_rows(Perf(execution), execution.session, file, tuning.settings[len(rows):]):
                 rows.append(row)
+                if not row.is_final:
+                    raise UsageError("the default cannot be measured, so no setting can be proven to be better: "
+                                     f"{row.problem} Change the flags of the default, the load or the SLOs.")
         finally:
             if rows:
                 say("\n".join(sweep_table(rows, _names(rows), tuning.plan.columns)))
-            if len(rows) < len(tuning.settings):
-                remark(f"{len(rows)} of {len(tuning.settings)} settings are measured. Go on with the same command and "
+            final = sum(row.is_final for row in rows)
+            if final < len(tuning.settings):
+                remark(f"{final} of {len(tuning.settings)} settings are measured. Go on with the same command and "
                        f"--resume {execution.session.run_dir}")
-        check_measured(rows, "tune")
         return _proven(arguments, execution, tuning, rows, place)
 
 
@@ -107,13 +110,13 @@ def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
     Raises:
         UsageError: an engine refuses a flag, or the run folder holds no tuning or another one.
     """
-    from pytest_llmperf.session.arguments import check_context
+    from pytest_llmperf.session.arguments import check_requests
     from pytest_llmperf.session.resumption import finished_measurements
 
     session = execution.session
     for spec in tuning.specs:
         session.pool.check(spec, execution.kind)
-        check_context(spec, tuning.plan.workload, session.root)
+        check_requests(spec, tuning.plan.workload, session.root)
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
     rows = file.read()
@@ -135,12 +138,8 @@ def _proven(
     from pytest_llmperf.session.tuning import best_row, default_rates, proof_of
 
     rates, best = default_rates(rows), best_row(rows)
-    if not rates:
-        say(f"The default could not be measured: {rows[0].problem}. Nothing is proven, and nothing is written.")
-        return NOT_BETTER
     found = " and ".join(f"{rate:.4g}/s" for rate in rates)
-    spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
-    say(f"The default's searches found {found}{spread}.")
+    say(f"The default's searches found {found}: {max(rates) / min(rates) - 1:.1%} apart.")
     if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER

@@ -27,7 +27,7 @@ GROUPS = {
     CONVERSATIONS: ("conversation_throughput",),
     "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "kv_usage_peak", "kv_blocks",
                   "chunk_budget", "tensor_parallel"),
-    "Energy and cost": ("energy_j", "joules_per_token", "energy_gap", "cost_per_million_tokens"),
+    "Energy and cost": ("energy_j", "joules_per_token", "energy_gap", "gpu_utilization", "cost_per_million_tokens"),
     "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted", "max_conversation_rate",
                      "max_conversation_rate_proven", "max_conversation_rate_refuted"),
 }  # fmt: skip

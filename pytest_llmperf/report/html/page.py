@@ -26,7 +26,7 @@ from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import unseen_gpu
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.profile import Profile
+from pytest_llmperf.results.profile import Profile, shares_by_heading
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -53,6 +53,7 @@ class ProfileTable:
     label: str
     problem: str
     device: str
+    headings: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -136,15 +137,15 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str, out:
 
 
 def _profile_table(profile: Profile, names: Sequence[str], folder: Path | None, out: Path) -> ProfileTable:
-    """Shares in percent: attention, matrix products, communication, other, idle, and all-reduces alone."""
+    """Shares in percent: those of the breakdown, and the share of the all-reduces, which overlaps them."""
     label = names[profile.measurement - 1] if 0 < profile.measurement <= len(names) else str(profile.measurement)
     links = [quote(Path(os.path.relpath((folder or out) / file, out)).as_posix()) for file in profile.files]
     links = links or [""] * len(profile.ranks)
-    rows = tuple(
-        (link, tuple(f"{100 * share:.1f} %" for share in (*rank.shares.values(), rank.all_reduce_share)))
-        for link, rank in zip(links, profile.ranks, strict=False)
-    )
-    return ProfileTable(label, profile.problem, profile.ranks[0].device if profile.ranks else "", rows)
+    shares = [{**shares_by_heading(rank), "all-reduces": rank.all_reduce_share} for rank in profile.ranks]
+    rows = tuple((link, tuple(f"{100 * share:.1f} %" for share in of_rank.values()))
+                 for link, of_rank in zip(links, shares, strict=False))
+    device, headings = (profile.ranks[0].device, tuple(shares[0])) if profile.ranks else ("", ())
+    return ProfileTable(label, profile.problem, device, headings, rows)
 
 
 def _conditions(

@@ -61,16 +61,25 @@ def test_tuning_without_better_setting_writes_no_test(tmp_path, capsys):
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("command", [
-    (*TUNE, "--flag", "gpu_memory_utilization=0.03", "--try", "gpu_memory_utilization=0.01,0.02"),
-    ("sweep", *SPEC, *LOAD[2:8], "--emulate", "h200", "--runs", "1", "--grid", "gpu_memory_utilization=0.01,0.02"),
-], ids=["tune", "sweep"])
-def test_settings_that_cannot_start_give_one_error(tmp_path, capsys, command):
-    assert main(command) == 2
+def test_sweep_of_which_no_setting_starts_gives_one_error(capsys):
+    assert main(("sweep", *SPEC, *LOAD[2:8], "--emulate", "h200", "--runs", "1", "--grid",
+                 "gpu_memory_utilization=0.01,0.02")) == 2
     shown = capsys.readouterr()
-    assert f"llmperf {command[0]}: none of the " in shown.err
+    assert "llmperf sweep: none of the " in shown.err
     assert shown.err.count("weights take 15.0 GiB of each GPU") >= 1
     assert "gpu_memory_utilization=0.02: " in shown.err
+
+
+@pytest.mark.emulated
+def test_default_that_cannot_be_measured_ends_tuning_and_is_resumed(tmp_path, capsys):
+    tune = (*TUNE, "--flag", "gpu_memory_utilization=0.03", "--try", "gpu_memory_utilization=0.5", "--write", WRITTEN)
+    for options in ((), ("--resume", "newest")):
+        assert main((*tune, *options)) == 2
+        shown = capsys.readouterr().err
+        assert "llmperf tune: the default cannot be measured, so no setting can be proven to be better" in shown
+        assert "weights take 15.0 GiB of each GPU" in shown
+        assert "0 of 3 settings are measured. Go on with the same command and --resume" in shown
+        assert shown.count("Setting: ") == 1
     assert list((tmp_path / "suites").iterdir()) == []
 
 

@@ -28,6 +28,7 @@ def read(tmp_path):
         folder = tmp_path / "tasks"
         folder.mkdir()
         (folder / "sums.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+        (folder / "none.jsonl").touch()
         (folder / "sums.yaml").write_text(text.replace("OUTPUT", output))
         return read_task(given, Settings(engines={"lm_eval": sys.executable}), tmp_path)
 
@@ -50,7 +51,7 @@ def test_name_of_a_task_of_the_harness_is_passed_on(read):
     ({"text": "task: [1"}, "cannot be read as a task of lm-evaluation-harness: no YAML"),
     ({"text": "- a\n- b\n"}, "no mapping of names to values"),
     ({"text": "output_type: generate_until\n"}, "has no name"),
-    ({"text": TASK.replace("sums.jsonl", "gone.jsonl")}, r"names data that are missing: gone\.jsonl"),
+    ({"text": TASK.replace("sums.jsonl", "gone.jsonl")}, r"names data that are missing or empty: gone\.jsonl"),
     ({"output": "loglikelihood_rolling"}, "whose answers are not right or wrong"),
 ])
 def test_unusable_task_is_refused_with_reason(read, change, complaint):
@@ -74,6 +75,21 @@ def test_missing_harness_is_named_with_install_command(tmp_path):
     (tmp_path / "sums.yaml").write_text(TASK)
     with pytest.raises(EnvironmentMissing, match=r"pip install 'lm_eval\[api\]' transformers"):
         read_task("sums.yaml", Settings(), tmp_path)
+
+
+def test_interpreter_that_hangs_is_given_up(tmp_path):
+    (tmp_path / "sums.yaml").write_text(TASK)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    with pytest.raises(EnvironmentMissing, match=r"did not read sums\.yaml within 0\.2 s\. Nothing was started"):
+        read_task("sums.yaml", Settings(engines={"lm_eval": str(python)}), tmp_path, timeout_s=0.2)
+
+
+def test_task_without_questions_is_refused(read, tmp_path):
+    with pytest.raises(SpecError, match=r"names data that are missing or empty: none\.jsonl"):
+        read(text=TASK.replace("sums.jsonl", "none.jsonl"))
 
 
 def test_shipped_task_file_is_read():

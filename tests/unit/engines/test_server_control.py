@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import EngineError, ServerDied, SpecError, WrongServer
@@ -62,6 +63,15 @@ def test_a_server_that_hangs_is_not_a_traceback(make_server, fake_engine, path):
     fake_engine.answers[path] = SILENT
     with pytest.raises(EngineError, match=r"hangs.*ReadTimeout"):
         _ = make_server().facts
+
+
+def test_configuration_of_vllm_is_awaited_for_a_minute():
+    def answer(request):
+        return httpx.Response(200 if request.extensions["timeout"]["read"] >= 60 else 504, json={"vllm_config": {
+            "scheduler_config": {"max_num_seqs": 8}}})
+
+    with httpx.Client(base_url="http://h", transport=httpx.MockTransport(answer), timeout=10.0) as client:
+        assert adapter_of("vllm").resolved(client) == {"max_num_seqs": "8"}
 
 
 def test_error_of_dead_server_contains_signal(make_server, fake_engine, fake_process):

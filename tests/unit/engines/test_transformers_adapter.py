@@ -10,7 +10,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment, find_environment
 from pytest_llmperf.engines.launch import check_emulated
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
-from pytest_llmperf.session.arguments import check_context
+from pytest_llmperf.session.arguments import check_requests
 from pytest_llmperf.telemetry.prometheus import parse
 from pytest_llmperf.workload import closed
 
@@ -80,4 +80,4 @@ def test_emulator_refuses_static_batches():
 def test_request_beyond_positions_of_model_is_refused(tmp_path):
     long = random_tokens(input=40_000, output=8, arrivals=closed(1), requests=1)
     with pytest.raises(SpecError, match=r"48 tokens|40008 in all.*Send shorter requests"):
-        check_context(transformers("tiny"), long, tmp_path)
+        check_requests(transformers("tiny"), long, tmp_path)

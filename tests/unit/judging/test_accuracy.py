@@ -53,6 +53,11 @@ def test_different_questions_are_refused():
         judge_loss(answers(()), answers((), 100), 0.01, None)
 
 
+def test_accuracy_without_questions_is_refused():
+    with pytest.raises(UsageError, match="sums has no question"):
+        answers((), 0)
+
+
 @pytest.mark.parametrize(("at_least", "verdict"), [
     (None, Verdict.REPORTED), (0.9, Verdict.PASS), (0.92, Verdict.INCONCLUSIVE), (0.95, Verdict.FAIL),
 ])

@@ -39,6 +39,9 @@ def decorated(function):
 @decorated
 def behind_a_decorator(perf, run): perf.check(run)
 
+def limited(perf, spec): perf.accuracy(spec, "sums.yaml", at_least=0.5)
+def reported(perf, spec, **options): perf.accuracy(spec, "sums.yaml", **options)
+
 def through_a_closure():
     def inner(perf): perf.check(perf)
     def test(perf): inner(perf)
@@ -74,13 +77,13 @@ def module(root):
 
 @pytest.mark.parametrize("name", [
     "returned", "judge", "through_a_function", "through_a_module", "through_a_lambda", "behind_a_decorator", "closed",
-    "method",
+    "method", "limited",
 ])
 def test_check_in_the_code_of_a_test_is_found(module, root, name):
     assert contains_check([getattr(module, name)], root)
 
 
-@pytest.mark.parametrize("name", ["measured", "asserted", "around_itself"])
+@pytest.mark.parametrize("name", ["measured", "asserted", "around_itself", "reported"])
 def test_functions_of_other_names_and_measurements_are_no_checks(module, root, name):
     assert not contains_check([getattr(module, name)], root)
 
