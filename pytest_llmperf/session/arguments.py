@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.models.resolve import longest_sequence
 from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -70,15 +68,20 @@ def check_workload(workload: Workload, call: str) -> None:
                         "shared_prefix(…), mixed(…), multi_turn(…), sharegpt(…) or trace(…).")
 
 
-def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
+def check_context(spec: EngineSpec, workload: Workload, model_limit: int | None) -> None:
     """Refuse a workload with a request that is longer than this engine takes.
+
+    Args:
+        spec: the engine.
+        workload: the requests.
+        model_limit: tokens of the longest sequence of the model; None if unknown. The engine's flag overrides it.
 
     Raises:
         SpecError: names the request and the limit.
     """
     flag = adapter_of(spec.engine).context_flag
     requested = flags_of(spec).get(flag)
-    longest = longest_sequence(spec.model, root) if spec.url is None and requested is None else None
+    longest = model_limit if requested is None else None
     limit = requested if type(requested) is int and requested > 0 else longest
     if limit is None:
         return

@@ -114,9 +114,10 @@ class Execution:
         """Begin a series: it continues the same series of earlier executions.
 
         Raises:
-            SpecError: a request of the workload is longer than the engine takes.
+            SpecError: there is no such model, or a request of the workload is longer than the engine takes.
         """
-        check_context(spec_of(series.engine), series.workload, self.session.root)
+        spec = spec_of(series.engine)
+        check_context(spec, series.workload, self.session.pool.longest_sequence(spec))
         if not isinstance(self.session.clock, VirtualClock):
             check_duration(series.workload, self.session.settings.measure_timeout_s)
         self.series.append(series)

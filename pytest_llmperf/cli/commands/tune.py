@@ -113,7 +113,7 @@ def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
     session = execution.session
     for spec in tuning.specs:
         session.pool.check(spec, execution.kind)
-        check_context(spec, tuning.plan.workload, session.root)
+        check_context(spec, tuning.plan.workload, session.pool.longest_sequence(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
     rows = file.read()
