@@ -116,9 +116,12 @@ def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
     failed = [record for record in run.records if record.failed and record.outcome not in judged
               and not (others_judged and record.outcome is not Outcome.RATE_LIMITED)]
     if failed:
-        outcomes = Counter(record.outcome.value for record in failed).most_common()
-        summary = ", ".join(f"{count} × {outcome}" for outcome, count in outcomes)
-        yield Problem(Cause.REQUESTS_FAILED, _first_of(failed, run) | {"text": summary})
+        outcomes = Counter(record.outcome for record in failed)
+        facts = _first_of(failed, run)
+        facts["text"] = ", ".join(f"{count} × {outcome.value}" for outcome, count in outcomes.most_common())
+        if Outcome.RATE_LIMITED in outcomes:
+            facts["rate_limited_answers"] = outcomes[Outcome.RATE_LIMITED]
+        yield Problem(Cause.REQUESTS_FAILED, facts)
 
 
 def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) -> Iterator[Problem]:
