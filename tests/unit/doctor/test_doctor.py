@@ -166,7 +166,7 @@ def test_unknown_condition_in_compare_across_is_reported(place):
     store_baseline(place)
     place = replace(place, settings=Settings(compare_across=("gp", "gpu", "cpu"), same_build=("engine.verson",)))
     finding = the(findings_of(place), "baselines", "compare_across")
-    assert finding.text == ("compare_across names gp, cpu, which none of them has; fields that they have are driver, "
+    assert finding.text == ("compare_across names gp, cpu, which no baseline has. Recorded fields are driver, "
                          "engine, engine.version, gpu")
     assert not finding.problem
     assert "same_build names engine.verson" in the(findings_of(place), "baselines", "same_build").text
