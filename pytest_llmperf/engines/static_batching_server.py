@@ -163,23 +163,23 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a completion: streamed, one event a token, with the usage so far."""
         try:
-            asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            request = self._request(asked)
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            request = self._request(body)
         except (ValueError, KeyError, TypeError) as error:
             self._whole(400, json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode())
             return
         self.batcher.waiting.put(request)
-        if asked.get("stream"):
+        if body.get("stream"):
             self._stream(request)
         else:
             tokens = [request.tokens.get() for _ in range(request.answer_tokens)]
             body = self._event(request, self._text(tokens), len(tokens), "length")
             self._whole(200, json.dumps(body).encode())
 
-    def _request(self, asked: dict[str, Any]) -> Waiting:
+    def _request(self, body: dict[str, Any]) -> Waiting:
         if self.path != "/v1/completions":
             raise ValueError(f"there is no route {self.path}; this server has /v1/completions")
-        prompt, tokens = asked["prompt"], int(asked["max_tokens"])
+        prompt, tokens = body["prompt"], int(body["max_tokens"])
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("the model has no tokenizer; send token ids")

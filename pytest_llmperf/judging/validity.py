@@ -100,9 +100,9 @@ def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Probl
     )
     if not others:
         return None
-    [((name, asked), count)] = others.most_common(1)
+    [((name, requested), count)] = others.most_common(1)
     return Problem(Cause.OTHER_MODEL, {
-        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": asked,
+        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": requested,
         "other_names": len({other for other, _ in others}) - 1,
     })
 
@@ -141,9 +141,9 @@ def _scaling(measurement: Measurement, run: Run) -> str | None:
     first = measurement.runs[0].replicas
     if run.scaled is not None or run.replicas.keys() == first.keys():
         return run.scaled
-    gone = [f"replica {name} vanished" for name in first if name not in run.replicas]
+    vanished = [f"replica {name} vanished" for name in first if name not in run.replicas]
     new = [f"replica {name} appeared" for name in run.replicas if name not in first]
-    return f"{', '.join([*gone, *new])} since the first run"
+    return f"{', '.join([*vanished, *new])} since the first run"
 
 
 def _server_problems(

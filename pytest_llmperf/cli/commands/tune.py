@@ -138,9 +138,9 @@ def _proven(
     if not rates:
         say(f"The default could not be measured: {rows[0].problem}. Nothing is proven, and nothing is written.")
         return NOT_BETTER
-    found = " and ".join(f"{rate:.4g}/s" for rate in rates)
+    rates_text = " and ".join(f"{rate:.4g}/s" for rate in rates)
     spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
-    say(f"The default's searches found {found}{spread}.")
+    say(f"The default's searches found {rates_text}{spread}.")
     if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER
