@@ -5,8 +5,8 @@
     python scripts/compare_run_folders.py BEFORE/RUN AFTER/RUN
 
 In virtual time with equal seeds two sessions give equal values. The script ignores fields that differ between any two
-sessions: ids, dates, process ids, ports, paths and durations of the machine. It lists every other difference, and ends
-with exit code 1 if there is one.
+sessions: ids, dates, process ids, ports, paths and durations of the machine. Every other difference is listed and gives
+exit code 1.
 """
 
 from __future__ import annotations
