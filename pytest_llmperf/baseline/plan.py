@@ -1,4 +1,4 @@
-"""What an update of baselines does, decided before anything is written. Values in, values out."""
+"""Decides what an update of baselines does, before anything is written. `update_plan` has the types of the decision."""
 
 from __future__ import annotations
 

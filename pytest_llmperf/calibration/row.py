@@ -32,7 +32,7 @@ class CalibrationRow:
         bad: of each FAIL or ERROR the test, the check, the verdict and its reason.
         open: of each INCONCLUSIVE the test and the check.
         runs: most runs that a compared measurement has; 0 where none was compared.
-        alarms_by_rule: rule → metrics that it alarms on, "test metric"; empty where nothing was compared.
+        rivals: rule → metrics that it alarms on, "test metric"; empty where nothing was compared.
         seen: comparisons that the rules judged.
     """
 
@@ -43,7 +43,7 @@ class CalibrationRow:
     bad: Sequence[Sequence[str]]
     open: Sequence[Sequence[str]]
     runs: int
-    alarms_by_rule: Mapping[str, Sequence[str]]
+    rivals: Mapping[str, Sequence[str]]
     seen: int
 
     def as_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class CalibrationRow:
 
     def alarmed_by(self, rule: str, metric: str) -> bool:
         """Whether a rival alarms on that metric of any test; "" is any metric."""
-        return any(alarm.endswith(metric) for alarm in self.alarms_by_rule.get(rule, ()))
+        return any(alarm.endswith(metric) for alarm in self.rivals.get(rule, ()))
 
     def says(self, cause: str) -> bool:
         """Whether a FAIL or ERROR names it."""
@@ -80,13 +80,13 @@ def row_of(
     """
     results = [(outcome.test, result) for outcome in outcomes for result in outcome.results]
     measured = {o.test: m for o in outcomes for m in o.measurements if m.baseline is not None}
-    alarms_by_rule: dict[str, list[str]] = {}
+    rivals: dict[str, list[str]] = {}
     seen = 0
     for test, measurement in measured.items():
         for metric, inputs in _rule_inputs(measurement, last.get(test), stored.get(test)).items():
             seen += 1
             for rule, alarm in alarms(inputs, suite_primaries).items():
-                alarms_by_rule.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
+                rivals.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
     return CalibrationRow(
         experiment=experiment,
         number=number,
@@ -96,7 +96,7 @@ def row_of(
              for test, r in results if r.verdict in BAD],
         open=[(test, r.subject) for test, r in results if r.verdict is Verdict.INCONCLUSIVE],
         runs=max((len(measurement.runs) for measurement in measured.values()), default=0),
-        alarms_by_rule=alarms_by_rule,
+        rivals=rivals,
         seen=seen,
     )
 

@@ -1,4 +1,4 @@
-"""Further models that engine flags name: draft models, tokenizers and adapters, from the registry, disk or hub."""
+"""Resolves draft models in engine flags, and finds flags whose model, tokenizer or adapter only the hub has."""
 
 from __future__ import annotations
 

@@ -188,10 +188,10 @@ def test_default_primaries_are_decode_step_or_mean_ttft_without_decode(make, clo
 
 def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
-    dumb = replace(today, metrics=tuple(map(without_tpot, today.metrics)))
-    assert default_primaries(dumb, None, closed_loop=False) == ("itl_p50",)
-    assert default_primaries(dumb, stored, closed_loop=False) == ("itl_p50", "tpot_mean")
-    (result,) = judge_against_baseline(dumb, stored, terms("tpot_mean"), 0)
+    without_metric = replace(today, metrics=tuple(map(without_tpot, today.metrics)))
+    assert default_primaries(without_metric, None, closed_loop=False) == ("itl_p50",)
+    assert default_primaries(without_metric, stored, closed_loop=False) == ("itl_p50", "tpot_mean")
+    (result,) = judge_against_baseline(without_metric, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "ERROR"
     assert "a run's value is missing" in reason_text(result)
 

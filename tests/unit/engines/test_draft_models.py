@@ -92,6 +92,8 @@ class TestOfAnEngine:
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))
         with pytest.raises(SpecError, match=r"a vocabulary of 384 tokens, and its target tiny one of 10240"):
             launcher.check(build("./drafts/eagle"))
+        with pytest.raises(SpecError, match=r"a vocabulary of 384 tokens"):
+            with_draft(project, build("./drafts/eagle"))
 
     def test_missing_draft_model_is_refused_before_start(self, project, build):
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))

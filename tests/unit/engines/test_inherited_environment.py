@@ -107,8 +107,8 @@ def test_hub_is_online_if_spec_or_shell_requests_access(offline, monkeypatch):
         (sglang("m"), "cpu", {}),
     ],
 )  # fmt: skip
-def test_host_environment_records_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, expected):
-    """An unpacked bundle without FlashInfer, on a host that forbids multicast; of the shell's secrets nothing."""
+def test_host_environment_contains_only_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, expected):
+    """The host forbids multicast, the engine is a bundle without FlashInfer, and the shell has a secret."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("HF_TOKEN", "canary")
     environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, None, "m")
