@@ -168,8 +168,8 @@ def looks() -> str:
             "whatever `-k` selects. A test's share is proportional to its number of primary metrics (Holm's rule among "
             f"them). Up to and including each look {spent} of the share may be spent. Against fewer than "
             f"{ENOUGH_SESSIONS} stored sessions the first look spends {100 * GROSS_SHARE:.0f} %, on gross regressions "
-            f"alone: a metric fails if it is proven to be worse even with {GROSS:g} times the estimated session sd. The "
-            "last look spends the rest.")
+            f"alone: a metric fails if it is proven to be worse even with {GROSS:g} times the estimated session sd. "
+            "The last look spends the rest.")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
