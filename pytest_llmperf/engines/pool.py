@@ -130,13 +130,15 @@ class EnginePool:
         """Raise SpecError or EnvironmentMissing for what cannot be started; nothing is started or stopped for it."""
         self.launcher.check(self._plant(spec), kind)
 
-    def longest_sequence(self, spec: EngineSpec) -> int | None:
-        """Tokens of the longest sequence of this spec's model; None if unknown, as for an endpoint.
+    def longest_sequence(self, engine: EngineSpec | Server) -> int | None:
+        """Tokens of the longest sequence of the model of a spec or server; None if unknown, as for an endpoint.
 
         Raises:
             SpecError: there is no such model.
         """
-        return None if spec.url is not None else self.launcher.resolver.model(spec.model).longest_sequence
+        if isinstance(engine, Server):
+            return None if engine.model is None else engine.model.longest_sequence
+        return None if engine.url is not None else self.launcher.resolver.model(engine.model).longest_sequence
 
     def acquire(
         self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False,

@@ -116,8 +116,8 @@ class Execution:
         Raises:
             SpecError: there is no such model, or a request of the workload is longer than the engine takes.
         """
-        spec = spec_of(series.engine)
-        check_context(spec, series.workload, self.session.pool.longest_sequence(spec))
+        model_limit = self.session.pool.longest_sequence(series.engine)
+        check_context(spec_of(series.engine), series.workload, model_limit)
         if not isinstance(self.session.clock, VirtualClock):
             check_duration(series.workload, self.session.settings.measure_timeout_s)
         self.series.append(series)
