@@ -38,7 +38,7 @@ def test_number_of_further_rates_is_known_once_the_limit_is_bracketed(precision)
     assert [halvings(low, high, precision) for _, low, high in bracketed] == list(range(len(points) - 3, -1, -1))
 
 
-def test_contradicting_rates_bracket_no_limit():
+def test_contradicting_rates_give_no_bracket_of_the_limit():
     """Noise near the limit: a rate was within the SLOs, and a lower rate was over them."""
     judge = limit_at(20)
     points = [judge(16), TriedRate(12, Verdict.FAIL, holds=False)]
