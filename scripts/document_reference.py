@@ -166,10 +166,10 @@ def looks() -> str:
     spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)
     return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
             "whatever `-k` selects. A test's share is proportional to its number of primary metrics (Holm's rule among "
-            f"them), and {spent} of the share is spent by each look. Against fewer than {ENOUGH_SESSIONS} stored "
-            f"sessions the first look spends {100 * GROSS_SHARE:.0f} %, on gross regressions alone: a metric fails "
-            f"if it is proven to be worse even with {GROSS:g} times the estimated session sd. The last look spends the "
-            "rest.")
+            f"them). Up to and including each look {spent} of the share may be spent. Against fewer than "
+            f"{ENOUGH_SESSIONS} stored sessions the first look spends {100 * GROSS_SHARE:.0f} %, on gross regressions "
+            f"alone: a metric fails if it is proven to be worse even with {GROSS:g} times the estimated session sd. "
+            "The last look spends the rest.")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

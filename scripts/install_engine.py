@@ -41,10 +41,11 @@ class Recipe:
 
     Args:
         python: the version that the pinned wheels are for.
-        hollow: distributions that are satisfied by metadata alone: requirements that need CUDA, or break without it.
-        check: Python code that imports what serving needs and fails where something is missing.
-        local: folders beside the pins whose packages become a distribution of that name; their entry points.
-        partial: distributions that are installed without all of their own requirements, which `check` stands in for.
+        hollow: required distributions that need CUDA. Only their metadata is installed.
+        check: Python code that imports the modules of a server and fails if a module is missing.
+        local: names of folders in the folder of the pins, each with its entry points. Their packages become
+            distributions of these names.
+        partial: distributions that are installed without all of their requirements; `check` tests them instead.
         base: recipe of an installed environment whose packages this environment imports; "": none. A second build of
             an engine then needs disk space for the engine only.
     """

@@ -1,4 +1,4 @@
-"""What an update of baselines does, decided before anything is written. Values in, values out."""
+"""Decides what an update of baselines does, before anything is written. `update_plan` has the types of the decision."""
 
 from __future__ import annotations
 
@@ -237,8 +237,9 @@ def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple
 
 def _dropped(stored: StoredMeasurement | None, result: StoredMeasurement) -> list[str]:
     remaining_ids = {session.id for session in result.sessions}
-    gone = [session.id for session in stored.sessions if session.id not in remaining_ids] if stored is not None else []
-    return [f"drops out: {', '.join(gone)}"] if gone else []
+    stored_ids = [] if stored is None else [session.id for session in stored.sessions]
+    dropped = [name for name in stored_ids if name not in remaining_ids]
+    return [f"drops out: {', '.join(dropped)}"] if dropped else []
 
 
 def _orphaned(path: str, baseline: Baseline, collected: Collection[str] | None) -> bool:

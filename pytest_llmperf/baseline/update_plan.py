@@ -1,4 +1,4 @@
-"""The plan of an update: what happens to each stored measurement, and which files are written."""
+"""Types of the plan that `plan` makes: the action for each stored measurement, and the files to write."""
 
 from __future__ import annotations
 

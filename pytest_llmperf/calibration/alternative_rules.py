@@ -40,7 +40,7 @@ class RuleInputs:
 
 
 def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement) -> dict[str, RuleInputs]:
-    """Metric → what the rules see of it: of today's primaries those latencies that every run has."""
+    """Metric → inputs of the rules, for each primary latency that has a value in every run."""
     inputs_by_metric = {}
     for name in today.primaries:
         metric = find(name)
@@ -55,7 +55,7 @@ def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement
 
 
 def alarms(inputs: RuleInputs, suite_primaries: int) -> Mapping[str, bool]:
-    """Rule → whether it cries."""
+    """Rule → whether the rule reports a regression."""
     p = mann_whitney(inputs.requests, inputs.last_requests)
     return {
         FIXED: fmean(inputs.today) > (1 + THRESHOLD) * fmean(inputs.stored),

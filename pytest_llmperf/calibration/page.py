@@ -120,8 +120,8 @@ def _unchanged_section(
         )
     yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one random draw of the "
            'noise. In the row "drawn baselines" each suite run is compared with newly simulated sessions, as many as '
-           'are stored. The row "run sd 3.5 %" has a session sd of 2 % of a step\'s time; simulated baselines '
-           "have the same two sds.")
+           'are stored. In the row "run sd 3.5 %" the time of a step varies by 3.5 % (sd) between runs and by 2 % '
+           "between sessions, in the suite runs and in the simulated baselines.")
 
 
 def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[CalibrationRow]]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.environment import noise_seed
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
+from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
@@ -81,6 +82,10 @@ class Restarter:
     @property
     def progress(self) -> Notify:
         return self._launcher.progress
+
+    @property
+    def resolver(self) -> Resolver:
+        return self._launcher.resolver
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Raise SpecError where it cannot be started."""

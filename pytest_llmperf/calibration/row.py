@@ -33,7 +33,7 @@ class CalibrationRow:
         open: of each INCONCLUSIVE the test and the check.
         runs: most runs that a compared measurement has; 0 where none was compared.
         rivals: rule → metrics that it alarms on, "test metric"; empty where nothing was compared.
-        seen: comparisons that the rivals looked at.
+        seen: comparisons that the rules judged.
     """
 
     experiment: str

@@ -83,8 +83,8 @@ def _stationary_values_s(process: Process, family: str, rng: np.random.Generator
     """Many values of a latency."""
     if isinstance(process, Queue) and family == "ttft":
         return process.stationary()[0]
-    found = process(rng, TRUTH_REQUESTS, 1 if family == "ttft" else TOKENS - 1)
-    values: Array = {"ttft": found.ttft_s, "itl": found.gaps_s, "tpot": found.gaps_s.mean(1)}[family]
+    traffic = process(rng, TRUTH_REQUESTS, 1 if family == "ttft" else TOKENS - 1)
+    values: Array = {"ttft": traffic.ttft_s, "itl": traffic.gaps_s, "tpot": traffic.gaps_s.mean(1)}[family]
     return values
 
 

@@ -109,9 +109,9 @@ def stalled_requests(share: float, times: float) -> Process:
     def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
         import numpy as np
 
-        found = _served(rng, requests, gaps)
-        found.ttft_s[:] *= np.where(rng.random(requests) < share, times, 1.0)
-        return found
+        traffic = _served(rng, requests, gaps)
+        traffic.ttft_s[:] *= np.where(rng.random(requests) < share, times, 1.0)
+        return traffic
 
     return process
 
@@ -119,9 +119,9 @@ def stalled_requests(share: float, times: float) -> Process:
 def outages(every_s: float, length_s: float) -> Process:
     """Every request that is due in an outage fails; the pauses between outages are exponential."""
     def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        found = _served(rng, requests, gaps)
-        found.failed[:] = _spells(rng, found.intended_s, every_s, length_s)
-        return found
+        traffic = _served(rng, requests, gaps)
+        traffic.failed[:] = _spells(rng, traffic.intended_s, every_s, length_s)
+        return traffic
 
     return process
 

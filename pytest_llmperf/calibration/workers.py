@@ -70,19 +70,19 @@ def _received(started: dict[Connection, ForkProcess]) -> Generator[Any, None, No
             if not isinstance(ready, Connection):
                 continue
             try:
-                said = ready.recv()
+                answer = ready.recv()
             except EOFError:
                 going[ready].join(END_WAIT_S)
                 raise InfrastructureError(
                     f"A process of the calibration died (exit code {going[ready].exitcode}). The same command goes on "
                     "where this one stopped."
                 ) from None
-            if isinstance(said, LlmperfError):
-                raise said
-            if said is None:
+            if isinstance(answer, LlmperfError):
+                raise answer
+            if answer is None:
                 del going[ready]
             else:
-                yield said
+                yield answer
 
 
 def _work(

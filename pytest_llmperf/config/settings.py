@@ -35,57 +35,60 @@ class Settings:
     """All validated settings.
 
     Args:
-        engines: engine name → its environment (folder, interpreter, command or "image:NAME"); "engine@kind" for one
-            kind only, "engine:NAME" for another installation of it, which a test asks for by that name.
+        engines: engine name → the place of its environment: a folder, an interpreter, a command or "image:NAME".
+            "engine@kind" is the place for one hardware kind, "engine:NAME" the place of a named installation.
         engine_command: how an engine runs in the container image of a place "image:NAME". Its last word is {command}.
             {image}, {root} (the project) and {name} (of the container) are replaced in each word; the word {env}
             becomes `--env VARIABLE` for each variable of the server.
-        engine_stop_command: ends the container {name} after its client has ended, however it ended; "": none.
-        engine_processes_command: prints the process ids of the container {name} on this host, with which the search for
-            other processes on a GPU knows our own; "": none.
-        ready_timeout_s: from launch to the first generated token.
-        stop_grace_s: between SIGTERM and SIGKILL.
-        send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
-        stamp_error_p99_limit_ms: above it stamps are too late to be evidence; 0 where the kernel stamps arrivals.
-        coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is invalid.
-        load_processes: that share the requests of a run, for loads that one core cannot send and read; on each load
-            host.
-        load_cpus: where they run: "auto" (CPUs of their own where there are at least eight; servers that we start get
-            the others), "shared", or numbers: "6,7".
-        load_hosts: ray://HOST:PORT of a Ray cluster on whose nodes the load processes run, for loads that one machine
-            cannot send and read; "": on this machine.
+        engine_stop_command: command that ends the container {name} after its client has ended; "": none.
+        engine_processes_command: command that prints the process ids of the container {name} on this host, so that the
+            check for other processes on a GPU leaves them out; "": none.
+        ready_timeout_s: longest time from the launch of a server to its first generated token.
+        stop_grace_s: time between SIGTERM and SIGKILL.
+        send_delay_p99_limit_ms: largest p99 of the send delay of a valid run.
+        stamp_error_p99_limit_ms: largest p99 of the error of arrival stamps of a valid run; the error is 0 if the
+            kernel stamps arrivals.
+        coalesced_limit: largest share of chunks that arrive together with the chunk before, in a run whose ITL is
+            valid.
+        load_processes: number of processes, on each load host, that share the requests of a run. One core
+            cannot send and read every load.
+        load_cpus: CPUs of the load processes: "auto" (separate CPUs if the machine has at least eight; started servers
+            get the others), "shared", or numbers: "6,7".
+        load_hosts: ray://HOST:PORT of a Ray cluster whose nodes run the load processes, for a load that one machine
+            cannot send and read; "": this machine.
         resident_servers: how servers that are measured in turn live: "share" (of the GPU's memory), "sleep" (all but
             the measured server), "none" (they start in sequence), or "auto": the first way for which memory suffices.
-        connections: "keep-alive" as clients do, or "fresh": each serves one request.
-        tls_verify: check the certificate of an https endpoint.
-        tls_ca_file: certificates to trust instead of the system's, PEM, relative to the project; "": the system's.
-        proxy: http://HOST:PORT through which endpoints are reached; "": none, whatever the environment says.
-        clock_gap_limit_ms: a longer pause of the load process discards the run.
-        gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
+        connections: "keep-alive", as clients do, or "fresh": a new connection for each request.
+        tls_verify: whether to check the certificate of an https endpoint.
+        tls_ca_file: PEM file of trusted certificates, relative to the project; "": the system's certificates.
+        proxy: http://HOST:PORT of the proxy for endpoints; "": no proxy, and the proxy variables of the environment
+            have no effect.
+        clock_gap_limit_ms: longest pause of the load process in a valid run.
+        gauge_interval_s: time between two samples of the gauges, in runs with `gauges=True`.
         gpu_hour_price: amount, currency and date of the price of one GPU for one hour, e.g. "2.50 USD 2026-11-01", from
             which cost_per_million_tokens follows; "": none.
-        gpu_interval_s: how often the GPUs are sampled during a run.
-        gpu_free_limit_mib: a GPU on which more memory is in use before a server starts is not free.
-        gpu_free_timeout_s: how long to wait until it is.
-        measure_timeout_s: for one run; then it is given up and an ERROR.
-        extension_limit_s: a claim or comparison that is still open buys no further runs once it has taken this long;
-            0: it is judged by its first three.
-        first_byte_timeout_s: from sending a request to the first byte of its answer's body: until the first token.
-        idle_timeout_s: between two reads of one answer, once its body has begun.
-        request_timeout_s: for a whole request.
-        control_timeout_s: for a whole answer to anything but a timed request: /metrics, /v1/models, health, an emptied
-            cache.
-        control_answer_limit_mib: how large such an answer may be, unpacked.
-        response_limit_mib: how large the answer to one timed request may be.
-        responses_memory_limit_mib: memory that the load processes may hold of answers under way, all together.
+        gpu_interval_s: time between two samples of the GPUs during a run.
+        gpu_free_limit_mib: most memory in use on a GPU that counts as free before a server starts.
+        gpu_free_timeout_s: longest wait for a free GPU.
+        measure_timeout_s: longest duration of a run; a longer run is an ERROR.
+        extension_limit_s: time after which an undecided claim or comparison measures no further runs; 0: the first
+            three runs decide.
+        first_byte_timeout_s: longest time from sending a request to the first byte of its answer's body, the first
+            token.
+        idle_timeout_s: longest time between two reads of an answer's body.
+        request_timeout_s: longest duration of a request.
+        control_timeout_s: longest duration of a control request: /metrics, /v1/models, health, an emptied cache.
+        control_answer_limit_mib: largest unpacked answer to a control request.
+        response_limit_mib: largest answer to one timed request.
+        responses_memory_limit_mib: most memory of all load processes for answers that have not ended.
         profile_steps: engine steps of a trace (`--llmperf-profile`).
-        profile_limit_mib: how large the traces of one measurement may be; larger traces are dropped.
+        profile_limit_mib: largest total size of the traces of one measurement; larger traces are dropped.
         compare_across: conditions that may differ from a baseline's, e.g. "gpu.persistence".
         same_build: fields of the build under test that must equal a baseline's, e.g. "engine.version", "driver"; by
             default the whole build may differ.
-        baselines_dir: where baselines lie.
-        runs_dir: where run folders are written.
-        cache_dir: where models are built.
+        baselines_dir: folder of the baselines.
+        runs_dir: folder of the run folders.
+        cache_dir: folder of built models.
     """
 
     engines: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -50,10 +50,10 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _unknown_names(stored: Sequence[StoredMeasurement], setting: str, names: Sequence[str]) -> Iterator[Finding]:
-    """A fact and no problem: baselines of another kind may have the field."""
+    """Names in a setting that no baseline has; a note and no problem, as baselines of another kind may have them."""
     recorded = {field for baseline in stored for field in baseline.fingerprint}
     if unknown := [name for name in names if name not in recorded]:
-        yield Finding(PART, f"{setting} names {', '.join(unknown)}, which none of them has; fields that they have are "
+        yield Finding(PART, f"{setting} names {', '.join(unknown)}, which no baseline has. Recorded fields are "
                             f"{', '.join(sorted(recorded))}")
 
 

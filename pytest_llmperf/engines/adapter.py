@@ -46,7 +46,6 @@ class Placement:
         served_name: nonce under which the server must serve, so that a stranger on our port is noticed.
         model: what to load.
         environment: where the engine is installed.
-        models_dir: where models of the registry are built.
         lmcache: the LMCache server that runs for this engine; None: there is none, or it is emulated.
         root: project root, where it runs.
     """
@@ -56,7 +55,6 @@ class Placement:
     served_name: str
     model: ResolvedModel
     environment: Environment
-    models_dir: Path
     lmcache: Attached | None = None
     root: Path = Path()
 
@@ -87,7 +85,12 @@ class Adapter(Protocol):
     "graphs" and "kv". The sizes of one line add up."""
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
-        """The engine's command line after the interpreter or command of its environment."""
+        """The engine's command line after the interpreter or command of its environment.
+
+        Args:
+            spec: names the folder of a local draft model.
+            placement: port, model and environment of the server.
+        """
         ...
 
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:

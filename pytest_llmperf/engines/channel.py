@@ -1,4 +1,4 @@
-"""How servers are reached: ours plainly, endpoints with TLS and through a proxy where the settings say so."""
+"""Connections to servers: plain HTTP to started servers, and TLS or a proxy to endpoints, as the settings say."""
 
 from __future__ import annotations
 

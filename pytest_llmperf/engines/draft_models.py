@@ -1,57 +1,57 @@
-"""Further models that engine flags name: draft models, tokenizers and adapters, from the registry, disk or hub."""
+"""Resolves draft models in engine flags, and finds flags whose model, tokenizer or adapter only the hub has."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_llmperf.config.settings import expanded
-from pytest_llmperf.engines.models import SHAPES, resolve_model
-from pytest_llmperf.engines.models.resolve import vocabulary_size
+from pytest_llmperf.engines.models import SHAPES, ResolvedModel
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.engine import EngineSpec
 
 PATHS = (".", "/", "~")  # a name with one of these prefixes is a path, never a hub id
 
 
-def with_draft_resolved(flags: Mapping[str, object], models_dir: Path, root: Path) -> dict[str, object]:
-    """The engine's flags with the draft model's name replaced by a path or hub id: see `resolve_model`.
+def with_draft_resolved(
+    spec: EngineSpec, target: ResolvedModel, model_of: Callable[[str], ResolvedModel], root: Path
+) -> EngineSpec:
+    """The spec with the draft model's name replaced by a path, if the draft is a shape or a folder.
+
+    Any other name, such as a hub id or "ngram", is passed to the engine unchanged.
+
+    Args:
+        spec: spec of the target model.
+        target: the target model.
+        model_of: resolves the name of a model: see `resolve_model`.
+        root: project root, for relative paths.
 
     Raises:
-        SpecError: the draft model is given as a path that contains no model.
+        SpecError: the draft model is given as a path that contains no model, or its vocabulary has another size than
+            the target's, so that its tokens would mean something else.
         InfrastructureError: the shape of the draft model cannot be built.
     """
-    resolved = dict(flags)
-    config, path = resolved.get("speculative_config"), resolved.get("speculative_draft_model_path")
-    if isinstance(config, dict) and isinstance(name := config.get("model"), str):
-        resolved["speculative_config"] = config | {"model": _resolved(name, models_dir, root)}
-    if isinstance(path, str):
-        resolved["speculative_draft_model_path"] = _resolved(path, models_dir, root)
-    return resolved
-
-
-def check_draft_vocabulary(model: str, flags: Mapping[str, object], root: Path) -> None:
-    """Refuse a draft model whose vocabulary differs from the target model's: its tokens would mean something else.
-
-    Raises:
-        SpecError: the vocabularies of the two models have different sizes.
-    """
-    config = flags.get("speculative_config")
-    draft = config.get("model") if isinstance(config, Mapping) else flags.get("speculative_draft_model_path")
-    if not isinstance(draft, str):
-        return
-    sizes = [vocabulary_size(name, root) for name in (model, draft)]
+    flags = flags_of(spec)
+    config, path = flags.get("speculative_config"), flags.get("speculative_draft_model_path")
+    name = config.get("model") if isinstance(config, dict) else path
+    if not isinstance(name, str) or not _is_local(name, root):
+        return spec
+    draft = model_of(name)
+    sizes = draft.vocabulary_size, target.vocabulary_size
     if None not in sizes and sizes[0] != sizes[1]:
-        raise SpecError(f"the draft model {draft} has a vocabulary of {sizes[1]} tokens, and its target {model} one of "
-                        f"{sizes[0]}: a draft must be made of the target's tokens. Nothing was started. Name a draft "
-                        "model that was trained for this target.")
+        raise SpecError(f"the draft model {name} has a vocabulary of {sizes[0]} tokens, and its target {spec.model} "
+                        f"one of {sizes[1]}: a draft must be made of the target's tokens. Nothing was started. Name a "
+                        "draft model that was trained for this target.")
+    if isinstance(config, dict):
+        return spec.with_flags(speculative_config=config | {"model": draft.path_or_hub_id})
+    return spec.with_flags(speculative_draft_model_path=draft.path_or_hub_id)
 
 
-def _resolved(name: str, models_dir: Path, root: Path) -> str:
-    """A shape or path is resolved; any other name, such as a hub id or "ngram", is passed to the engine unchanged."""
+def _is_local(name: str, root: Path) -> bool:
     on_disk = os.path.isfile(root / expanded(name) / "config.json")  # noqa: PTH113 - Path's raises for some texts
-    is_local = name in SHAPES or on_disk or name.startswith(PATHS)
-    return resolve_model(name, models_dir, root).path_or_hub_id if is_local else name
+    return name in SHAPES or on_disk or name.startswith(PATHS)
 
 
 LOADED_BESIDE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pytest_llmperf.clock import VirtualClock
@@ -13,12 +14,13 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import emulator_environment
-from pytest_llmperf.engines.launch import check_emulated, check_emulated_flags, child_environment
+from pytest_llmperf.engines.launch import refuse_endpoint
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
-from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
+from pytest_llmperf.engines.variables import child_environment
 from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
@@ -29,7 +31,7 @@ from pytest_llmperf.process.piped import PipedProcess
 NO_PORT = 1  # nothing listens in virtual time, and the engine's command line wants one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VirtualLauncher:
     """Starts emulated engines in virtual time: no port, no watchdog, no waiting.
 
@@ -50,15 +52,19 @@ class VirtualLauncher:
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
     worker: str = ""
 
-    def check(self, spec: EngineSpec, kind: str | None = None) -> None:  # noqa: ARG002
+    @cached_property
+    def resolver(self) -> Resolver:
+        """Models that this launcher has looked up."""
+        return Resolver(self.settings, self.root, emulated=True)
+
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """As a `Launcher` does; every engine is installed.
 
         Raises:
             SpecError: there is no such model or flag, or it is an endpoint, which is no engine that we start.
         """
-        check_emulated(spec)
-        check_emulated_flags(spec)
-        resolve_model(spec.model, self.root / self.settings.cache_dir, self.root)
+        refuse_endpoint(spec)
+        self.resolver.of(spec, kind or self.emulation.kind)
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None  # noqa: ARG002
@@ -69,15 +75,15 @@ class VirtualLauncher:
             EngineError: with the evidence; nothing is left running.
         """
         adapter = adapter_of(spec.engine)
-        models_dir = self.root / self.settings.cache_dir
-        model = resolve_model(spec.model, models_dir, self.root)
+        kind = kind or self.emulation.kind
+        resolution = self.resolver.of(spec, kind)
+        model = resolution.model
         environment = emulator_environment(self.emulation, spec.engine, start_id,
                                            faults=spec.installation != REFERENCE)
         name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
-        placement = Placement(kind or self.emulation.kind, NO_PORT, name, model, environment, models_dir,
-                              root=self.root)
+        placement = Placement(kind, NO_PORT, name, model, environment, root=self.root)
         launch = Launch(
-            argv=(*environment.prefix, *adapter.arguments(spec, placement)),
+            argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),
             env=child_environment(spec, adapter, placement),
             cwd=self.root,
             run_dir=self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-emulated",

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,22 +17,26 @@ from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
-from pytest_llmperf.engines.adapters import adapter_of, startable
+from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.channel import channel_of, control_client, control_limits
 from pytest_llmperf.engines.credentials import header_values
-from pytest_llmperf.engines.draft_models import check_draft_vocabulary, needs_hub, with_draft_resolved
-from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
-from pytest_llmperf.engines.installed import check_flags, emulated_flags, installed_version, known_flags
+from pytest_llmperf.engines.environment import Environment, emulator_environment
+from pytest_llmperf.engines.installed import installed_version
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
-from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.replica_pages import ReplicaPages
+from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import flags_of, secrets_of
+from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer, text_tokenizer
-from pytest_llmperf.engines.transformers_adapter import TransformersAdapter
+from pytest_llmperf.engines.variables import (
+    child_environment,
+    container_variables,
+    host_environment,
+    inherited_environment,
+)
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
@@ -47,20 +51,9 @@ POLL_S = 0.1
 NOTE_EVERY_S = 1.0
 ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
-# A server is no part of the test process: what configures pytest and its interpreter stays behind.
-# Engines and LMCache are configured by the spec alone: their variables in a shell would change what is measured, and no
-# condition would name them.
-NOT_INHERITED = (
-    "PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE", "VLLM_", "SGLANG_", "SGL_",
-    "LMCACHE_",
-)  # fmt: skip
-# Where a site keeps what engines compile and look up: it changes no measurement but that of the start.
-INHERITED_PLACES = frozenset({"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR"})
-# Variables of this process that a server in a container gets beside those of its spec and adapter.
-INTO_CONTAINER = ("HF_", "CUDA_VISIBLE_DEVICES", "PYTHONSAFEPATH")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Launcher:
     """Where and how servers are started.
 
@@ -87,6 +80,11 @@ class Launcher:
     cpus: tuple[int, ...] = ()
     worker: str = ""
 
+    @cached_property
+    def resolver(self) -> Resolver:
+        """Models and environments that this launcher has looked up."""
+        return Resolver(self.settings, self.root, emulated=self.emulation is not None)
+
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Look, before anything is started or stopped for it, whether this spec can be started at all.
 
@@ -94,38 +92,20 @@ class Launcher:
             SpecError: there is no such model or flag, or the endpoint cannot be measured.
             EnvironmentMissing: its engine is not installed.
         """
+        if spec.url is None:
+            self.resolver.of(spec, kind or self.kind)
+            return
         if self.emulation is not None:
-            check_emulated(spec)
-        if spec.url is not None:
-            _check_url(spec)
-            header_values(spec, self.root, os.environ)
-            header_values(spec, self.root, os.environ, spec.metrics_headers)
-            self._tokenizer(spec)
-        else:
-            models_dir = self.root / self.settings.cache_dir
-            resolve_model(spec.model, models_dir, self.root)
-            with_draft_resolved(flags_of(spec), models_dir, self.root)
-            check_draft_vocabulary(spec.model, flags_of(spec), self.root)
-            environment = self._environment(spec, kind or self.kind, 0)
-            if environment.is_container and spec.lmcache is not None:
-                raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "
-                                "both instead of the image.")
-            self._check_flags(spec, environment)
+            refuse_endpoint(spec)
+        _check_url(spec)
+        header_values(spec, self.root, os.environ)
+        header_values(spec, self.root, os.environ, spec.metrics_headers)
+        self._tokenizer(spec)
 
     def version(self, spec: EngineSpec, kind: str | None = None) -> str | None:
         """The installed version of the engine that would be started; None for a command without metadata."""
-        return installed_version(self._environment(spec, kind or self.kind, 0), spec.engine)
-
-    def _check_flags(self, spec: EngineSpec, environment: Environment) -> None:
-        """Only where its engine, or the emulator, can be asked which flags it knows."""
-        if self.emulation is not None:
-            check_emulated_flags(spec)
-        elif spec.flags:
-            env = inherited_environment(environment, self.root)
-            models_dir = self.root / self.settings.cache_dir
-            flags = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, models_dir)
-            if flags is not None:
-                check_flags(spec, flags)
+        environment = self.resolver.of(spec, kind or self.kind).environment
+        return None if environment is None else installed_version(environment, spec.engine)
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -210,9 +190,8 @@ class Launcher:
     ) -> Server:
         """A server whose process runs, and that need not answer yet."""
         adapter = adapter_of(spec.engine)
-        models_dir = self.root / self.settings.cache_dir
-        model = resolve_model(spec.model, models_dir, self.root)
-        environment = self._environment(spec, kind, start_id)
+        resolution = self.resolver.of(spec, kind)
+        model, environment = resolution.model, resolution.environment or self._emulator(spec, start_id)
         folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
@@ -221,18 +200,23 @@ class Launcher:
             lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
             if lmcache is not None:
                 undo.callback(lmcache.stop, self.settings.stop_grace_s)
-            placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache, self.root)
-            process = self._spawn(spec, adapter, placement, folder)
+            placement = Placement(kind, port.port, nonce, model, environment, lmcache, self.root)
+            env = child_environment(spec, adapter, placement)
+            process = self._spawn(resolution.spec, adapter, placement, env, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
             server = Server(
                 spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model,
                 process=process, lmcache=lmcache, limits=control_limits(self.settings),
-                host_env=None if self.emulation else host_environment(spec, adapter, placement),
+                host_env=None if self.emulation else host_environment(spec, adapter, placement, env),
             )
             undo.pop_all()
         process.on_gone(port.close)
         process.on_gone(lambda: self._note_unproven(process))
         return server
+
+    def _emulator(self, spec: EngineSpec, start_id: int) -> Environment:
+        assert self.emulation is not None, "an engine without emulation has an environment"
+        return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE)
 
     def make_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Wait until a launched server has generated one token under our name, and prove what it is.
@@ -256,7 +240,7 @@ class Launcher:
             raise
 
     def _lmcache(self, spec: EngineSpec, kind: str, environment: Environment, folder: Path) -> LMCacheServer | None:
-        """The LMCache server that the spec wants beside its engine; an emulated engine emulates it, too."""
+        """The started LMCache server of this spec; None without LMCache, in process, or emulated with its engine."""
         wanted = spec.lmcache
         if wanted is None or wanted.in_process or self.emulation is not None:
             return None
@@ -280,15 +264,16 @@ class Launcher:
         if process.report is not None and (note := process.report.shm_note) is not None:
             self.progress(Note(note))
 
-    def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
-        env = child_environment(spec, adapter, placement)
+    def _spawn(
+        self, spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str], folder: Path
+    ) -> Supervised:
         container = f"llmperf-{os.urandom(6).hex()}"
         listing, stop = (
             tuple(shlex.split(template.replace("{name}", container))) if placement.environment.is_container else ()
             for template in (self.settings.engine_processes_command, self.settings.engine_stop_command)
         )
         launch = Launch(
-            argv=(*placement.environment.command(container, _container_variables(spec, adapter, placement, env)),
+            argv=(*placement.environment.command(container, container_variables(spec, adapter, placement, env)),
                   *adapter.arguments(spec, placement)),
             env=env,
             pids_argv=listing,
@@ -302,12 +287,6 @@ class Launcher:
         )
         self.progress(Starting(str(spec)))
         return Supervised.start(launch, self.clock)
-
-    def _environment(self, spec: EngineSpec, kind: str, start_id: int) -> Environment:
-        if self.emulation is not None:
-            return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE)
-        place = configured_place(self.settings.engines, spec.installed_as, kind)
-        return find_environment(spec.installed_as, kind, place, self.root)
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Until our model is listed and one token came; fails at once when the process ends."""
@@ -396,20 +375,14 @@ def _all_ready(starts: Sequence[Start]) -> list[Server]:
     return [start.ready() for start in starts]
 
 
-def check_emulated(spec: EngineSpec) -> None:
-    """Raise SpecError for what no emulator can stand in for."""
+def refuse_endpoint(spec: EngineSpec) -> None:
+    """Refuse an endpoint under --emulate.
+
+    Raises:
+        SpecError: the spec is an endpoint.
+    """
     if spec.url is not None:
         raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
-    if spec.engine == TransformersAdapter.name:
-        raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and has no static batches. Drop "
-                        "--emulate.")
-
-
-def check_emulated_flags(spec: EngineSpec) -> None:
-    """Raise SpecError for a flag that is written almost like one that the emulator knows."""
-    flags = emulated_flags(spec.engine) if spec.flags else None
-    if flags is not None:
-        check_flags(spec, flags, near_only=True)
 
 
 def _check_url(spec: EngineSpec) -> None:
@@ -422,55 +395,11 @@ def _check_url(spec: EngineSpec) -> None:
 
 
 def stop_after(error: BaseException, server: Server, grace_s: float) -> None:
-    """What went wrong first is what a reader needs; a stop that fails, too, is a note on it."""
+    """Stop a server after an error. If the stop fails, its message becomes a note on the first error."""
     try:
         server.stop(grace_s)
     except EngineError as also:
         error.add_note(str(also))
-
-
-def inherited_environment(environment: Environment, root: Path) -> dict[str, str]:
-    """What a process of an engine that runs in `root` takes over from us.
-
-    Beside an interpreter lie the tools that its packages call by name: FlashInfer and PyTorch compile with `ninja`.
-    """
-    env = {name: value for name, value in os.environ.items()
-           if name in INHERITED_PLACES or not name.startswith(NOT_INHERITED)}
-    beside, path = Path(environment.prefix[0]).parent, env.get("PATH", os.defpath)
-    if beside.is_absolute() and str(beside) not in path.split(os.pathsep):
-        env["PATH"] = os.pathsep.join([str(beside), path])
-    if environment.pythonpath is not None:
-        env["PYTHONPATH"] = str(environment.pythonpath)
-    if _shadowing_modules(root):
-        env["PYTHONSAFEPATH"] = "1"  # only then: what an engine starts may be a script that imports its neighbours
-    return env
-
-
-def _shadowing_modules(root: Path) -> bool:
-    """Whether something there, a suite's folder say, would be imported in the place of an engine or of LMCache."""
-    return any((root / place).exists() for name in (*startable(), "lmcache") for place in (name, f"{name}.py"))
-
-
-def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
-    """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
-    env = inherited_environment(placement.environment, placement.root)
-    if Path(placement.model.path_or_hub_id).exists() and not needs_hub(flags_of(spec), placement.root):
-        env.setdefault("HF_HUB_OFFLINE", "1")  # a hub that does not answer must not delay the start
-    return env | adapter.environment(spec, placement) | dict(spec.env)
-
-
-def _container_variables(
-    spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str]
-) -> frozenset[str]:
-    """Names of the variables that a server in a container gets. The image defines PATH and all other variables."""
-    ours = {*adapter.environment(spec, placement), *dict(spec.env), *adapter.host_variables(spec, placement)}
-    return frozenset(name for name in env if name in ours or name.startswith(INTO_CONTAINER))
-
-
-def host_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
-    """What a server is given of the variables that a machine decides and that change performance."""
-    env = child_environment(spec, adapter, placement)
-    return {name: env.get(name, "unset") for name in adapter.host_variables(spec, placement)}
 
 
 def _is_port_conflict(error: ExitedEarly) -> bool:

@@ -14,6 +14,8 @@ from pytest_llmperf.engines.groups import Group, GroupPlans, ShareMemory, never_
 from pytest_llmperf.engines.launch import stop_after
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.machine_lock import MachineLock
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import EngineSpec
@@ -46,6 +48,8 @@ class Starter(Protocol):
     def clock(self) -> Clock: ...
     @property
     def progress(self) -> Notify: ...
+    @property
+    def resolver(self) -> Resolver: ...
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Raise where it can be seen without a start that this spec cannot be started."""
@@ -54,7 +58,7 @@ class Starter(Protocol):
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
     ) -> Server:
-        """A server that has generated one token under our name; `lmcache`: one that runs already, to be part of it."""
+        """A server that has generated a first token; `lmcache`: a running LMCache server to attach."""
         ...
 
     def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
@@ -70,19 +74,19 @@ class EnginePool:
     (xdist workers, a second CI job) wait for the machine; another lock does so for each endpoint.
 
     Args:
-        launcher: how to start one.
-        lock_path: the lock of this hardware, with those of endpoints beside it; None: no hardware is used, nobody
-            waits for anybody.
-        sweep: ends what killed runs left on it.
-        wait_free: called before each start, with how many processes of ours stay on the accelerators; raises
-            HardwareBusy where a stranger is on them.
-        plant: what is started for a spec that was asked for: the spec itself unless a regression is planted.
+        launcher: starts the servers.
+        lock_path: lock file of this hardware, in the folder of the endpoints' lock files; None: no lock, because no
+            hardware is used.
+        sweep: ends processes of killed runs.
+        wait_free: called before each start with the number of own processes that stay on the accelerators. It raises
+            HardwareBusy if another process uses the accelerators.
+        plant: gives the started spec for a requested spec: the same spec unless a regression is planted.
         share_memory: how specs that are named together share the memory. One answer holds for the whole session, so
             that a second start has the flags of the first.
-        on_start: called with the spec that was asked for, the server and the hardware kind once a server is ready.
+        on_start: called with the requested spec, the server and the hardware kind once a server is ready.
         steady_age_s: age of a server on a GPU from which its speed no longer depends on its age.
-        session: its id: workers of one session wait for each other as long as it takes.
-        lock_timeout_s: how long others wait.
+        session: id of the session; workers of one session wait for each other without a limit.
+        lock_timeout_s: longest wait for the lock of another session.
     """
 
     def __init__(
@@ -131,6 +135,16 @@ class EnginePool:
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Raise SpecError or EnvironmentMissing for what cannot be started; nothing is started or stopped for it."""
         self.launcher.check(self._plant(spec), kind)
+
+    def model_of(self, engine: EngineSpec | Server) -> ResolvedModel | None:
+        """The model of a spec or server; None for an endpoint.
+
+        Raises:
+            SpecError: there is no such model.
+        """
+        if isinstance(engine, Server):
+            return engine.model
+        return None if engine.url is not None else self.launcher.resolver.model(engine.model)
 
     def acquire(
         self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False,
@@ -209,10 +223,10 @@ class EnginePool:
             clock.sleep_ns(left_ns)
 
     def release(self) -> None:
-        """Stop what runs. The next `acquire` starts anew.
+        """Stop all servers. The next `acquire` starts a new one.
 
         Raises:
-            StopFailed: something of it survived; nothing is started as long as it lives.
+            StopFailed: a process of a server survived; no server is started before this process has ended.
         """
         failure: StopFailed | None = None
         while self._servers:
@@ -229,7 +243,7 @@ class EnginePool:
             raise failure
 
     def close(self) -> None:
-        """Stop what runs, and let others have the hardware and the endpoints. The next `acquire` starts anew."""
+        """Stop all servers, and release the locks of the hardware and of endpoints. The next `acquire` starts anew."""
         try:
             self.release()
         finally:
@@ -334,7 +348,7 @@ class EnginePool:
         self._turns[url].take(self._leave_endpoints)
 
     def _leave_endpoints(self) -> None:
-        """Nobody holds one while waiting: two who wait for what the other one has would wait for ever."""
+        """Release all endpoints before a wait for a lock: two sessions that wait for each other would never end."""
         while self._endpoints:
             self._endpoints.popitem()[1].stop(0)
         for turn in self._turns.values():
@@ -354,7 +368,7 @@ class EnginePool:
         return not server.hangs
 
     def _take_hardware(self) -> None:
-        """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
+        """Wait for the machine's lock, then remove the leftovers of killed runs."""
         if self._machine is not None and not self._machine.is_ours:
             self._machine.take(self._leave_endpoints)
             try:

@@ -29,8 +29,8 @@ def ip_addresses(host: str, port: int) -> list[str]:
     Raises:
         OSError: the name has none.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return sorted({str(address[0]) for *_, address in found})
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return sorted({str(address[0]) for *_, address in addresses})
 
 
 class ReplicaPages:
@@ -98,8 +98,8 @@ class ReplicaPages:
             )
         if not reading.pages:
             raise EngineError(f"metrics={list(self.addresses)!r} leads to no replica. Nothing was measured.")
-        known = {name: page for name, page in reading.pages.items() if family_of(page) is not None}
-        models = {name: ", ".join(sorted(models)) for name, page in known.items() if (models := models_of(page))}
+        pages = {name: page for name, page in reading.pages.items() if family_of(page) is not None}
+        models = {name: ", ".join(sorted(models)) for name, page in pages.items() if (models := models_of(page))}
         self._require_equal(models, "serve different models")
         self._require_equal(dict(self._versions()), "run different versions")
 

@@ -1,4 +1,4 @@
-"""A server that answers: the handle that measuring uses, whoever started it."""
+"""A running server or endpoint, as measurements use it."""
 
 from __future__ import annotations
 
@@ -574,9 +574,10 @@ class Server:
                 self.lmcache = None
 
     def detach_lmcache(self) -> LMCacheServer | None:
-        """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it.
+        """Detach the LMCache server, which then survives the stop of the engine; the caller must stop it.
 
-        None where there is none, where it has died or hangs, or where it is emulated and ends with its engine.
+        Returns:
+            None without LMCache, if LMCache has died or hangs, or if LMCache is emulated and ends with its engine.
         """
         lmcache = self.lmcache
         if lmcache is None or lmcache.process is None or lmcache.hangs or lmcache.process.ending() is not None:

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
-from pytest_llmperf.engines.draft_models import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
@@ -219,7 +218,7 @@ class SglangAdapter:
             defaults |= WITHOUT_FLASHINFER
         if spec.lmcache is not None:
             defaults |= _lmcache_flags(spec, placement)
-        return defaults | with_draft_resolved(flags_of(spec), placement.models_dir, placement.root)
+        return defaults | flags_of(spec)
 
 
 def _lacks_flashinfer(environment: Environment) -> bool:

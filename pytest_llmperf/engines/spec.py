@@ -216,9 +216,9 @@ def _api(call: str, protocol: str, stream: bool, dialect: str, fields: Mapping[s
     Raises:
         SpecError: a value is unknown, or a field is set elsewhere.
     """
-    for argument, chosen, known in (("protocol", protocol, PROTOCOLS), ("dialect", dialect, DIALECTS)):
-        if chosen not in known:
-            raise SpecError(f"{call}, {argument}={chosen!r}): write one of {', '.join(map(repr, known))}.")
+    for argument, chosen, names in (("protocol", protocol, PROTOCOLS), ("dialect", dialect, DIALECTS)):
+        if chosen not in names:
+            raise SpecError(f"{call}, {argument}={chosen!r}): write one of {', '.join(map(repr, names))}.")
     if not isinstance(stream, bool):
         raise SpecError(f"{call}, stream={stream!r}): write True or False.")
     if not isinstance(fields or {}, Mapping) or not all(isinstance(name, str) and name for name in fields or ()):

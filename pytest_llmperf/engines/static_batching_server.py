@@ -28,7 +28,7 @@ FAILED = -1
 
 
 @dataclass
-class Waiting:
+class QueuedRequest:
     """One request: the prompt, the number of tokens to answer, and the queue of tokens for the connection."""
 
     prompt: list[int]
@@ -51,7 +51,7 @@ class Counts:
 class Batch:
     """A batch that is computed, as `generate` streams it: first the prompts, then one token of each row a step."""
 
-    def __init__(self, rows: Sequence[Waiting], counts: Counts) -> None:
+    def __init__(self, rows: Sequence[QueuedRequest], counts: Counts) -> None:
         self.rows = rows
         self._counts = counts
         self._step = -1
@@ -89,7 +89,7 @@ class Batcher:
         from transformers import AutoModelForCausalLM
 
         self.counts = Counts()
-        self.waiting: queue.Queue[Waiting] = queue.Queue()
+        self.waiting: queue.Queue[QueuedRequest] = queue.Queue()
         self._size, self._fill_s, self._device = size, fill_s, device
         self._model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).to(device).eval()
         self.longest = int(self._model.config.max_position_embeddings)
@@ -108,7 +108,7 @@ class Batcher:
             finally:
                 self.counts.running = 0
 
-    def _rows(self) -> list[Waiting]:
+    def _rows(self) -> list[QueuedRequest]:
         rows = [self.waiting.get()]
         until_s = time.monotonic() + self._fill_s
         while len(rows) < self._size:
@@ -118,7 +118,7 @@ class Batcher:
                 break
         return rows
 
-    def _generate(self, rows: list[Waiting]) -> None:
+    def _generate(self, rows: list[QueuedRequest]) -> None:
         import torch
 
         width = max(len(row.prompt) for row in rows)
@@ -163,23 +163,23 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a completion: streamed, one event a token, with the usage so far."""
         try:
-            asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            request = self._request(asked)
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            request = self._request(body)
         except (ValueError, KeyError, TypeError) as error:
             self._whole(400, json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode())
             return
         self.batcher.waiting.put(request)
-        if asked.get("stream"):
+        if body.get("stream"):
             self._stream(request)
         else:
             tokens = [request.tokens.get() for _ in range(request.answer_tokens)]
             body = self._event(request, self._text(tokens), len(tokens), "length")
             self._whole(200, json.dumps(body).encode())
 
-    def _request(self, asked: dict[str, Any]) -> Waiting:
+    def _request(self, body: dict[str, Any]) -> QueuedRequest:
         if self.path != "/v1/completions":
             raise ValueError(f"there is no route {self.path}; this server has /v1/completions")
-        prompt, tokens = asked["prompt"], int(asked["max_tokens"])
+        prompt, tokens = body["prompt"], int(body["max_tokens"])
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("the model has no tokenizer; send token ids")
@@ -189,9 +189,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(prompt) + tokens > self.batcher.longest:
             raise ValueError(f"prompt and answer have {len(prompt) + tokens} tokens, and the model "
                              f"{self.batcher.longest} positions")
-        return Waiting(prompt, tokens)
+        return QueuedRequest(prompt, tokens)
 
-    def _stream(self, request: Waiting) -> None:
+    def _stream(self, request: QueuedRequest) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:  # the client is gone; its row is computed to the end of the batch all the same
             self.close_connection = True
 
-    def _events(self, request: Waiting) -> Iterator[bytes]:
+    def _events(self, request: QueuedRequest) -> Iterator[bytes]:
         for sent in range(1, request.answer_tokens + 1):
             token = request.tokens.get()
             if token == FAILED:
@@ -215,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
         yield b"data: " + json.dumps(usage).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
 
-    def _event(self, request: Waiting, text: str, sent: int, reason: str | None) -> dict[str, object]:
+    def _event(self, request: QueuedRequest, text: str, sent: int, reason: str | None) -> dict[str, object]:
         prompt = len(request.prompt)
         return {
             "id": "static", "object": "text_completion", "created": 0, "model": self.name,

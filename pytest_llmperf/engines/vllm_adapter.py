@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
-from pytest_llmperf.engines.draft_models import with_draft_resolved
 from pytest_llmperf.engines.json_answers import json_object, section
 from pytest_llmperf.engines.lmcache_settings import CONNECTORS, in_process_settings
 from pytest_llmperf.engines.models.shape import Shape
@@ -211,7 +210,7 @@ class VllmAdapter:
             defaults["kv_transfer_config"] = _connector(spec.lmcache, placement)
             if not spec.lmcache.in_process:
                 defaults |= LMCACHE_SERVER_FLAGS
-        return defaults | with_draft_resolved(flags_of(spec), placement.models_dir, placement.root)
+        return defaults | flags_of(spec)
 
 
 def _set_sleeping(client: httpx.Client, *, sleeping: bool) -> None:

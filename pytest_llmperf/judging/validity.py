@@ -100,9 +100,9 @@ def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Probl
     )
     if not others:
         return None
-    [((name, asked), count)] = others.most_common(1)
+    [((name, requested), count)] = others.most_common(1)
     return Problem(Cause.OTHER_MODEL, {
-        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": asked,
+        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": requested,
         "other_names": len({other for other, _ in others}) - 1,
     })
 
@@ -116,9 +116,12 @@ def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
     failed = [record for record in run.records if record.failed and record.outcome not in judged
               and not (others_judged and record.outcome is not Outcome.RATE_LIMITED)]
     if failed:
-        outcomes = Counter(record.outcome.value for record in failed).most_common()
-        summary = ", ".join(f"{count} × {outcome}" for outcome, count in outcomes)
-        yield Problem(Cause.REQUESTS_FAILED, _first_of(failed, run) | {"text": summary})
+        outcomes = Counter(record.outcome for record in failed)
+        facts = _first_of(failed, run)
+        facts["text"] = ", ".join(f"{count} × {outcome.value}" for outcome, count in outcomes.most_common())
+        if Outcome.RATE_LIMITED in outcomes:
+            facts["rate_limited_answers"] = outcomes[Outcome.RATE_LIMITED]
+        yield Problem(Cause.REQUESTS_FAILED, facts)
 
 
 def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) -> Iterator[Problem]:
@@ -138,9 +141,9 @@ def _scaling(measurement: Measurement, run: Run) -> str | None:
     first = measurement.runs[0].replicas
     if run.scaled is not None or run.replicas.keys() == first.keys():
         return run.scaled
-    gone = [f"replica {name} vanished" for name in first if name not in run.replicas]
+    vanished = [f"replica {name} vanished" for name in first if name not in run.replicas]
     new = [f"replica {name} appeared" for name in run.replicas if name not in first]
-    return f"{', '.join([*gone, *new])} since the first run"
+    return f"{', '.join([*vanished, *new])} since the first run"
 
 
 def _server_problems(

@@ -155,14 +155,14 @@ class Connection:
     def _take_encrypted(self, tls: Tls, request: RequestInFlight, stamp_ns: int, data: bytes) -> None:
         """Decrypt a read. The decrypted bytes have the stamp of the read that completed their TLS record."""
         try:
-            said = tls.decrypt(data)
+            plain = tls.decrypt(data)
         except OSError as problem:
             self._lost(problem)
             return
-        if said:
+        if plain:
             request.stamps.append(stamp_ns)
-            request.reads.append(said)
-            self._owner.took(request, len(said))
+            request.reads.append(plain)
+            self._owner.took(request, len(plain))
             self.look_for_end(request)
         if tls.closed:
             self._lost(None)

@@ -54,8 +54,8 @@ class HostClock:
         least_delay: dict[int, ClockExchange] = {}
         for exchange in exchanges:
             window = exchange.sent_ns // _WINDOW_NS
-            kept = least_delay.get(window)
-            if kept is None or exchange.delay_ns < kept.delay_ns:
+            least = least_delay.get(window)
+            if least is None or exchange.delay_ns < least.delay_ns:
                 least_delay[window] = exchange
         self._kept = sorted(least_delay.values(), key=lambda exchange: exchange.host_ns)
         self._host_ns = [exchange.host_ns for exchange in self._kept]

@@ -104,8 +104,8 @@ class LoadProcess:
         self._process.wait()
 
     def last_error_line(self) -> str:
-        said = (self.folder / "stderr").read_text("utf-8", "replace").strip().splitlines()
-        return said[-1] if said else ""
+        error_lines = (self.folder / "stderr").read_text("utf-8", "replace").strip().splitlines()
+        return error_lines[-1] if error_lines else ""
 
     def _send(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -125,7 +125,7 @@ def _death_report(worker: RecordingProcess, recording: Recording, folder: Path |
         else f"was killed by signal {-status}" if status < 0
         else f"ended with exit code {status}"
     )
-    last = f": {said}" if (said := worker.last_error_line()) else ""
+    last = f": {error_line}" if (error_line := worker.last_error_line()) else ""
     where = f" on {worker.host}" if worker.host else ""
     done = f"{len(recording.exchanges)} of {len(worker.plan.requests)} requests"
     stays = "" if folder is None else f"\nwhat it recorded is in {folder} until the next run"

@@ -29,11 +29,12 @@ class Schedule:
     """Open loop by absolute times, closed loop by slots, conversations by their predecessors.
 
     The intended send time of a request is `at_ns` after the start. The intended send time of the next turn of a
-    conversation is the end of its predecessor plus `think_ns`, even if the predecessor failed. If both have to wait for
-    a slot, the intended send time is the time at which the slot became free. In a closed loop a request without `at_ns`
-    has no intended send time, so latency counts from the actual send time. The time in which a slot was empty
-    is a delay of the load generator, not of the server. Next turns are served before new conversations. A late request
-    is sent late and never skipped.
+    conversation is the end of its predecessor plus `think_ns`, even if the predecessor failed. A turn that contains
+    the answer of its predecessor is never sent without that answer. If a request has to wait for a slot, its
+    intended send time is the time at which the slot became free. In a closed loop a request without `at_ns` has no
+    intended send time, so latency counts from the actual send time. The time in which a slot was empty is a delay
+    of the load generator, not of the server. Next turns are served before new conversations. A late request is sent
+    late and never skipped.
     """
 
     def __init__(self, plan: LoadPlan) -> None:

@@ -48,11 +48,11 @@ def _follow_commands(replayer: PlanReplayer) -> None:
     """Start and cancel as the parent says."""
 
     def on_control() -> None:
-        said = os.read(_CONTROL_FD, START.size)
-        if not said:
+        message = os.read(_CONTROL_FD, START.size)
+        if not message:
             replayer.reactor.forget(_CONTROL_FD)
-        if len(said) == START.size and said[:1] == b"s":
-            replayer.start(START.unpack(said)[1])
+        if len(message) == START.size and message[:1] == b"s":
+            replayer.start(START.unpack(message)[1])
         else:
             replayer.cancel()
 

@@ -1,4 +1,4 @@
-"""Every report on the controller: which verdicts there were, and JUnit's `<error>` for an ERROR in the call phase."""
+"""Watches pytest's reports on the controller: counts verdicts, and writes JUnit's `<error>` for an ERROR of a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAD = {"FAIL", "ERROR", "USAGE", "failed"}
 
 
 class ReportWatcher:
-    """One per session, on the controller: the hook itself is handed no config."""
+    """One per session, on the controller. It holds the config, because pytest gives the hook of reports no config."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""What `session.json` states at the end of a session: durations, emulation and skipped tests; and its later reading."""
+"""Writes `session.json` at the end of a session: durations, emulation, skipped tests. Later sessions read it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class ContainerProcesses:
         self._asked_ns: int | None = None
 
     def pids(self) -> tuple[int, ...]:
-        """The processes of the last 2 s; none if the container has ended or the command fails."""
+        """The process ids, at most 2 s old; none if the container has ended or the command fails."""
         if not self._argv:
             return ()
         now_ns = self._clock.now_ns()

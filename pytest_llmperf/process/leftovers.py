@@ -83,8 +83,8 @@ class Sweep:
             ("could not kill: ", self.survivors),
             ("still being ended by their watchdog: ", self.pending),
         )
-        said = [title + ", ".join(map(str, entries)) for title, entries in parts if entries]
-        return "; ".join(said) or "no leftovers"
+        sentences = [title + ", ".join(map(str, entries)) for title, entries in parts if entries]
+        return "; ".join(sentences) or "no leftovers"
 
 
 def new_tag(nonce: str) -> Tag:

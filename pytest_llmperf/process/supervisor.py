@@ -169,8 +169,8 @@ class Supervised:
                              "kernel function that blocks the process. No server can start here until the process has "
                              "ended.", self.evidence())
         with self._lock:
-            gone, self._on_gone = self._on_gone, []
-        for callback in gone:
+            callbacks, self._on_gone = self._on_gone, []
+        for callback in callbacks:
             callback()
         return report
 

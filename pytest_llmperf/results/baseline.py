@@ -37,11 +37,11 @@ class StoredSession:
 
     Args:
         id, date, host: as in `Provenance`.
-        commit: as there, with "-dirty" where the working tree differed.
-        accepted: the reason for which a person took it although something spoke against it.
-        anchor: creeping is measured from this session; one of a measurement is.
-        runs: of each run its seed and which server start of its session it ran on.
-        metrics: metric → its value in each run, None where it is missing.
+        commit: as in `Provenance`, with "-dirty" if the working tree differed.
+        accepted: the reason of a person who accepted the session although a rule refused it.
+        anchor: whether slow drift is measured from this session; a measurement has one anchor.
+        runs: seed and server start of each run.
+        metrics: metric → value in each run; None for a missing value.
         differs: fields whose value in this session is not the value of the fingerprint: of the build, of conditions in
             `compare_across`, or not recorded yet. None where absent.
     """

@@ -200,6 +200,7 @@ class Facts(TypedDict, total=False):
     run: int
     seed: int
     answers: int
+    rate_limited_answers: int  # failed requests that the server refused with HTTP 429
     of_answers: int
     first: str  # the detail of the first affected answer
     names: list[str]

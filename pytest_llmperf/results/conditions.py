@@ -264,7 +264,7 @@ def _changed_fields(stored: Mapping[str, str], conditions: Mapping[str, str]) ->
 def is_comparable(session: StoredSession, rules: FieldRules, flags: Collection[str]) -> bool:
     """Whether a stored session was measured under its baseline's conditions, except for those that may differ.
 
-    A condition that it did not record yet speaks neither for nor against it.
+    A condition that the session's version did not record is ignored.
 
     Args:
         flags: names of the flags that the test asked for.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
@@ -715,10 +714,12 @@ def _below_bound(facts: Facts) -> str:
 def _requests_failed(facts: Facts) -> str:
     failures = (f"{facts['answers']} of {facts['of_answers']} requests failed ({facts['text']}; first: "
                 f"{facts['first']}). ")
-    if Outcome.RATE_LIMITED.value in facts["text"]:
-        return (f'{failures}Lower the rate, send refused requests again with retried(…), or name "rate_limited_rate == '
-                '0" in the check to have refusals judged as an SLO.')
-    return f'{failures}Name "error_rate == 0" in the check to have failures judged as an SLO.'
+    rate_limited = facts.get("rate_limited_answers", 0)
+    if not rate_limited:
+        return f'{failures}Name "error_rate == 0" in the check to have failures judged as an SLO.'
+    others = "" if rate_limited == facts["answers"] else ', and "error_rate == 0" to have other failures judged'
+    return (f'{failures}Lower the rate, send refused requests again with retried(…), or name "rate_limited_rate == 0" '
+            f"in the check to have refusals judged as an SLO{others}.")
 
 
 def _not_streamed(facts: Facts) -> str:

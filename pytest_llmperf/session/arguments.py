@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.models.resolve import longest_sequence, vocabulary_size
+from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -71,16 +70,21 @@ def check_workload(workload: Workload, call: str) -> None:
                         "shared_prefix(…), mixed(…), multi_turn(…), sharegpt(…) or trace(…).")
 
 
-def check_requests(spec: EngineSpec, workload: Workload, root: Path) -> None:
+def check_requests(spec: EngineSpec, workload: Workload, model: ResolvedModel | None) -> None:
     """Refuse a request that is longer than the engine takes, or has tokens beyond the vocabulary of the model.
+
+    Args:
+        spec: the engine.
+        workload: the requests.
+        model: the model of the engine; None for an endpoint. The engine's flag overrides its longest sequence.
 
     Raises:
         SpecError: names the request and the limit.
     """
-    _check_vocabulary(spec, workload.longest(), workload, root)
+    _check_vocabulary(spec, workload.longest(), workload, model)
     flag = adapter_of(spec.engine).context_flag
     requested = flags_of(spec).get(flag)
-    longest = longest_sequence(spec.model, root) if spec.url is None and requested is None else None
+    longest = model.longest_sequence if model is not None and requested is None else None
     limit = requested if type(requested) is int and requested > 0 else longest
     if limit is None:
         return
@@ -95,8 +99,8 @@ def check_requests(spec: EngineSpec, workload: Workload, root: Path) -> None:
         )
 
 
-def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, root: Path) -> None:
-    size = vocabulary_size(spec.model, root) if spec.url is None else None
+def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, model: ResolvedModel | None) -> None:
+    size = None if model is None else model.vocabulary_size
     if size is None or isinstance(request.prompt, str) or max(request.prompt, default=0) < size:
         return
     raise SpecError(f"{workload}: request {request.index} has the token {max(request.prompt)}, and the vocabulary of "

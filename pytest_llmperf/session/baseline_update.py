@@ -40,7 +40,7 @@ class UpdateScope:
         mode: all, or missing ones only.
         accept: a person's reason to take what would be refused.
         rules: which fields may differ.
-        collected: ids of all tests that exist; None where only a part is known, and nothing is orphaned.
+        collected: ids of all tests; None if pytest collected only a part, so that no baseline counts as orphaned.
         in_scope: test files whose tests are all in `collected`; baselines of others count as existing.
     """
 

@@ -97,7 +97,7 @@ def search_rate(judge: Callable[[float], TriedRate], start: float, precision: fl
 
 
 def bracket_of(points: Sequence[TriedRate]) -> tuple[float, float] | None:
-    """The highest rate within the SLOs and the lowest rate over them; None where there is no limit between them."""
+    """The highest rate within the SLOs and the lowest rate over them; None if no limit lies between the rates."""
     low = max((point.rate for point in points if point.within), default=None)
     high = min((point.rate for point in points if not point.within), default=None)
     return None if low is None or high is None or low >= high else (low, high)

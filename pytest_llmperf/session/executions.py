@@ -118,9 +118,9 @@ class Execution:
         """Begin a series: it continues the same series of earlier executions.
 
         Raises:
-            SpecError: the engine would refuse a request of the workload.
+            SpecError: there is no such model, or the engine would refuse a request of the workload.
         """
-        check_requests(spec_of(series.engine), series.workload, self.session.root)
+        check_requests(spec_of(series.engine), series.workload, self.session.pool.model_of(series.engine))
         if not isinstance(self.session.clock, VirtualClock):
             check_duration(series.workload, self.session.settings.measure_timeout_s)
         self.series.append(series)

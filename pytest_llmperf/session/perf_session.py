@@ -304,8 +304,8 @@ class PerfSession:
         sizes = [gpu.memory_bytes for gpu in self._gpus(spec, kind)]
         if self.hardware.emulated:
             sizes = [round(MEMORY_GIB[kind] * 2**30)] if kind in MEMORY_GIB else []
-        known = [size for size in sizes if size is not None]
-        return predicted_refusal(spec, kind, min(known) if known and len(known) == len(sizes) else None)
+        readable = [size for size in sizes if size is not None]
+        return predicted_refusal(spec, kind, min(readable) if readable and len(readable) == len(sizes) else None)
 
     def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""

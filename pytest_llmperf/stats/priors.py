@@ -12,10 +12,11 @@ raises the sd of sessions if runs differ by more than the prior says. docs/evide
 alarms under the negligible margin of 1.5 %.
 
 CPUs: 27 starts of vLLM 0.32.0 on two cores of a host that others use (two workloads, three seeds each): runs differed
-by 8 to 12 %, starts by 16 to 17 % in TPOT, 10 to 12 % in median TTFT, 6 to 13 % in p99s. That much is no machine of
-one's own, so the priors keep a quiet one's runs and that host's proportion, in which `spread` raises sessions with
-runs: of TPOT 1.5. With a proportion of 1 one stored session of such a host alarmed falsely in 4.3 % of tests, with
-1.5 in 0.8 % (2,000 simulated), and a host of 2 % finds +30 % as before (99 and 100 %).
+by 8 to 12 %, starts by 16 to 17 % in TPOT, 10 to 12 % in median TTFT, 6 to 13 % in p99s. An unshared machine
+differs less, so the priors have the run sd of a quiet machine. The ratio of session sd to run sd is that of the shared
+host (1.5 for TPOT), and `spread` raises the session sd with the run sd by this ratio. One stored session of such a host
+gave false alarms in 4.3 % of tests with a ratio of 1, and in 0.8 % with 1.5 (2,000 simulated). On a host with a run sd
+of 2 % both ratios find +30 % (99 and 100 %).
 
 An endpoint on a different machine has unknown hardware and takes the priors and margins of GPUs. Its priors have half
 the degrees of freedom, so stored sessions outweigh the priors sooner. The error rates are in

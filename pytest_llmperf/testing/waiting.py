@@ -10,10 +10,12 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], limit_s: float = 60.0) -> T:
-    """Ask every 5 ms until it holds; its value. The limit is there for what never comes, not for what comes late.
+    """Evaluate a condition every 5 ms until it holds, and return its value.
+
+    The limit is long, so that a slow machine does not reach it.
 
     Raises:
-        TimeoutError: it never held.
+        TimeoutError: the condition did not hold within the limit.
     """
     deadline_s = time.monotonic() + limit_s
     while not (value := condition()):
@@ -24,7 +26,10 @@ def until(condition: Callable[[], T], limit_s: float = 60.0) -> T:
 
 
 def least(measure: Callable[[], float], under: float, attempts: int = 5) -> float:
-    """The least of some measurements, of which the first one below `under` is the last: a busy machine only adds."""
+    """The smallest of up to `attempts` measurements, which end with the first one below `under`.
+
+    Other work on the machine makes a measurement longer and never shorter.
+    """
     smallest = measure()
     for _ in range(attempts - 1):
         if smallest < under:

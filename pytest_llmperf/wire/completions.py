@@ -195,10 +195,10 @@ def _wrong_length(request: Request, stream: Stream, api: Api) -> _Judgement | No
         is_required = api.forces_length or api.asks_for_usage
         return (Outcome.TRUNCATED, "usage without completion_tokens") if is_required else None
     complaints = []
-    asked = request.output_tokens * api.choices
-    if usage.completion_tokens > asked or (api.forces_length and usage.completion_tokens != asked):
+    most_tokens = request.output_tokens * api.choices
+    if usage.completion_tokens > most_tokens or (api.forces_length and usage.completion_tokens != most_tokens):
         at_most = "" if api.forces_length else "at most "
-        complaints.append(f"{usage.completion_tokens} output tokens instead of {at_most}{asked}")
+        complaints.append(f"{usage.completion_tokens} output tokens instead of {at_most}{most_tokens}")
     if request.prompt_tokens is not None and usage.prompt_tokens not in (None, request.prompt_tokens):
         complaints.append(f"{usage.prompt_tokens} prompt tokens instead of {request.prompt_tokens}")
     if usage.prompt_tokens is not None and (usage.cached_tokens or 0) > usage.prompt_tokens:

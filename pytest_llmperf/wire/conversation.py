@@ -80,9 +80,9 @@ class AnswerReader:
             choice = message["choices"][0]
             if choice.get("index"):
                 return  # with n > 1 the next turn contains the first answer
-            said = choice.get("delta") or choice.get("message") or {}
+            delta = choice.get("delta") or choice.get("message") or {}
             self.ids += choice.get("token_ids") or ()
-            self._texts.append(choice.get("text") or said.get("content") or "")
+            self._texts.append(choice.get("text") or delta.get("content") or "")
             self.finished = self.finished or bool(choice.get("finish_reason"))
         elif message.get("type") == "response.output_text.delta":
             self._texts.append(message["delta"])

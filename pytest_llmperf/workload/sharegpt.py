@@ -107,8 +107,8 @@ def anonymise_conversations(path: str, rng: Random) -> tuple[str, int]:
 
 
 def _is_turn(turn: object) -> bool:
-    known = (*_PEOPLE, *_MODELS, "system")
-    return isinstance(turn, dict) and turn.get("from") in known and isinstance(turn.get("value"), str)
+    speakers = (*_PEOPLE, *_MODELS, "system")
+    return isinstance(turn, dict) and turn.get("from") in speakers and isinstance(turn.get("value"), str)
 
 
 def _words(size: int, rng: Random) -> str:

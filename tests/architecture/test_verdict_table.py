@@ -47,6 +47,11 @@ def test_verdicts_page_defines_every_verdict():
     assert documented == {*Verdict.__members__, "USAGE"} - {"REPORTED"}
 
 
+def test_verdicts_page_has_at_most_150_lines():
+    """The page is a reference: evidence and rules of single features have pages of their own."""
+    assert len((ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def test_planted_faults_page_names_each_fault_once():
     assert len({row[0] for row in ROWS}) == len(ROWS)
 

@@ -45,7 +45,7 @@ def test_documented_adapter_turns_spec_into_command_line(names, tmp_path):
     wanted = names["tensorrt_llm"]("llama-3.1-8b", max_batch_size=64, schedule_offset="-1_--x")
     environment = Environment(("python",), True, None, "here")
     model = SimpleNamespace(path_or_hub_id="/models/llama")
-    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    placement = Placement("h200", 8123, "nonce", model, environment)
     arguments = adapters.adapter_of(wanted.engine).arguments(wanted, placement)
     assert arguments[:4] == ["-m", "tensorrt_llm.commands.serve", "serve", "/models/llama"]
     assert arguments[arguments.index("--port"):][:2] == ["--port", "8123"]

@@ -49,7 +49,7 @@ def test_metrics_page_lists_terms_of_other_tools(tool):
     assert all(documented[word] for word in ("TTFT", "TPOT", "ITL", "E2E latency", "goodput"))
 
 
-def test_settings_page_contains_every_pytest_option(pytester):
+def test_options_of_settings_page_equal_options_of_pytest(pytester):
     config = pytester.parseconfig()
     (ours,) = [group for group in config._parser._groups if group.name == "llmperf"]
     options = {option.names()[0] for option in ours.options}

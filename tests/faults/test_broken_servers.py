@@ -14,7 +14,6 @@ from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.results.cause import Cause
-from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -88,7 +87,9 @@ def test_answers_of_another_model_are_an_error(measured):
     with serving(only_when_measured(of_another_model)) as url:
         (result,) = measured(url, "error_rate == 0")
     assert result.verdict is Verdict.ERROR
-    assert "12 of 12 answers came from model 'm-2024-08-06', and 'm' was requested" in reason_text(result)
+    problem = result.problems[0]
+    assert (problem.cause, problem.facts["answers"], problem.facts["names"], problem.facts["asked_model"]) == (
+        Cause.OTHER_MODEL, 12, ["m-2024-08-06"], "m")
 
 
 def test_other_model_is_found_before_the_first_run(measured):
@@ -137,9 +138,10 @@ def with_text_after_the_last_token(body):
 def test_text_beyond_the_usage_is_an_error_whatever_errors_are_limited(measured):
     with serving(only_when_measured(with_text_after_the_last_token)) as url:
         (result,) = measured(url, "error_rate <= 99%")
-    assert result.verdict is Verdict.ERROR
-    reason = reason_text(result)
-    assert "token counts disagree in 12 of 12 answers (first: 8 chunks bring 40 characters of text" in reason
+    problem = result.problems[0]
+    assert (result.verdict, problem.cause) == (Verdict.ERROR, Cause.TOKEN_COUNTS_DISAGREE)
+    assert problem.facts["answers"] == 12
+    assert "8 chunks bring 40 characters" in problem.facts["first"]
 
 
 def test_text_beyond_the_usage_ends_the_warm_up(measured):
@@ -171,5 +173,6 @@ def test_whole_answer_at_once_shows_no_first_token(measured):
     with serving(at_once) as url:
         first, whole = measured(url, "ttft_p50 <= 5s"), measured(url, "e2el_p50 <= 5s")
     assert first[0].verdict is Verdict.ERROR
-    assert "12 of 12 answers of several tokens came in one piece" in reason_text(first[0])
+    problem = first[0].problems[0]
+    assert (problem.cause, problem.facts["answers"]) == (Cause.ANSWERS_NOT_STREAMED, 12)
     assert whole[0].verdict is Verdict.PASS

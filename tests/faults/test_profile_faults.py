@@ -159,7 +159,7 @@ def test_x(perf):
     assert len(run_file["profiles"]) == 1
 
 
-def test_perf_profile_of_an_emulated_server_is_usage(suite):
+def test_perf_profile_of_emulated_server_ends_with_usage_error(suite):
     result, _ = suite.run("""
 def test_x(perf):
     perf.profile(perf.measure(vllm("llama-3.1-8b"), FEW, runs=1))

@@ -279,7 +279,7 @@ def test_changed_code_is_refused_as_dirty(emulate, pytester):
         (("--update-baselines", "--llmperf-accept", " "), "*say why*"),
     ],
 )
-def test_contradictory_baseline_options_are_refused(emulate, args, complaint):
+def test_contradictory_or_incomplete_baseline_options_are_refused(emulate, args, complaint):
     result, _ = emulate(*args)
     assert result.ret == 4
     result.stderr.fnmatch_lines([complaint])

@@ -1,6 +1,8 @@
 """A fake inference server for tests without sockets, and measurements made of records."""
 
 import json
+import os
+from pathlib import Path
 
 import httpx
 import pytest
@@ -176,3 +178,49 @@ def measurement(measurement_of):
         [make_record(0, ttft_ms=40, itl_ms=[10, 20, 30]), make_record(1, intended_ms=100, ttft_ms=60, itl_ms=5)],
         [make_record(0, intended_ms=1000), make_record(1, intended_ms=1100, outcome=Outcome.RESET)],
     )
+
+
+MESSAGES = Path(__file__).with_name("messages.txt")
+FIRST_LINE, NEXT_LINE = "  - ", "    "
+
+
+@pytest.fixture(scope="session")
+def stored_messages():
+    """Test id below tests/unit → its texts in messages.txt, in the order of the comparisons."""
+    sections, section = {}, []
+    for line in MESSAGES.read_text(encoding="utf-8").splitlines():
+        if line.startswith(FIRST_LINE):
+            section.append(line.removeprefix(FIRST_LINE))
+        elif not line or line.startswith(NEXT_LINE):
+            section[-1] += "\n" + line.removeprefix(NEXT_LINE)
+        else:
+            section = sections.setdefault(line, [])
+    return sections
+
+
+@pytest.fixture
+def message(request, stored_messages):
+    """Compares a text, or the lines of one, with this test's section of messages.txt: `message(text)`.
+
+    `LLMPERF_WRITE_MESSAGES=1 .venv/bin/pytest FILE` writes the sections of the tests that run; review the file's diff.
+    """
+    test, texts = request.node.nodeid.removeprefix("tests/unit/"), []
+    expected, writes = stored_messages.get(test, []), bool(os.environ.get("LLMPERF_WRITE_MESSAGES"))
+
+    def compare(*lines):
+        texts.append("\n".join(lines))
+        assert writes or texts == expected[:len(texts)]
+
+    yield compare
+    if writes:
+        stored_messages[test] = texts
+        write(stored_messages)
+    assert len(texts) == len(stored_messages.get(test, []))
+
+
+def write(sections):
+    lines = []
+    for test, section in sorted(sections.items()):
+        texts = [FIRST_LINE + text.replace("\n", "\n" + NEXT_LINE) for text in section]
+        lines += [test, *(line.rstrip() for text in texts for line in text.split("\n"))] if texts else []
+    MESSAGES.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -116,7 +116,7 @@ def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
     session = execution.session
     for spec in tuning.specs:
         session.pool.check(spec, execution.kind)
-        check_requests(spec, tuning.plan.workload, session.root)
+        check_requests(spec, tuning.plan.workload, session.pool.model_of(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
     rows = file.read()
@@ -138,8 +138,12 @@ def _proven(
     from pytest_llmperf.session.tuning import best_row, default_rates, proof_of
 
     rates, best = default_rates(rows), best_row(rows)
-    found = " and ".join(f"{rate:.4g}/s" for rate in rates)
-    say(f"The default's searches found {found}: {max(rates) / min(rates) - 1:.1%} apart.")
+    if not rates:
+        say(f"The default could not be measured: {rows[0].problem}. Nothing is proven, and nothing is written.")
+        return NOT_BETTER
+    rates_text = " and ".join(f"{rate:.4g}/s" for rate in rates)
+    spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
+    say(f"The default's searches found {rates_text}{spread}.")
     if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER

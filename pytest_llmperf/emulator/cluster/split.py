@@ -1,4 +1,4 @@
-"""A prefill engine and a decode engine that play one."""
+"""Disaggregated prefill: a prefill engine and a decode engine that act as one engine."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ def by_longest_prefix(
     waiting: List[Sequence], matched: Callable[[Sequence], int], tokens: Callable[[Sequence], tuple[int, ...]]
 ) -> list[Sequence]:
     """Sorts the queue by policy lpm (0.5.15): the longest cached prefix first; ties keep their order. A queue of more
-    than 128 sequences is not sorted. Some sequences hit at most 32 cached tokens but share a prefix of at least 32
-    tokens with each other. The first of these keeps its place and the rest go last, because the first will put the
-    shared prefix into the cache.
+    than 128 sequences is not sorted. Sequences that hit at most 32
+    cached tokens, but share a prefix of at least 32 tokens with another waiting sequence, form a group. The first of a
+    group keeps its place, and puts the shared prefix into the cache. The rest of the group goes last.
 
     Args:
         matched: cached prefix of a sequence, tokens.

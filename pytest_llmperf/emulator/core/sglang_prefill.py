@@ -111,7 +111,7 @@ class PrefillQueue:
         self, chosen: list[tuple[Sequence, int]], running: list[Sequence], budget: PrefillBudget, now_ns: int
     ) -> None:
         """Adds waiting sequences that go along."""
-        gone: set[Sequence] = set()
+        removed: set[Sequence] = set()
         for sequence in self._ordered():
             if budget.spent:
                 break
@@ -123,14 +123,14 @@ class PrefillQueue:
             if tokens:
                 chosen.append((sequence, tokens))
             if tokens or aside:
-                gone.add(sequence)
+                removed.add(sequence)
             if tokens is None or budget.pool <= 0:
                 self.full = bool(chosen or running)
                 break
             if not tokens and not aside:
                 break
-        if gone:
-            self.waiting = [sequence for sequence in self.waiting if sequence not in gone]
+        if removed:
+            self.waiting = [sequence for sequence in self.waiting if sequence not in removed]
         elif not (chosen or running or self.loading or self.chunked):
             self._untangle(chosen, budget, now_ns)
 

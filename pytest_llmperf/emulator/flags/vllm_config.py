@@ -1,4 +1,4 @@
-"""What vLLM makes of its flags on a GPU."""
+"""The engine configuration that vLLM derives from its flags and the GPU."""
 
 from __future__ import annotations
 

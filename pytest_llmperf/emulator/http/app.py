@@ -79,17 +79,17 @@ class App:
 
     async def _ended(self, stream: Stream, receive: Receive) -> str:
         """How it ended; "gone" where the client closed the connection, which aborts it."""
-        gone = asyncio.ensure_future(receive())
-        either: set[asyncio.Future[Any]] = {stream.ended, gone}
+        disconnected = asyncio.ensure_future(receive())
+        either: set[asyncio.Future[Any]] = {stream.ended, disconnected}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not stream.ended.done():
                 return "gone"
             if stream.ended.result() == "hang":
-                await gone
+                await disconnected
             return stream.ended.result()
         finally:
-            gone.cancel()
+            disconnected.cancel()
             if not stream.ended.done() or stream.ended.result() != "complete":
                 self._realtime.leave(stream)
 

@@ -171,8 +171,8 @@ class Service:
         if done:
             self.deployment.begin_run()
         if self._sglang:
-            said = "Cache flushed.\n" if done else "Flush cache failed: requests run or wait.\n"
-            return Reply(200 if done else 400, said.encode(), TEXT)
+            text = "Cache flushed.\n" if done else "Flush cache failed: requests run or wait.\n"
+            return Reply(200 if done else 400, text.encode(), TEXT)
         return json_reply({"success": done})
 
     def _sleep(self) -> Reply:

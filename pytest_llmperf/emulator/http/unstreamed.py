@@ -54,8 +54,8 @@ def unstreamed_answer(
 
 def _choice(ask: GenerationRequest, launch: Launch, index: int, ids: list[int]) -> dict[str, object]:
     text = _text(launch, ids)
-    said = {"message": {"role": "assistant", "content": text}} if ask.kind == "chat" else {"text": text}
-    choice: dict[str, object] = {"index": index, **said, "logprobs": None, "finish_reason": "length"}
+    content = {"message": {"role": "assistant", "content": text}} if ask.kind == "chat" else {"text": text}
+    choice: dict[str, object] = {"index": index, **content, "logprobs": None, "finish_reason": "length"}
     choice |= {"stop_reason": None, "token_ids": ids if ask.token_ids else None}
     if ask.kind == "completion":
         prompt = list(ask.prompts[index]) if ask.token_ids else None

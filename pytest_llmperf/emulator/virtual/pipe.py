@@ -29,7 +29,7 @@ class CommandError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PipePlan:
     """The requests and limits of a client, see `simulate_client`."""
 
     posts: list[Posted]
@@ -50,7 +50,7 @@ class Pipe:
 
     service: Service
     start: Callable[[int], Service] | None = None
-    plans: dict[str, Plan] = field(default_factory=dict)
+    plans: dict[str, PipePlan] = field(default_factory=dict)
     token_ids: dict[int, int] = field(default_factory=dict)
 
 
@@ -136,7 +136,7 @@ def _restart(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"now_ns": pipe.service.deployment.now_ns}
 
 
-def _plan(arguments: dict[str, Any]) -> Plan:
+def _plan(arguments: dict[str, Any]) -> PipePlan:
     posts = [
         Posted(
             index=given["index"],
@@ -153,7 +153,7 @@ def _plan(arguments: dict[str, Any]) -> Plan:
         )
         for given in arguments["requests"]
     ]
-    return Plan(posts, arguments.get("concurrency"), Patience(**(arguments.get("limits") or {})))
+    return PipePlan(posts, arguments.get("concurrency"), Patience(**(arguments.get("limits") or {})))
 
 
 def _read(service: Service, post: Posted, tokens: dict[int, int]) -> Posted:
@@ -170,7 +170,9 @@ def _read(service: Service, post: Posted, tokens: dict[int, int]) -> Posted:
     return replace(post, ask=replace(generation, prompts=prompts))
 
 
-def _run(service: Service, plan: Plan, name: str, shown: Callable[[EmulatedRequest], dict[str, Any]]) -> dict[str, Any]:
+def _run(
+    service: Service, plan: PipePlan, name: str, shown: Callable[[EmulatedRequest], dict[str, Any]]
+) -> dict[str, Any]:
     deployment = service.deployment
     deployment.begin_run()
     started_ns = deployment.now_ns

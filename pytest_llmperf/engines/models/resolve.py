@@ -37,6 +37,9 @@ class ResolvedModel:
         load_format: value of the engine's load-format option; None for the engine's default.
         shape: shape in the registry; None for a model outside the registry.
         name: name for messages and fingerprints, without machine paths.
+        longest_sequence: tokens of the longest sequence; None if the model's configuration sets no limit. Engines read
+            rope scaling in ways of their own, so a folder's model with rope scaling has no limit here.
+        vocabulary_size: number of tokens in the vocabulary; None if it is unknown, as of a hub id.
     """
 
     path_or_hub_id: str
@@ -44,6 +47,8 @@ class ResolvedModel:
     load_format: str | None
     shape: Shape | None
     name: str
+    longest_sequence: int | None = None
+    vocabulary_size: int | None = None
 
 
 def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> ResolvedModel:
@@ -58,47 +63,28 @@ def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> Re
     """
     shape = SHAPES.get(name_or_path)
     if shape is not None:
-        folder = str(_built(shape, cache_dir))
-        if shape.name in _SEEDED:
-            return ResolvedModel(folder, "seeded", None, shape, shape.name)
-        return ResolvedModel(folder, "dummy", "dummy", shape, shape.name)
+        seeded = shape.name in _SEEDED
+        return ResolvedModel(str(_built(shape, cache_dir)), "seeded" if seeded else "dummy",
+                             None if seeded else "dummy", shape, shape.name, shape.max_positions, shape.vocab)
     path = (root / expanded(name_or_path)).absolute()
     if name_or_path and _is_model(path, name_or_path):
-        return ResolvedModel(str(path), "checkpoint", None, None, path.name)
+        return _from_folder(path)
     if _HUB_ID.fullmatch(name_or_path):
         return ResolvedModel(name_or_path, "checkpoint", None, None, name_or_path)
     raise SpecError(_unknown(name_or_path))
 
 
-def longest_sequence(name_or_path: str, root: Path = Path()) -> int | None:
-    """Tokens of the longest sequence, from the model's configuration; None if the configuration sets no limit.
-
-    Engines read rope scaling in ways of their own, so a folder's model with it is left to them.
-    """
-    if name_or_path in SHAPES:
-        return SHAPES[name_or_path].max_positions
-    config = _configuration(name_or_path, root)
-    if config.get("rope_scaling") or config.get("rope_parameters"):
-        return None
-    longest = config.get("max_position_embeddings")
-    return longest if type(longest) is int else None
-
-
-def vocabulary_size(name_or_path: str, root: Path = Path()) -> int | None:
-    """Number of tokens in the vocabulary of a shape or of a folder's model; None if it is unknown, as of a hub id."""
-    if name_or_path in SHAPES:
-        return SHAPES[name_or_path].vocab
-    size = _configuration(name_or_path, root).get("vocab_size")
-    return size if type(size) is int else None
-
-
-def _configuration(name_or_path: str, root: Path) -> dict[str, object]:
-    """The configuration of a folder's model; empty if there is none."""
+def _from_folder(path: Path) -> ResolvedModel:
+    """The model of a folder, with the limits that its configuration states."""
     try:
-        config = json.loads((root / expanded(name_or_path) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the engine names the problem of its file
+        config = None
+    stated = config if isinstance(config, dict) else {}
+    scaled = stated.get("rope_scaling") or stated.get("rope_parameters")
+    longest, size = None if scaled else stated.get("max_position_embeddings"), stated.get("vocab_size")
+    return ResolvedModel(str(path), "checkpoint", None, None, path.name,
+                         longest if type(longest) is int else None, size if type(size) is int else None)
 
 
 def _is_model(path: Path, name: str) -> bool:

@@ -20,10 +20,10 @@ class History:
     """The baseline of one measurement.
 
     Args:
-        side: as the charts call it.
-        stored: None where nothing is, or it cannot be read.
-        problem: why it cannot be read; "" where it can.
-        different: conditions that are not what they were.
+        side: name of the measurement in the charts.
+        stored: the stored sessions; None without a readable baseline.
+        problem: why the baseline cannot be read; "" for a readable baseline.
+        different: conditions whose values differ from the baseline's.
         build: field of the build under test → its other stored values, then today's value.
         charts: one per primary metric.
     """

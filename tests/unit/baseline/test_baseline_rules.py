@@ -156,7 +156,7 @@ def test_outlier_exceeds_margin_and_four_sd_of_sessions(make, others, value, out
         assert outliers[0].distance == pytest.approx(log(value / 100), abs=0.01)
 
 
-def test_session_far_from_anchor_is_reported(make):
+def test_session_beyond_tolerated_margin_from_anchor_gives_shift(make):
     anchor = make.session(0, anchor=True, tpot_mean=100.0)
     assert not far_from_anchor(make.session(3, tpot_mean=104.0), anchor, ["tpot_mean"], MARGINS)
     (shift,) = far_from_anchor(make.session(3, tpot_mean=106.0), anchor, ["tpot_mean"], MARGINS)

@@ -83,7 +83,7 @@ def test_history_counts_from_the_anchor(project, baselines_output):
     assert "9 ms" in baselines_output("history", "alpha", "--metric", "itl_p99")
 
 
-def test_unknown_metric_of_newer_version_is_shown_without_unit(project, baselines_output):
+def test_unknown_metric_of_newer_version_is_shown_without_unit(project, baselines_output, message):
     newer = session("s1", 40.0, anchor=True)
     newer = replace(newer, metrics=newer.metrics | {"ttft_p42": (39.0, 39.5)})
     measured = replace(stored(newer), primaries=("ttft_p42",), formulas=FORMULAS | {"ttft_p42": "ttft.1/p42"})
@@ -92,36 +92,28 @@ def test_unknown_metric_of_newer_version_is_shown_without_unit(project, baseline
           root="other")
     write(B, stored(ANCHOR), root="other")
     assert baselines_output("list").splitlines()[1].endswith("ttft_p42 39.25")
-    assert "  ttft_p42*  39.25  39.25           39.25            2" in baselines_output("show", "alpha").splitlines()
+    message(*(line for line in baselines_output("show", "alpha").splitlines() if "ttft_p42" in line))
     for arguments in ((), ("--metric", "ttft_p42")):
         assert "39.25 (+0.0 %)" in baselines_output("history", "alpha", *arguments)
     assert baselines_output("diff", "baselines", "other").endswith("ttft_p42 39.25 → 42 (+7.0 %)\n")
 
 
-def test_baselines_diff_of_folders_shows_changes(project, baselines_output):
+def test_baselines_diff_of_folders_shows_changes(project, baselines_output, message):
     write(A, stored(ANCHOR, session("s2", 42.0), session("s3", 56.0, accepted="slower on purpose"), model="n"),
           root="other")
     write(B + "_new", stored(ANCHOR), root="other")
-    assert baselines_output("diff", "baselines", "other").splitlines() == [
-        "changed  h200/s/test_alpha.json  ttft_p50 41 → 46 ms (+12.2 %); 2 → 3 sessions; model: m → n; "
-        "accepted: slower on purpose",
-        "removed  h200/s/test_beta.json",
-        "created  h200/s/test_beta_new.json  1 session",
-    ]
+    message(*baselines_output("diff", "baselines", "other").splitlines())
     assert baselines_output("diff", "other", "other") == "no difference\n"
 
 
-def test_baselines_diff_names_primaries_sessions_and_test_of_file(project, baselines_output):
+def test_baselines_diff_names_primaries_sessions_and_test_of_file(project, baselines_output, message):
     after = replace(stored(ANCHOR, session("s3", 42.0)), primaries=("itl_p99",))
     write(A, after, root="other")
-    expected_line = (
-        "changed  h200/s/test_alpha.json  no longer judged: ttft_p50; judged from now on: itl_p99; came in: s3; "
-    )
     path = project / "other/h200/s/test_alpha.json"
     write(B, stored(ANCHOR), root="other")
-    assert baselines_output("diff", "baselines", "other") == f"{expected_line}dropped out: s2\n"
+    message(baselines_output("diff", "baselines", "other"))
     path.write_text((project / "baselines/h200/s/test_alpha.json").read_text().replace(A, f"old/{A}"))
-    assert baselines_output("diff", "other", "baselines") == f"changed  h200/s/test_alpha.json  test: old/{A} → {A}\n"
+    message(baselines_output("diff", "other", "baselines"))
 
 
 def test_numbers_of_another_formula_are_not_compared(project, baselines_output):
@@ -132,13 +124,13 @@ def test_numbers_of_another_formula_are_not_compared(project, baselines_output):
     assert baselines_output("diff", "baselines", "other") == expected_line
 
 
-def test_baselines_diff_compares_with_git_revision(project, baselines_output):
+def test_baselines_diff_compares_with_git_revision(project, baselines_output, message):
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
     for arguments in (["init", "-q"], ["add", "baselines"], ["commit", "-qm", "m"]):
         subprocess.run([*git, *arguments], check=True, cwd=project)
     assert baselines_output("diff") == "no difference\n"
     write(A, stored(ANCHOR, session("s2", 44.0)))
-    assert baselines_output("diff").startswith("changed  h200/s/test_alpha.json  ttft_p50 41 → 42 ms (+2.4 %)")
+    message(baselines_output("diff"))
     assert baselines_output("diff", "HEAD", "HEAD") == "no difference\n"
 
 

@@ -156,15 +156,13 @@ def test_show_prints_verdicts_or_metrics_of_chosen_test(here, capsys):
     assert main(["show", "good", "nothing"]) == 2
 
 
-def test_diff_and_release_report_show_worse_test_with_changes(here, capsys):
+def test_diff_and_release_report_show_worse_test_with_changes(here, capsys, message):
     write_run(here / "bad", Verdict.FAIL, ttft_ms=90)
     assert main(["diff", "good", "bad", "--all"]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith(f"WORSE: {TEST}: PASS → FAIL")
-    assert re.search(r"ttft_p50 +50 ms +90 ms +\+80.0 % .* worse", output)
-    assert re.search(r"e2el_p99 +140 ms +180 ms", output)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    message(*(line for line in lines if line.startswith(("WORSE", "ttft_p50 ", "e2el_p99 "))))
     assert main(["release-report", "good", "bad", "--new-link", "https://ci/2"]) == 0
-    assert "## Performance: good → [bad](https://ci/2)" in capsys.readouterr().out
+    message(capsys.readouterr().out)
 
 
 def slow_tail(outcome):
@@ -190,20 +188,16 @@ def test_dropped_slowest_requests_are_shown_as_infinite_and_not_as_faster(here, 
     assert f"`ttft_p99` | 500 ms | {unending} |  |  | undecided |" in output
 
 
-def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys):
+def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys, message):
     write_run(here / "drops", records=slow_tail(Outcome.TIMEOUT), primaries=("ttft_p99",))
     assert main(["diff", "drops", "drops"]) == 0
-    assert re.match(r"UNKNOWN: (.*\n)+.*ttft_p99 +infinite: .* failed +infinite: .* failed +undecided",
-                    capsys.readouterr().out)
+    message(capsys.readouterr().out)
 
 
-def test_metrics_that_no_request_has_any_more_are_still_compared(here, capsys):
+def test_metrics_that_no_request_has_any_more_are_still_compared(here, capsys, message):
     write_run(here / "none", records=[make_record(i, outcome=Outcome.TIMEOUT) for i in range(3)])
     assert main(["diff", "good", "none"]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith("UNKNOWN")
-    for metric in ("ttft_p50", "tpot_mean"):
-        assert re.search(f"{metric} .*infinite: 100 % of requests failed +undecided", output)
+    message(capsys.readouterr().out)
 
 
 def test_undefined_metric_is_omitted_instead_of_infinite(here, capsys):

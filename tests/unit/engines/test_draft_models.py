@@ -1,18 +1,16 @@
 """A draft model is named like any model."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from pytest_llmperf import sglang, vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapter import Placement
-from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.draft_models import with_draft_resolved
-from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.resolution import Resolver
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
 
 
@@ -27,17 +25,20 @@ def project(tmp_path, monkeypatch):
     return tmp_path / "project"
 
 
+def with_draft(project, spec):
+    """The spec as the engine gets it, of a project that builds its models in `models`."""
+    return Resolver(Settings(cache_dir="models"), project, emulated=True).of(spec, "h200").spec
+
+
 @pytest.fixture
 def resolved(project):
-    """What vLLM is given for a draft; SGLang is given the same."""
+    """The draft model as vLLM gets it. SGLang gets the same."""
 
     def resolve(name):
-        resolved_spec = with_draft_resolved(
-            {"speculative_config": {"model": name, "method": "eagle"}}, project, project
-        )
-        assert resolved_spec["speculative_config"]["method"] == "eagle"
-        same = with_draft_resolved({"speculative_draft_model_path": name}, project, project)
-        assert same == {"speculative_draft_model_path": resolved_spec["speculative_config"]["model"]}
+        config = flags_of(with_draft(project, vllm("tiny", speculative_config={"model": name, "method": "eagle"})))
+        assert config["speculative_config"]["method"] == "eagle"
+        same = flags_of(with_draft(project, sglang("tiny", speculative_draft_model_path=name)))
+        assert same == {"speculative_draft_model_path": config["speculative_config"]["model"]}
         return same["speculative_draft_model_path"]
 
     return resolve
@@ -58,9 +59,17 @@ def test_draft_model_that_is_no_path_is_passed_unchanged(resolved, name):
     assert resolved(name) == name
 
 
+def test_draft_model_of_registry_is_built_and_passed_as_folder(project):
+    spec = vllm("llama-3.1-70b", speculative_config={"method": "draft_model", "model": "llama-3.1-8b"})
+    config = flags_of(with_draft(project, spec))["speculative_config"]
+    assert (Path(config["model"]) / "config.json").is_file()
+    assert Path(config["model"]).parent == project / "models"
+    assert config["method"] == "draft_model"
+
+
 @pytest.mark.parametrize("flags", [{}, {"speculative_config": '{"model": "./nowhere"}'}, {"speculative_config": {}}])
-def test_other_flags_stay(project, flags):
-    assert with_draft_resolved(flags, project, project) == flags
+def test_flags_without_draft_name_are_unchanged(project, flags):
+    assert with_draft(project, vllm("tiny", **flags)) == vllm("tiny", **flags)
 
 
 @pytest.mark.parametrize(("name", "complaint"), [
@@ -78,18 +87,13 @@ def test_a_path_without_a_model_is_refused(resolved, name, complaint):
     lambda name: sglang("tiny", speculative_draft_model_path=name),
 ])
 class TestOfAnEngine:
-    def test_relative_draft_model_is_resolved_from_root(self, project, build):
-        model = ResolvedModel("m", "checkpoint", None, None, "m")
-        environment = Environment(("python",), True, None, "here")
-        placement = Placement("h200", 8123, "nonce", model, environment, project / "models", root=project)
-        spec = build("./drafts/eagle")
-        assert str(project / "drafts" / "eagle") in " ".join(adapter_of(spec.engine).arguments(spec, placement))
-
     def test_draft_model_of_another_vocabulary_is_refused_before_start(self, project, build):
         (project / "drafts/eagle/config.json").write_text('{"vocab_size": 384}')
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))
         with pytest.raises(SpecError, match=r"a vocabulary of 384 tokens, and its target tiny one of 10240"):
             launcher.check(build("./drafts/eagle"))
+        with pytest.raises(SpecError, match=r"a vocabulary of 384 tokens"):
+            with_draft(project, build("./drafts/eagle"))
 
     def test_missing_draft_model_is_refused_before_start(self, project, build):
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))

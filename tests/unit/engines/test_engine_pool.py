@@ -176,14 +176,14 @@ def test_dead_sibling_makes_both_start_anew(sharing_pool):
     assert sharing_pool.starts == 4
 
 
-def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path):
+def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path, message):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
                     share_memory=lambda _specs, _kind, _in_turn: "they do not fit") as pool:
         assert not pool.lives_beside(ONE, [TWO])
         first = pool.acquire(ONE, beside=[TWO])
         pool.acquire(TWO, beside=[ONE])
         assert first.process.stopped == 1
-        assert [note.text for note in launcher.lines] == ["2 servers do not run at the same time: they do not fit."]
+        message(*(note.text for note in launcher.lines))
 
 
 def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_path):
@@ -220,7 +220,7 @@ def turns(launcher, tmp_path, fake_engine):
         yield pool
 
 
-def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher):
+def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher, message):
     assert turns.lives_beside(ONE, [TWO])
     first = turns.acquire(ONE, beside=[TWO])
     assert [(server.spec.model, server.asleep) for server in (first, turns._servers[TWO])] == [
@@ -234,17 +234,14 @@ def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher):
     assert (first.asleep, two.asleep) == (False, True)
     assert turns.starts == 2
     assert [first.takes_turns, first.siblings] == [True, 1]
-    assert [note.text for note in launcher.lines] == [
-        "2 servers take turns, one is awake and the others sleep: the GPU is too small; one at a time."]
+    message(*(note.text for note in launcher.lines))
 
 
-def test_engine_without_sleep_flag_runs_in_sequence_and_reason_is_told(turns, launcher):
+def test_engine_without_sleep_flag_runs_in_sequence_and_reason_is_told(turns, launcher, message):
     launcher.unknown_flag = "enable_sleep_mode"
     assert not turns.lives_beside(ONE, [TWO])
     assert turns.acquire(ONE, beside=[TWO]).spec == ONE
-    assert [note.text for note in launcher.lines] == [
-        "2 servers do not run at the same time: the GPU is too small. They do not sleep in turn: vllm does not know "
-        "enable_sleep_mode."]
+    message(*(note.text for note in launcher.lines))
 
 
 def test_plan_of_a_session_does_not_change(launcher, tmp_path):
@@ -268,14 +265,12 @@ def test_memory_is_measured_while_started_server_is_awake(launcher, tmp_path, tu
     assert notes == [(TWO, "two", False, "h200"), (ONE, "one", False, "h200")]
 
 
-def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine):
+def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine, message):
     fake_engine.answers["/sleep"] = httpx.Response(500, text="not supported")
     first = turns.acquire(ONE, beside=[TWO])
     assert (first.spec, first.asleep, first.siblings) == (ONE, False, 0)
     assert not turns.lives_beside(ONE, [TWO])
-    texts = [note.text for note in launcher.lines]
-    assert "vLLM does not sleep: /sleep answered 500 'not supported'" in texts[1]
-    assert "an earlier try failed" in texts[2]
+    message(*(note.text for note in launcher.lines))
     two = turns.acquire(TWO, beside=[ONE])
     assert two.spec == TWO
     assert first.process.stopped == 1
@@ -331,14 +326,12 @@ def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, expected
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher, lmcache, fresh):
+def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher, lmcache, fresh, message):
     pool.acquire(ONE).lmcache = lmcache
     lmcache.process.ended = "signal 9 (SIGKILL)"
     assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
     assert lmcache.stopped == 1
-    assert [note.text for note in launcher.lines] == [
-        "The LMCache server died: signal 9 (SIGKILL). Starting it again."
-    ]
+    message(*(note.text for note in launcher.lines))
 
 
 @pytest.mark.parametrize("fresh", [True, False])

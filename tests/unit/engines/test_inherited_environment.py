@@ -9,9 +9,9 @@ import pytest
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.engines.launch import child_environment, host_environment, inherited_environment
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import sglang, vllm
+from pytest_llmperf.engines.variables import child_environment, host_environment, inherited_environment
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 
 
@@ -47,7 +47,7 @@ def test_engine_variables_of_shell_are_not_inherited(monkeypatch, tmp_path, name
 def test_engine_variable_of_spec_is_passed_to_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "of-the-shell")
     environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "checkpoint", None, None, "m")
-    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    placement = Placement("h200", 8123, "nonce", model, environment)
     spec = vllm("m", env={"VLLM_ATTENTION_BACKEND": "of-the-spec"})
     assert child_environment(spec, VllmAdapter(), placement)["VLLM_ATTENTION_BACKEND"] == "of-the-spec"
 
@@ -60,7 +60,7 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     environment = Environment(("python",), True, None, "here")
     model = ResolvedModel(str(tmp_path / "here"), "checkpoint", None, None, "m")
-    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path, root=tmp_path)
+    placement = Placement("h200", 8123, "nonce", model, environment, root=tmp_path)
     return lambda spec: child_environment(spec, adapter_of(spec.engine), placement).get("HF_HUB_OFFLINE")
 
 
@@ -107,20 +107,23 @@ def test_hub_is_online_if_spec_or_shell_requests_access(offline, monkeypatch):
         (sglang("m"), "cpu", {}),
     ],
 )  # fmt: skip
-def test_host_environment_records_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, expected):
-    """An unpacked bundle without FlashInfer, on a host that forbids multicast; of the shell's secrets nothing."""
+def test_host_environment_contains_only_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, expected):
+    """The host forbids multicast, the engine is a bundle without FlashInfer, and the shell has a secret."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("HF_TOKEN", "canary")
     environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, None, "m")
-    placement = Placement(kind, 8123, "nonce", model, environment, tmp_path)
-    assert host_environment(spec, adapter_of(spec.engine), placement) == expected
+    placement = Placement(kind, 8123, "nonce", model, environment)
+    adapter = adapter_of(spec.engine)
+    assert host_environment(spec, adapter, placement, child_environment(spec, adapter, placement)) == expected
 
 
 def test_host_environment_records_unset_variables(monkeypatch, tmp_path):
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, None, "m")
-    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
-    host_variables = host_environment(vllm("m", tensor_parallel_size=2), VllmAdapter(), placement)
+    placement = Placement("h200", 8123, "nonce", model, environment)
+    spec = vllm("m", tensor_parallel_size=2)
+    env = child_environment(spec, VllmAdapter(), placement)
+    host_variables = host_environment(spec, VllmAdapter(), placement, env)
     assert set(host_variables.values()) == {"unset"}
     assert len(host_variables) == 3
 

@@ -24,8 +24,8 @@ ADAPTER = SglangAdapter()
 PROMPT = Request(0, (5, 6, 7), 16, 3)
 
 
-def placement(kind="h200", environment=VENV, lmcache=None, models_dir=Path("/models")):
-    return Placement(kind, 8123, "llama-abc", DUMMY, environment, models_dir, lmcache)
+def placement(kind="h200", environment=VENV, lmcache=None):
+    return Placement(kind, 8123, "llama-abc", DUMMY, environment, lmcache)
 
 
 def options(arguments):
@@ -263,12 +263,6 @@ def test_lmcache_is_named_by_a_file_and_never_in_process():
     assert flags["--lmcache-config-file"] == "/run/lmcache.yaml"
     with pytest.raises(SpecError, match="as a server only"):
         ADAPTER.arguments(sglang("m").with_lmcache(in_process=True), placement())
-
-
-def test_sglang_draft_model_of_registry_is_passed_as_folder(tmp_path):
-    spec = sglang("tiny", speculative_draft_model_path="phi-4-mini")
-    flags = options(ADAPTER.arguments(spec, placement(models_dir=tmp_path)))
-    assert Path(flags["--speculative-draft-model-path"]).parent == tmp_path
 
 
 @pytest.fixture

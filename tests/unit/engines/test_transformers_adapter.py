@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf import random_tokens, transformers
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment, find_environment
-from pytest_llmperf.engines.launch import check_emulated
+from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.session.arguments import check_requests
 from pytest_llmperf.telemetry.prometheus import parse
@@ -34,7 +36,7 @@ process_start_time_seconds 1764142200.5
 def test_arguments_name_batch_size_and_port(tmp_path):
     spec = transformers("tiny", max_batch_size=4)
     model = SimpleNamespace(path_or_hub_id="/models/tiny")
-    placement = Placement("cpu", 8123, "nonce", model, Environment(("python",), True, None, "here"), tmp_path)
+    placement = Placement("cpu", 8123, "nonce", model, Environment(("python",), True, None, "here"))
     script, *arguments = adapter_of(spec.engine).arguments(spec, placement)
     assert script.endswith("static_batching_server.py")
     assert arguments[0] == "/models/tiny"
@@ -72,12 +74,12 @@ def test_wrong_argument_is_refused_with_value(arguments, words):
         transformers("tiny", **arguments)
 
 
-def test_emulator_refuses_static_batches():
+def test_emulator_refuses_static_batches(tmp_path):
     with pytest.raises(SpecError, match="no static batches"):
-        check_emulated(transformers("tiny"))
+        Resolver(Settings(), tmp_path, emulated=True).of(transformers("tiny"), "h200")
 
 
 def test_request_beyond_positions_of_model_is_refused(tmp_path):
     long = random_tokens(input=40_000, output=8, arrivals=closed(1), requests=1)
     with pytest.raises(SpecError, match=r"48 tokens|40008 in all.*Send shorter requests"):
-        check_requests(transformers("tiny"), long, tmp_path)
+        check_requests(transformers("tiny"), long, resolve_model("tiny", tmp_path))

@@ -1,7 +1,6 @@
 """vLLM's command line, environment, counters and resolved configuration."""
 
 import json
-from pathlib import Path
 
 import httpx
 import pytest
@@ -20,8 +19,8 @@ DUMMY = ResolvedModel("/models/llama", "dummy", "dummy", None, "llama-3.1-8b")
 CHECKPOINT = ResolvedModel("org/name", "checkpoint", None, None, "org/name")
 
 
-def placement(kind="h200", model=DUMMY, environment=VENV, models_dir=Path("/models")):
-    return Placement(kind, 8123, "llama-abc", model, environment, models_dir)
+def placement(kind="h200", model=DUMMY, environment=VENV):
+    return Placement(kind, 8123, "llama-abc", model, environment)
 
 
 def options(arguments):
@@ -92,15 +91,6 @@ def test_bundle_without_flashinfer_does_not_use_flashinfer_sampler(tmp_path):
 def test_symmetric_memory_of_vllm_is_disabled_with_nccl_multicast(monkeypatch):
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     assert VllmAdapter().environment(vllm("tiny"), placement())["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
-
-
-def test_vllm_draft_model_of_registry_is_passed_as_folder(tmp_path):
-    spec = vllm("tiny", speculative_config={"method": "draft_model", "model": "phi-4-mini"})
-    flags = options(VllmAdapter().arguments(spec, placement(models_dir=tmp_path)))
-    config = json.loads(flags["--speculative-config"])
-    assert Path(config["model"]).parent == tmp_path
-    assert (Path(config["model"]) / "config.json").is_file()
-    assert config["method"] == "draft_model"
 
 
 def test_any_other_draft_stays():

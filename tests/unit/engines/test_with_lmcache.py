@@ -95,7 +95,7 @@ def test_engine_command_needs_lmcache_in_same_folder(tmp_path):
 
 
 def kv_transfer_config(spec, lmcache):
-    placement = Placement("h200", 1, "n", MODEL, VENV, Path("/models"), lmcache)
+    placement = Placement("h200", 1, "n", MODEL, VENV, lmcache)
     arguments = VllmAdapter().arguments(spec, placement)
     assert ("--shutdown-timeout" in arguments) is (lmcache is not None)
     environment = VllmAdapter().environment(spec, placement)

@@ -10,7 +10,6 @@ from pytest_llmperf.errors import SloError, SpecError
 from pytest_llmperf.judging.compared_sides import judge_ratios
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import worst
-from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()
@@ -93,7 +92,7 @@ def test_invalid_runs_of_one_side_make_comparison_an_error(side):
     (result,) = compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, restarted="its counter fell"))
     assert result.verdict is Verdict.ERROR
     assert [problem.cause for problem in result.problems] == [Cause.SERVER_RESTARTED] * len(result.problems)
-    assert "b, run 1 (seed 0): the server restarted itself" in reason_text(result)
+    assert (result.problems[0].facts["side"], result.problems[0].facts["run"]) == ("b", 1)
 
 
 @pytest.mark.parametrize(("text", "complaint"), [

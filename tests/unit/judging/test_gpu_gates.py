@@ -8,6 +8,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.gpu_gates import gpu_problems
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.sentences import problem_text
 
 HEALTHY = GpuTrace(
@@ -18,32 +19,32 @@ HEALTHY = GpuTrace(
 
 
 def problems_of(first=HEALTHY, **changed):
-    return [problem_text(problem) for problem in gpu_problems(replace(HEALTHY, **changed), first)]
+    return list(gpu_problems(replace(HEALTHY, **changed), first))
 
 
 def test_a_power_cap_is_no_problem():
     assert problems_of() == []
 
 
-def test_foreign_gpu_process_makes_run_contended():
-    (text,) = problems_of(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
-    assert "contended: pid 42 (python3 of ada) held 3,072 MiB of GPU 0 and used up to 55 % of the SMs" in text
+def test_foreign_gpu_process_makes_run_contended(message):
+    (problem,) = problems_of(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
+    message(problem_text(problem))
 
 
-def test_foreign_gpu_process_with_unknown_memory_is_named():
-    (text,) = problems_of(strangers=(ForeignProcess(1, 42, sm_pct=5),))
-    assert "pid 42 held an unknown amount of memory of GPU 1 and used up to 5 % of the SMs" in text
+def test_foreign_gpu_process_with_unknown_memory_is_named(message):
+    (problem,) = problems_of(strangers=(ForeignProcess(1, 42, sm_pct=5),))
+    message(problem_text(problem))
 
 
 @pytest.mark.parametrize(
     ("reasons", "named"),
-    [(0x8, "hw_slowdown"), (0x20, "sw_thermal_slowdown"), (0x48, "hw_slowdown, hw_thermal_slowdown"),
-     (0x84, "hw_power_brake_slowdown")],
+    [(0x8, ["hw_slowdown"]), (0x20, ["sw_thermal_slowdown"]), (0x48, ["hw_slowdown", "hw_thermal_slowdown"]),
+     (0x84, ["hw_power_brake_slowdown"])],
 )
 def test_throttling_in_one_sample_makes_run_invalid(reasons, named):
     hot = (*HEALTHY.samples[:9], GpuSample(9, 0, throttle_reasons=reasons, temperature_c=93))
-    (text,) = problems_of(samples=hot)
-    assert f"throttled ({named}) in 1 of 10 samples, up to 93 °C" in text
+    assert problems_of(samples=hot) == [Problem(Cause.GPU_THROTTLED, {
+        "throttle_reasons": named, "samples": 1, "of_samples": 10, "temperature_c": 93})]
 
 
 def test_unavailable_gpu_data_make_no_problem():
@@ -51,30 +52,30 @@ def test_unavailable_gpu_data_make_no_problem():
 
 
 def test_gpu_fault_makes_run_invalid():
-    (text,) = problems_of(faults=("a GPU reported Xid 79",))
-    assert text.startswith("a GPU reported Xid 79. Look at")
+    assert problems_of(faults=("a GPU reported Xid 79",)) == [
+        Problem(Cause.GPU_FAULT, {"text": "a GPU reported Xid 79"})]
 
 
 def test_different_gpu_models_make_run_invalid():
-    (text,) = problems_of(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100")))
-    assert "several GPU models, NVIDIA H200 and NVIDIA H100" in text
+    assert problems_of(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100"))) == [
+        Problem(Cause.GPUS_MIXED, {"names": ["NVIDIA H200", "NVIDIA H100"]})]
 
 
 def test_partitioned_gpu_makes_run_invalid():
     mig = (GpuDevice(0, "NVIDIA H200", (("mig", "on"),)),)
-    (text,) = problems_of(first=None, devices=mig)
-    assert "partitioned (MIG)" in text
+    assert problems_of(first=None, devices=mig) == [
+        Problem(Cause.GPU_PARTITIONED, {"gpu": 0, "text": "NVIDIA H200"})]
 
 
 def test_gpu_setting_changed_during_session_makes_run_invalid():
     lower = (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "400000"))),)
-    (text,) = problems_of(devices=lower)
-    assert "power_limit_mw 700000 → 400000" in text
+    assert problems_of(devices=lower) == [
+        Problem(Cause.GPU_SETTINGS_CHANGED, {"gpu": 0, "settings": ["power_limit_mw 700000 → 400000"]})]
     assert problems_of(first=None, devices=lower) == []
 
 
 def test_the_gates_are_part_of_validity(make_run, make_measurement):
     bad = replace(HEALTHY, faults=("a GPU fell off the bus",))
     measurement = make_measurement(make_run(gpu=HEALTHY), make_run(seed=1, gpu=bad))
-    (text,) = map(problem_text, validity_problems(measurement, set(), Settings()))
-    assert text.startswith("run 2 (seed 1): a GPU fell off the bus")
+    assert validity_problems(measurement, set(), Settings()) == [
+        Problem(Cause.GPU_FAULT, {"text": "a GPU fell off the bus", "run": 2, "seed": 1})]

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.judging.possible import impossible
 from pytest_llmperf.model.datasheet import LatencyBound
-from pytest_llmperf.results.sentences import problem_text
+from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.testing.records import make_record
 
 # A step takes 3 ms, and a prompt token 0.1 ms: 8 prompt tokens are computed within a step, 100 in 10 ms.
@@ -17,7 +17,7 @@ BOUND = LatencyBound("2 × H200", 3e6, 1e5, 1, "14 GB ÷ 4.8 TB/s", "9 GFLOP ÷ 
 def violations(make_run):
     def violations(bound=BOUND, counters=None, **fields):
         records = [make_record(index, intended_ms=500 * index, **fields) for index in range(20)]
-        return [problem_text(problem) for problem in impossible(make_run(records, counters=counters), bound)]
+        return list(impossible(make_run(records, counters=counters), bound))
 
     return violations
 
@@ -28,9 +28,10 @@ def test_latencies_at_the_bound_are_possible(violations):
 
 def test_ttft_below_weight_read_time_is_impossible(violations):
     first, whole = violations(ttft_ms=1.0, itl_ms=3.0, chunks=100)
-    assert first.startswith("TTFT is below the lower bound of 2 × H200 in 20 of 20 requests (above 79.4% of all at 99%")
-    assert "1 ms measured, at least 3 ms possible (14 GB ÷ 4.8 TB/s)" in first
-    assert whole.startswith("E2E latency is below")
+    assert first == Problem(Cause.BELOW_HARDWARE_BOUND, {
+        "text": "TTFT", "gpus": "2 × H200", "answers": 20, "of_answers": 20, "share": pytest.approx(0.794, abs=1e-3),
+        "confidence": 0.99, "measured_ms": 1.0, "least_ms": 3.0, "bound_by": "14 GB ÷ 4.8 TB/s"})
+    assert whole.facts["text"] == "E2E latency"
 
 
 @pytest.mark.parametrize(("cached", "hits", "possible"), [
@@ -39,16 +40,20 @@ def test_ttft_below_weight_read_time_is_impossible(violations):
 def test_ttft_below_prompt_compute_time_is_impossible(violations, cached, hits, possible):
     """Prompt tokens count as computed where usage or counters say so."""
     counters = {"prompt_tokens_cached": hits}
-    texts = violations(ttft_ms=5.0, itl_ms=3.1, chunks=100, prompt_tokens=100, cached_tokens=cached, counters=counters)
-    assert [text.partition(" is")[0] for text in texts] == ([] if possible else ["TTFT"])
-    assert possible or "5 ms measured, at least 10 ms possible (9 GFLOP ÷ 989 TFLOP/s)" in texts[0]
+    problems = violations(ttft_ms=5.0, itl_ms=3.1, chunks=100, prompt_tokens=100, cached_tokens=cached,
+                          counters=counters)
+    facts = [(problem.facts["text"], problem.facts["measured_ms"], problem.facts["least_ms"], problem.facts["bound_by"])
+             for problem in problems]
+    assert facts == ([] if possible else [("TTFT", 5.0, 10.0, "9 GFLOP ÷ 989 TFLOP/s")])
 
 
 def test_decoding_faster_than_weight_reads_is_impossible(violations):
     """The whole answer took long enough: a proxy held its beginning back."""
-    (text,) = violations(ttft_ms=400.0, itl_ms=1.0, chunks=100)
-    assert text.startswith("decoding after the first chunk is below the lower bound of 2 × H200 in 20 of 20 requests")
-    assert "99 ms measured, at least 297 ms possible (14 GB ÷ 4.8 TB/s per step)" in text
+    (problem,) = violations(ttft_ms=400.0, itl_ms=1.0, chunks=100)
+    facts = problem.facts
+    assert (facts["text"], facts["answers"], facts["bound_by"]) == (
+        "decoding after the first chunk", 20, "14 GB ÷ 4.8 TB/s per step")
+    assert (facts["measured_ms"], facts["least_ms"]) == (pytest.approx(99), pytest.approx(297))
 
 
 def test_late_first_chunk_of_a_short_answer_is_no_violation(violations):
@@ -63,8 +68,8 @@ def test_one_answer_that_seems_too_fast_is_no_violation(make_run):
 
 def test_speculation_divides_the_steps(violations):
     assert violations(replace(BOUND, tokens_per_step=4), ttft_ms=3.1, itl_ms=0.8, chunks=100) == []
-    texts = violations(replace(BOUND, tokens_per_step=2), ttft_ms=3.1, itl_ms=0.8, chunks=100)
-    assert "per step of at most 2 tokens" in texts[0]
+    problems = violations(replace(BOUND, tokens_per_step=2), ttft_ms=3.1, itl_ms=0.8, chunks=100)
+    assert problems[0].facts["bound_by"].endswith("per step of at most 2 tokens")
 
 
 def test_unverified_tokens_are_not_compared_with_the_bound(make_run):

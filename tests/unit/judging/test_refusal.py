@@ -79,13 +79,8 @@ def test_flag_that_only_the_rest_of_the_log_names_is_an_error(log):
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.REFUSED_OTHERWISE)
 
 
-def test_other_reason_is_an_error_that_quotes_the_last_messages():
-    text = reason_text(judge_refusal("max_model_len", evidence(*OTHER), None))
-    assert text == (
-        "the engine ended before it was ready (exit code 1, 7.9 s after its start), and none of its error messages "
-        "names max_model_len. Its log says: “OSError: [Errno 28] No space left on device”. Read "
-        "servers/01-vllm-1/server.log"
-    )
+def test_other_reason_is_an_error_that_quotes_the_last_messages(message):
+    message(reason_text(judge_refusal("max_model_len", evidence(*OTHER), None)))
 
 
 def test_values_that_a_validation_error_dumps_name_no_reason():
@@ -95,8 +90,8 @@ def test_values_that_a_validation_error_dumps_name_no_reason():
 def test_killed_engine_without_message_is_an_error_with_log_lines():
     result = judge_refusal("max_model_len", evidence("loading", "", ending="signal 9 (SIGKILL)"), None)
     assert result.verdict is Verdict.ERROR
-    assert "(signal 9 (SIGKILL), 7.9 s after its start)" in reason_text(result)
-    assert "“loading”" in reason_text(result)
+    assert result.facts["ending"] == "signal 9 (SIGKILL)"
+    assert result.facts["log_lines"] == ["loading"]
     empty = judge_refusal("max_model_len", replace(evidence(), log_path=None), None)
     assert reason_text(empty).endswith("Its log is empty")
 
@@ -105,7 +100,7 @@ def test_killed_engine_without_message_is_an_error_with_log_lines():
 def test_engine_that_starts_is_a_fail_whatever_was_predicted(prediction):
     result = judge_refusal("max_model_len", None, prediction)
     assert (result.verdict, result.cause) == (Verdict.FAIL, Cause.ENGINE_STARTED)
-    assert ("predicted before the start, not judged: needs 3.73 GiB" in basis_text(result)) == (prediction is not None)
+    assert result.facts.get("prediction") == prediction
 
 
 @pytest.mark.parametrize(("message", "reason", "named"), [

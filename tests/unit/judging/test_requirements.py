@@ -13,7 +13,7 @@ from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause
-from pytest_llmperf.results.sentences import basis_text, estimate_text, limit_text, reason_text
+from pytest_llmperf.results.sentences import estimate_text, limit_text, reason_text
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -66,8 +66,7 @@ def test_slo_result_contains_exceedances_interval_and_basis():
     assert (result.verdict, result.cause, reason_text(result)) == (PASS, None, "")
     assert exceedances(result) == (3, 3000)
     assert result.facts["effective_n"] < 3000
-    assert basis_text(result).endswith("3 runs on one server start, slow spells rarer than one in 10 s are not "
-                                       "excluded")
+    assert (result.facts["runs"], result.facts["starts"], round(result.facts["longest_unseen_s"])) == (3, 1, 10)
     assert (400 < result.interval.low < 500, result.interval.level_percent) == (True, pytest.approx(90))
     assert (result.subject, result.metric, limit_text(result)) == ("ttft_p99 <= 500ms", "ttft_p99", "≤ 500 ms")
 
@@ -211,7 +210,7 @@ def test_seed_with_one_run_without_interval_makes_result_inconclusive():
     runs = [run_of(spread(200)), run_of(spread(49))]
     result = judge("ttft_mean <= 450ms", runs, seeds=[0, 0])
     assert (result.verdict, result.cause, result.interval) == (INCONCLUSIVE, Cause.NO_INTERVAL, None)
-    assert reason_text(result).startswith("2 runs of one seed give no confidence interval of ttft_mean")
+    assert (result.metric, result.facts["runs"], result.facts["seeds"]) == ("ttft_mean", 2, 1)
 
 
 def test_seeds_that_are_repeated_unevenly_do_not_weigh_more():
@@ -224,7 +223,7 @@ def test_seeds_that_are_repeated_unevenly_do_not_weigh_more():
 def test_one_short_run_has_no_interval():
     result = judge("ttft_mean <= 450ms", [run_of(spread(49))])
     assert (result.verdict, result.cause, result.interval) == (INCONCLUSIVE, Cause.NO_INTERVAL, None)
-    assert reason_text(result).startswith("one run gives no confidence interval of ttft_mean")
+    assert (result.metric, result.facts["runs"]) == ("ttft_mean", 1)
 
 
 def test_failed_request_makes_mean_infinite():

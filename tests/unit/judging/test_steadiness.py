@@ -11,6 +11,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.steadiness import drift_p, steadiness_problems, stored_run_sd
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.conditions import DEFAULT_RULES
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.stored_baselines import Baselines
@@ -40,9 +41,11 @@ def measured(make_run, make_measurement):
 
 
 def test_warming_server_is_not_steady(measured):
-    (text,) = map(problem_text, steadiness_problems(measured(WARMING_UP)))
-    assert text.startswith("runs 1 to 3 (server start 1): not steady: tpot_mean 5.6")
-    assert "a drift of -16.6 %" in text
+    (problem,) = steadiness_problems(measured(WARMING_UP))
+    facts = problem.facts
+    assert (problem.cause, facts["metric"], facts["first_run"], facts["last_run"], facts["start_id"]) == (
+        Cause.NOT_STEADY, "tpot_mean", 1, 3, 1)
+    assert (facts["levels"][0], facts["drift"]) == (pytest.approx(5.67, abs=0.1), pytest.approx(-0.166, abs=1e-3))
 
 
 def test_unsteady_runs_are_a_validity_problem(measured):

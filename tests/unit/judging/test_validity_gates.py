@@ -9,6 +9,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
@@ -26,10 +27,14 @@ def problems(make_run, make_measurement):
 
     def problems(named=(), *, settings=SETTINGS, **fields):
         of_measurement = {name[2:]: fields.pop(name) for name in list(fields) if name.startswith("m_")}
-        problems = validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
-        return [problem_text(problem) for problem in problems]
+        return validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
 
     return problems
+
+
+def states(problem, cause, **facts):
+    """Whether a problem has this cause and these facts. sentences.txt has the wording of each cause."""
+    return problem.cause is cause and problem.facts.items() >= facts.items()
 
 
 def test_valid_run_has_no_problems(problems):
@@ -43,17 +48,30 @@ def test_valid_run_without_counters_has_no_problems(problems):
 @pytest.mark.parametrize("judging", ["error_rate", "goodput", "slo_attainment"])
 def test_failed_requests_invalidate_run_unless_test_judges_failures(problems, judging):
     bad = [*records(18), make_record(18, outcome=Outcome.RESET), make_record(19, outcome=Outcome.TIMEOUT)]
-    (text,) = problems(["ttft_p99"], records=bad)
-    assert text.startswith("run 1 (seed 0): 2 of 20 requests failed (1 × reset, 1 × timeout; first: reset).")
-    assert "error_rate == 0" in text
+    (problem,) = problems(["ttft_p99"], records=bad)
+    assert problem == Problem(Cause.REQUESTS_FAILED, {
+        "run": 1, "seed": 0, "answers": 2, "of_answers": 20, "text": "1 × reset, 1 × timeout", "first": "reset"})
     assert problems([judging], records=bad) == []
+
+
+def test_refused_requests_are_counted_apart_from_other_failures(problems):
+    limited = [*records(17), *(make_record(index, outcome=Outcome.RATE_LIMITED) for index in (17, 18))]
+    bad = [*limited, make_record(19, outcome=Outcome.RESET)]
+    (problem,) = problems(["ttft_p99"], records=bad)
+    assert states(problem, Cause.REQUESTS_FAILED, answers=3, rate_limited_answers=2)
+    (problem,) = problems(["error_rate"], records=bad)
+    assert states(problem, Cause.REQUESTS_FAILED, answers=2, rate_limited_answers=2)
+    (problem,) = problems(["rate_limited_rate"], records=bad)
+    assert states(problem, Cause.REQUESTS_FAILED, answers=1)
+    assert "rate_limited_answers" not in problem.facts
+    assert problems(["error_rate", "rate_limited_rate"], records=bad) == []
 
 
 @pytest.mark.parametrize("named", [(), ("error_rate",)])
 def test_answers_that_contradict_themselves_are_judged_by_no_limit(problems, named):
     broken = make_record(19, outcome=Outcome.COUNTS_DISAGREE, detail="5 content chunks, usage says 4 tokens")
-    (text,) = problems(named, records=[*records(19), broken])
-    assert "token counts disagree in 1 of 20 answers (first: 5 content chunks, usage says 4 tokens)" in text
+    (problem,) = problems(named, records=[*records(19), broken])
+    assert states(problem, Cause.TOKEN_COUNTS_DISAGREE, answers=1, of_answers=20, first=broken.detail)
 
 
 def of_models(*names):
@@ -68,30 +86,30 @@ def test_answers_of_requested_or_declared_model_are_valid(problems, models, name
 
 
 def test_answers_of_another_model_make_the_run_invalid(problems):
-    (text,) = problems(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
-    assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was requested; declared: 'm-1'." in text
-    assert "model_alias=" in text
+    (problem,) = problems(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
+    assert states(problem, Cause.OTHER_MODEL, answers=20, of_answers=20, names=["x" * 200, "m-1"], asked_model="m")
+    assert f"'{'x' * 80}…'" in problem_text(problem)
 
 
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
 def test_late_load_generator_invalidates_run_unless_test_judges_send_delay(problems, judging):
     late = records(send_delay_ms=11.0)
-    (text,) = problems(records=late)
-    assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
+    (problem,) = problems(records=late)
+    assert states(problem, Cause.REQUESTS_SENT_LATE, measured_ms=11.0, limit_ms=10.0)
     assert problems([judging], records=late) == []
     assert problems(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
 
 
 def test_judging_mean_send_delay_keeps_check_of_p99_send_delay(problems):
-    (text,) = problems(["send_delay_mean"], records=records(send_delay_ms=11.0))
-    assert "11.0 ms late" in text
+    (problem,) = problems(["send_delay_mean"], records=records(send_delay_ms=11.0))
+    assert states(problem, Cause.REQUESTS_SENT_LATE, measured_ms=11.0)
 
 
 def test_answers_in_one_piece_have_no_time_per_token(problems):
     whole = [*records(18), make_record(18, chunk_tokens=[10]), make_record(19, chunks=10, itl_ms=0.0)]
     for judging in ("tpot_mean", "ttft_p50"):
-        (text,) = problems([judging], records=whole)
-        assert "2 of 20 answers of several tokens came in one piece (limit 5%)" in text
+        (problem,) = problems([judging], records=whole)
+        assert states(problem, Cause.ANSWERS_NOT_STREAMED, answers=2, of_answers=20, limit=0.05)
     assert problems(["e2el_p50"], records=whole) == []
     assert problems(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
     single = records(chunks=1)
@@ -115,69 +133,70 @@ def test_valid_load_report_has_no_problems(problems):
     assert problems(load=load_report(turnaround_p99_ns=9_900_000, read_delay_p99_ns=50_000_000)) == []
 
 
-def test_saturation_names_numbers_and_remedy(problems):
-    (text,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.97, read_delay_p99_ns=31_000_000))
-    assert "1 load process(es) on 2 CPUs that servers share, busy 97% of the time, read bytes 31.0 ms after" in text
-    assert "Raise load_processes (now 1), give it a free core (load_cpus), send from another host" in text
+def test_saturation_states_load_processes_and_first_remedies(problems):
+    load = load_report(busy=0.97, read_delay_p99_ns=31_000_000)
+    (problem,) = problems(records=records(send_delay_ms=11.0), load=load)
+    assert states(problem, Cause.REQUESTS_SENT_LATE, load_processes=1, load_cpus=2, own_cpus=False, busy=0.97,
+                  read_delay_ms=31.0)
+    assert "Raise load_processes (now 1), give it a free core" in problem_text(problem)
 
 
 def test_problem_of_unstamped_reads_does_not_name_read_delay(problems):
     late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
-    (text,) = problems(load=late)
-    assert "stamped only 0% of the reads" in text
-    assert "read bytes" not in text
+    (problem,) = problems(load=late)
+    assert states(problem, Cause.ARRIVALS_STAMPED_LATE, kernel_stamped=0.0)
+    assert "read_delay_ms" not in problem.facts
 
 
 def test_idle_load_process_gets_advice_about_cpus_instead_of_processes(problems):
-    (text,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
-    assert "load_processes" not in text
-    (text,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
-    assert "load_cpus" not in text
-    assert "Send from another host" in text
+    (problem,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
+    assert "load_processes" not in problem_text(problem)
+    (problem,) = problems(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
+    assert "load_cpus" not in problem_text(problem)
+    assert "Send from another host" in problem_text(problem)
 
 
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
 def test_slow_refill_of_closed_loop_invalidates_run(problems, judging):
     """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
     empty = load_report(turnaround_p99_ns=12_000_000)
-    (text,) = problems(load=empty)
-    assert "load generator saturated: slots of the closed loop stood empty for 12.0 ms (p99, limit 10 ms)" in text
-    assert problems([judging], load=empty) == [text]  # where nobody intends a moment no request is late
+    (problem,) = problems(load=empty)
+    assert states(problem, Cause.SLOTS_EMPTY, measured_ms=12.0, limit_ms=10.0)
+    assert problems([judging], load=empty) == [problem]  # a closed loop has no intended send time, so none is late
     assert problems(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
 
 
 def test_late_stamps_invalidate_run(problems):
     late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
-    (text,) = problems(load=late)
-    assert "saturated: arrivals may be stamped 6.0 ms late (p99, limit 5 ms), because the kernel" in text
-    assert "stamped only 25%" in text
+    (problem,) = problems(load=late)
+    assert states(problem, Cause.ARRIVALS_STAMPED_LATE, measured_ms=6.0, limit_ms=5.0, kernel_stamped=0.25)
     assert problems(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
 
 
 @pytest.mark.parametrize("asking", ["itl_p99", "itl_per_token_p50", "largest_stall_max"])
 def test_coalesced_chunks_invalidate_gap_metrics_only(problems, asking):
     together = records(coalesced_chunks=3)
-    (text,) = problems([asking], records=together)
-    assert "33% of the chunks arrived together" in text
+    (problem,) = problems([asking], records=together)
+    assert states(problem, Cause.CHUNKS_COALESCED, share=pytest.approx(1 / 3))
     assert problems(["ttft_p99", "tpot_mean"], records=together) == []
     assert problems([asking, "coalesced_share"], records=together) == []
 
 
 def test_clock_gap_above_limit_invalidates_run(problems):
-    (text,) = problems(clock_gap_ms=1200.0)
-    assert "did not run for 1200 ms" in text
+    (problem,) = problems(clock_gap_ms=1200.0)
+    assert states(problem, Cause.LOAD_PROCESS_SUSPENDED, measured_ms=1200.0)
     assert problems(clock_gap_ms=900.0) == []
 
 
 def test_server_restart_invalidates_run(problems):
-    (text,) = problems(restarted="its counter prompt_tokens fell from 9 to 0")
-    assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
+    (problem,) = problems(restarted="its counters fell")
+    assert states(problem, Cause.SERVER_RESTARTED, text="its counters fell")
 
 
 def test_unexpected_cache_hits_invalidate_run(problems):
     hits = {"prompt_tokens_cached": 80.0}
-    (text,) = problems(counters=hits, expected_hit_rate=0.1)
-    assert "hit rate 50.0%, and these requests can have 10.0% at most" in text
+    (problem,) = problems(counters=hits, expected_hit_rate=0.1)
+    assert states(problem, Cause.CACHE_NOT_EMPTY, hit_rate=pytest.approx(0.5), most_hit_rate=0.1, by_usage=False)
     assert problems(counters=hits, expected_hit_rate=0.49) == []  # within the slack
     assert problems(counters=hits) == []  # no bound is known
     assert problems(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
@@ -187,8 +206,8 @@ def test_unexpected_cache_hits_invalidate_run(problems):
 def test_without_counters_the_usage_tells_of_hits(problems, counters):
     """A server that leaves a 0 out of its usage has told at least what it has told."""
     usage_records = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
-    (text,) = problems(counters=counters, records=usage_records, expected_hit_rate=0.1)
-    assert "hit rate 12.5% by the usage of the answers, and these requests can have 10.0% at most" in text
+    (problem,) = problems(counters=counters, records=usage_records, expected_hit_rate=0.1)
+    assert states(problem, Cause.CACHE_NOT_EMPTY, hit_rate=pytest.approx(0.125), most_hit_rate=0.1, by_usage=True)
     assert problems(counters=counters, records=usage_records, expected_hit_rate=0.11) == []  # within the slack
     assert problems(counters=counters, records=usage_records) == []  # no bound is known
     assert problems(["prefix_cache_hit_rate"], counters=counters, records=usage_records, expected_hit_rate=0.1) == []
@@ -207,8 +226,8 @@ IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
 
 
 def test_lmcache_without_hits_invalidates_run(problems):
-    (text,) = problems(counters=IDLE, m_lmcache_reuse=0.8)
-    assert "LMCache is attached and had no hit: 80% of the prompt tokens repeat" in text
+    (problem,) = problems(counters=IDLE, m_lmcache_reuse=0.8)
+    assert states(problem, Cause.LMCACHE_UNUSED, reuse=0.8, hit_rate=0.0)
     assert problems(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
 
 
@@ -227,22 +246,21 @@ def test_lmcache_without_possible_hits_does_not_invalidate_run(problems, counter
 
 
 def test_preemptions_invalidate_run_unless_allowed_or_judged(problems):
-    (text,) = problems(counters={"preemptions": 2.0})
-    assert "2 preemptions" in text
-    assert "may_preempt=True" in text
+    (problem,) = problems(counters={"preemptions": 2.0})
+    assert states(problem, Cause.PREEMPTIONS, count=2.0)
     assert problems(counters={"preemptions": 2.0}, m_may_preempt=True) == []
     assert problems(["preemptions"], counters={"preemptions": 2.0}) == []
 
 
 def test_foreign_requests_on_server_invalidate_run(problems):
-    (text,) = problems(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
-    assert "the server finished 21 requests and this run sent 20" in text
+    (problem,) = problems(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
+    assert states(problem, Cause.FOREIGN_REQUESTS, counted=21.0, count=20)
 
 
 @pytest.mark.parametrize("counted", [100, 400])
 def test_token_counts_that_contradict_server_invalidate_run(problems, counted):
-    (text,) = problems(counters={"generation_tokens": float(counted)})
-    assert f"answers report 200 generated tokens, and the server counted {counted}" in text
+    (problem,) = problems(counters={"generation_tokens": float(counted)})
+    assert states(problem, Cause.TOKENS_MISCOUNTED, count=200, counted=counted)
 
 
 def test_failed_requests_make_the_counts_incomparable(problems):
@@ -251,19 +269,18 @@ def test_failed_requests_make_the_counts_incomparable(problems):
 
 
 def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
-    measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
-    (text,) = map(problem_text, validity_problems(measurement, set(), SETTINGS))
-    assert text.startswith("run 2 (seed 1): ")
+    measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counters fell"))
+    (problem,) = validity_problems(measurement, set(), SETTINGS)
+    assert states(problem, Cause.SERVER_RESTARTED, run=2, seed=1)
 
 
 def test_replica_that_appears_or_vanishes_during_a_run_invalidates_the_run(problems):
-    (text,) = problems(["ttft_p99"], scaled="replica b:1 vanished (ConnectError: refused)")
-    assert text.startswith("run 1 (seed 0): the service was not steady: replica b:1 vanished (ConnectError: refused).")
-    assert "no autoscaler" in text
+    (problem,) = problems(["ttft_p99"], scaled="replica b:1 vanished (refused)")
+    assert states(problem, Cause.SERVICE_SCALED, text="replica b:1 vanished (refused)", run=1, seed=0)
 
 
 def test_service_that_scales_between_two_runs_is_not_steady(make_run, make_measurement):
     runs = [make_run(seed=seed, replicas={name: {}}) for seed, name in enumerate(("a:1", "b:1"))]
     (problem,) = validity_problems(make_measurement(*runs), set(), SETTINGS)
-    assert "run 2 (seed 1): the service was not steady: replica a:1 vanished, replica b:1 appeared since the first " \
-        "run." in problem_text(problem)
+    assert states(problem, Cause.SERVICE_SCALED, run=2, seed=1)
+    assert "replica a:1 vanished, replica b:1 appeared" in problem.facts["text"]

@@ -176,7 +176,7 @@ def hanging(cancel, on_request, *, every_ns=0):
         return ProcessTransport().replay(LoadPlan("127.0.0.1", server.port, planned), cancel=cancel)
 
 
-def test_cancel_ends_running_and_unsent_requests_immediately():
+def test_cancel_ends_running_and_unsent_requests_before_last_send_time():
     cancel, begun_s = threading.Event(), time.monotonic()
     replay = hanging(cancel, cancel.set, every_ns=100_000 * MS)
     assert [e.ending for e in replay.exchanges] == [Ending.CANCELLED] + [Ending.NOT_SENT] * 3

@@ -118,8 +118,8 @@ def test_upcoming_knows_the_next_turns_of_an_open_loop():
     assert [schedule.upcoming(START + until_ns) for until_ns in (160, 250)] == [0, 1]
 
 
-def test_upcoming_knows_the_next_turns_that_a_closed_loop_has_slots_for():
-    """After a pause of seconds a slot's connection has been closed; a turn that waits for a slot gets that one's."""
+def test_upcoming_counts_next_turns_up_to_free_slots_of_closed_loop():
+    """The transport opens so many connections in advance. A turn that waits for a slot takes the slot's connection."""
     turns = [request(0), *(request(i, after=0, think_ns=100 * i) for i in (1, 2, 3))]
     schedule = schedule_of(*turns, concurrency=2)
     assert departed(schedule, 0) == [(0, None)]

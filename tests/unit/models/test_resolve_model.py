@@ -47,7 +47,7 @@ def test_a_built_model_never_changes_under_the_same_format(name, cache):
 
 def test_a_shape_is_built_with_dummy_weights(cache):
     model = resolve_model("qwen3-8b", cache)
-    assert model == ResolvedModel(model.path_or_hub_id, "dummy", "dummy", SHAPES["qwen3-8b"], "qwen3-8b")
+    assert model == ResolvedModel(model.path_or_hub_id, "dummy", "dummy", SHAPES["qwen3-8b"], "qwen3-8b", 40960, 151936)
     assert sorted(p.name for p in Path(model.path_or_hub_id).iterdir()) == [
         "config.json", "tokenizer.json", "tokenizer_config.json"]
 
@@ -122,6 +122,24 @@ def test_a_folder_with_a_config_is_a_checkpoint_wherever_one_starts_from(tmp_pat
     expected = ResolvedModel(str(tmp_path / "mine"), "checkpoint", None, None, "mine")
     assert resolve_model(str(tmp_path / "mine"), tmp_path / "cache") == expected
     assert resolve_model("./mine", tmp_path / "cache", tmp_path) == expected
+
+
+@pytest.mark.parametrize(("config", "longest", "vocabulary"), [
+    ('{"max_position_embeddings": 4096, "vocab_size": 384}', 4096, 384),
+    ('{"max_position_embeddings": 4096, "rope_scaling": {"factor": 8}}', None, None),
+    ('{"max_position_embeddings": "4096", "vocab_size": true}', None, None),
+    ('[]', None, None),
+    ('{', None, None),
+])
+def test_folder_states_longest_sequence_and_vocabulary_size(tmp_path, config, longest, vocabulary):
+    (tmp_path / "config.json").write_text(config)
+    model = resolve_model(str(tmp_path), tmp_path)
+    assert (model.longest_sequence, model.vocabulary_size) == (longest, vocabulary)
+
+
+def test_shape_states_longest_sequence_and_vocabulary_size(cache):
+    model = resolve_model("tiny", cache)
+    assert (model.longest_sequence, model.vocabulary_size) == (SHAPES["tiny"].max_positions, SHAPES["tiny"].vocab)
 
 
 def test_an_unknown_hub_id_goes_through(tmp_path):

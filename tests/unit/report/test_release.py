@@ -186,11 +186,11 @@ def test_verdicts_decide_trend_if_claim_ended_after_reference_side():
     assert [change.change for change in two.changes] == ["+0.0 %", "+0.0 %"]
 
 
-def test_sides_without_a_counterpart_of_one_machine_are_not_compared():
+def test_sides_without_a_counterpart_of_one_machine_are_not_compared(message):
     both, alone = ran(measured(side="a"), measured(side="b")), ran(measured(side="a"), verdict=Verdict.FAIL)
     failed = ran(measured(side="b", conditions=CONDITIONS | {"hardware": "a100"}), verdict=Verdict.FAIL)
-    assert compare(both, failed).reason == "hardware differs: h200 before, a100 now"
-    assert compare(alone, failed).reason == "a claim ended after one side before, and after the other now"
+    message(compare(both, failed).reason)
+    message(compare(alone, failed).reason)
 
 
 def searched(rate, *tried, primaries=("max_rate",)):
@@ -223,13 +223,13 @@ def test_other_seeds_and_missing_metrics_cannot_tell():
     assert compare(ran(lone), ran(lone)).changes[0].after == "–"
 
 
-def test_added_and_removed_tests_are_listed_as_new_and_gone():
+def test_added_and_removed_tests_are_listed_as_new_and_gone(message):
     compared = compare_runs([ran(name="t::old")], [ran(name="t::new")])
     assert [(compared_test.test, compared_test.trend) for compared_test in compared] == [
         ("t::new", Trend.NEW),
         ("t::old", Trend.GONE),
     ]
-    assert compared[1].reason == "gone, not run, or it failed before it could report"
+    message(compared[1].reason)
 
 
 def test_release_comparison_lists_all_metrics_but_judges_only_primary_metrics():
@@ -241,18 +241,12 @@ def test_release_comparison_lists_all_metrics_but_judges_only_primary_metrics():
     assert compared.trend is Trend.STAYED
 
 
-def test_markdown_lists_trends_links_and_changed_conditions():
+def test_markdown_lists_trends_links_and_changed_conditions(message):
     old = [ran(name="t::a"), ran(name="t::b"), ran(name="t::same"), ran(name="t::gone")]
     new = [ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"}), name="t::a"),
            ran(measured(tpot_ms=9), name="t::b"), ran(name="t::same"),
            ran(name="t::new", verdict=Verdict.ERROR)]  # fmt: skip
-    text = markdown(compare_runs(old, new), LinkedRun("v1"), LinkedRun("v2", "https://x/a b"))
-    assert text.startswith("## Performance: v1 → [v2](https://x/a%20b)\n")
-    assert "**1 worse** · **1 better** · **1 stayed** · **1 new** · **1 gone**" in text
-    assert "| `t::a` | PASS | `ttft_p50` |" in text
-    assert "| `tpot_mean` | 10 ms | 11 ms | +10.0 % |" in text
-    assert "Changed with it: `engine.version` 1 → 2" in text
-    assert "<details><summary>Stayed: 1</summary>" in text
+    message(markdown(compare_runs(old, new), LinkedRun("v1"), LinkedRun("v2", "https://x/a b")))
 
 
 def test_markdown_shows_unchanged_tests_with_bad_verdicts():
@@ -285,13 +279,10 @@ def test_markdown_fits_comment_limit_and_names_omission():
     assert "more: see the runs" in text
 
 
-def test_comparison_text_shows_trend_verdicts_and_changes():
+def test_comparison_text_shows_trend_verdicts_and_changes(message):
     compared = compare(ran(), ran(measured(tpot_ms=11), verdict=Verdict.FAIL))
-    text = comparison_text(compared)
-    assert text.startswith("WORSE: t.py::test_x: PASS → FAIL\n    tpot_mean: because\n")
-    assert "+10.0 %" in text
+    message(comparison_text(compared))
     tests = [ran(), ran(verdict=Verdict.FAIL, name="t::bad")]
-    lines = ["FAIL  t::bad", "    tpot_mean: because", "PASS  t.py::test_x", "1 FAIL, 1 PASS"]
-    assert overview(tests).splitlines() == lines
+    message(overview(tests))
     assert "run 3: seed 2, start 1" in text_of_test(tests[0])
     assert "engine.version" in text_of_test(tests[0])

@@ -231,6 +231,12 @@ def invalid(*problems):
     return CheckResult("valid runs", Verdict.ERROR, metric="validity", cause=Cause.RUNS_INVALID, problems=problems)
 
 
+REFUSED_REQUESTS = {"answers": 3, "of_answers": 20, "first": "HTTP 429"}
+VARIANTS = [  # further wordings of a cause
+    Problem(Cause.REQUESTS_FAILED, {**REFUSED_REQUESTS, "text": "3 × rate limited", "rate_limited_answers": 3}),
+    Problem(Cause.REQUESTS_FAILED, {**REFUSED_REQUESTS, "text": "2 × rate limited, 1 × reset",
+                                    "rate_limited_answers": 2}),
+]
 FAILED = Problem(Cause.REQUESTS_FAILED, {**PROBLEM_FACTS[Cause.REQUESTS_FAILED], **HERE, "side": "A"})
 RESULTS.append(invalid(FAILED, Problem(Cause.PREEMPTIONS, {"count": 3.0, **HERE}), FAILED))
 
@@ -243,6 +249,7 @@ def lines():
             yield f"    {reason_text(result)}"
     for cause, facts in PROBLEM_FACTS.items():
         yield f"{cause}: {problem_text(Problem(cause, {**facts, **HERE}))}"
+    yield from (f"{problem.cause}: {problem_text(problem)}" for problem in VARIANTS)
 
 
 def test_sentences_equal_golden_file():

@@ -38,7 +38,7 @@ def test_number_of_further_rates_is_known_once_the_limit_is_bracketed(precision)
     assert [halvings(low, high, precision) for _, low, high in bracketed] == list(range(len(points) - 3, -1, -1))
 
 
-def test_contradicting_rates_bracket_no_limit():
+def test_contradicting_rates_give_no_bracket_of_the_limit():
     """Noise near the limit: a rate was within the SLOs, and a lower rate was over them."""
     judge = limit_at(20)
     points = [judge(16), TriedRate(12, Verdict.FAIL, holds=False)]
@@ -52,8 +52,11 @@ def test_undecided_rates_follow_measured_value_but_are_not_proven():
     assert searched.proven <= 16.5
 
 
-def test_search_without_reachable_limit_has_no_bracket():
+def test_search_in_which_every_rate_meets_the_slo_has_no_upper_bound():
     assert search_rate(limit_at(1e9), 1, 0.1).lowest_over is None
+
+
+def test_search_in_which_no_rate_meets_the_slo_has_no_lower_bound():
     none = search_rate(limit_at(0), 1, 0.1)
     assert none.highest_within is None
     assert none.proven is None

@@ -241,7 +241,7 @@ def test_text_beyond_the_counted_tokens_is_caught(texts, words):
     assert words in record.detail
 
 
-def test_text_that_a_detokenizer_held_back_is_no_contradiction():
+def test_late_text_without_growing_usage_keeps_record_valid():
     shape = StreamShape()
     body = [data.replace(b'"length"', b"null") for data in shape.events()[:4]]
     record = record_of([*body, without_growth(" end", finish="length"), *shape.events()[4:]])

@@ -25,7 +25,7 @@ def drawn(tmp_path, measurement_of):
     return draw
 
 
-def test_quantiles_are_of_the_sample_that_the_metric_is_of(drawn):
+def test_chart_quantiles_of_ttft_pool_all_requests(drawn):
     records = [make_record(i, intended_ms=i, ttft_ms=10 + i) for i in range(101)]
     (side,) = drawn(records)["distributions"]["ttft"]
     assert side["n"] == 101

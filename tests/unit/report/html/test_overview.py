@@ -53,9 +53,9 @@ def test_title_counts_verdicts_and_names_hardware_build_and_duration(tests, expe
     assert headline(tests, SessionFacts(duration_s=830)) == expected
 
 
-def test_title_of_many_builds_states_the_number_of_builds():
+def test_title_of_many_builds_states_the_number_of_builds(message):
     tests = [ended(at_most(10, 9), conditions=H200 | {"engine.version": str(version)}) for version in range(3)]
-    assert headline(tests, SessionFacts()) == "3 of 3 PASS · H200 · 3 builds · driver 580.1"
+    message(headline(tests, SessionFacts()))
 
 
 def test_tiles_have_totals_and_the_range_of_each_metric():
@@ -164,10 +164,8 @@ def test_session_facts_add_up_folders_and_ignore_values_of_wrong_type(tmp_path):
         90, {"needs l4": 3}, "emulated l4", "vllm:eager")
 
 
-def test_canary_line_names_host_values_and_missing_gpu():
+def test_canary_line_names_host_values_and_missing_gpu(message):
     entries = [{"host": "0a1b", "gpu": "NVIDIA H200", "one_core_ms": 5.25, "kernel_launch_us": 2.1},
                {"host": "2c3d", "one_core_ms": 6, "not_seen": "cuInit: error 100"}, "no entry"]
-    assert canary_texts({"canary": entries}) == [
-        "host 0a1b, kernel launch 2.1 µs, one core 5.25 ms",
-        "host 2c3d, one core 6 ms, GPU not seen: cuInit: error 100"]
+    message(*canary_texts({"canary": entries}))
     assert canary_texts({"canary": 1}) == []
