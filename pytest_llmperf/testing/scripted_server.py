@@ -80,6 +80,8 @@ class ScriptedServer:
         for handler in list(self._handlers):
             handler.cancel()
         await asyncio.gather(*self._handlers, return_exceptions=True)
+        if self._tls is not None:
+            await asyncio.sleep(0.01)  # the loop closes the connections whose handshake the client has given up
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handler = self._loop.create_task(self._converse(reader, writer, self.connections))
