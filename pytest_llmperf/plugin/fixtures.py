@@ -11,7 +11,14 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.endings import conclude_late
-from pytest_llmperf.plugin.identity import compares_with_baseline, params_of, spec_of, spec_of_marker, test_id
+from pytest_llmperf.plugin.identity import (
+    check_written_slos,
+    compares_with_baseline,
+    params_of,
+    spec_of,
+    spec_of_marker,
+    test_id,
+)
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
@@ -55,6 +62,7 @@ def engine(request: pytest.FixtureRequest) -> RunningServer:
                     "case that gives one.", pytrace=False)
     fresh = bool(marker and marker.kwargs.get("fresh"))
     with leave_without_traceback(item):
+        check_written_slos(getattr(item, "obj", None))
         session = item.config.stash[STATE].session
         with _record_startup_failure(item, session):
             return RunningServer(session.pool.acquire(spec, kind_of(item), fresh=fresh, beside=session.beside(spec)))
@@ -68,6 +76,7 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
 
     item: pytest.Item = request.node
     with leave_without_traceback(item):
+        check_written_slos(getattr(item, "obj", None))
         execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu",
                                     compares=compares_with_baseline(getattr(item, "obj", None)))
     item.stash[EXECUTION] = execution

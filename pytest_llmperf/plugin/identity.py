@@ -3,6 +3,7 @@ share a baseline."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
@@ -13,6 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
 
+CHECK = "perf.check"
 COMPARISON = "compare_with_baseline"
 STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
 
@@ -74,6 +76,25 @@ def compares_with_baseline(test: object) -> bool:
             return True
         waiting += [function.__globals__[name] for name in names if name in function.__globals__]
     return False
+
+
+def check_written_slos(test: object) -> None:
+    """Read each SLO that a test writes as text in a call of `perf.check`, so that a mistyped metric costs no start.
+
+    Raises:
+        SloError: a text cannot be read, or there is no such metric.
+    """
+    from pytest_llmperf.session.endings import syntax_of
+    from pytest_llmperf.slo.parse import parse_slo
+
+    function = test.__func__ if isinstance(test, MethodType) else test
+    if not isinstance(function, FunctionType):
+        return
+    for node in syntax_of(function):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == CHECK:
+            for argument in node.args[1:]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    parse_slo(argument.value)
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

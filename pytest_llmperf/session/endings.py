@@ -55,7 +55,7 @@ def contains_check(functions: Iterable[Callable[..., object]], root: Path) -> bo
         if function in seen or not in_project(function, root):
             continue
         seen.add(function)
-        nodes = list(_nodes(function))
+        nodes = list(syntax_of(function))
         attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         if CHECKS & attributes or any(map(_has_limit, nodes)):
             return True
@@ -63,7 +63,7 @@ def contains_check(functions: Iterable[Callable[..., object]], root: Path) -> bo
     return False
 
 
-def _nodes(function: Callable[..., object]) -> Iterator[ast.AST]:
+def syntax_of(function: Callable[..., object]) -> Iterator[ast.AST]:
     """The syntax of a function; nothing where its source cannot be read."""
     code = inspect.unwrap(function).__code__
     try:

@@ -42,6 +42,18 @@ def test_mistyped_planted_flag_is_usage_before_the_first_start(run, pytester):
     assert started(pytester) == []
 
 
+@pytest.mark.parametrize(("decorator", "measured"), [
+    ("", "SPEC"), ("@pytest.mark.engine(SPEC)\n", "engine"),
+], ids=["perf", "engine"])
+def test_mistyped_metric_of_a_check_is_usage_before_a_start(run, pytester, decorator, measured):
+    fixtures = "perf" if measured == "SPEC" else "engine, perf"
+    text = (HEAD + f"import pytest\n{decorator}def test_it({fixtures}):\n"
+            f"    perf.check(perf.measure({measured}, WORK), 'error_rate == 0', 'ttft_p9 <= 60ms')\n")
+    result, _ = run(text, "--emulate", "h200")
+    result.stdout.fnmatch_lines(["*USAGE*'ttft_p9'*did you mean*"])
+    assert started(pytester) == []
+
+
 @pytest.mark.parametrize(("engine", "limit"), [
     ("SPEC", "max_model_len=4096"), ('vllm("qwen3-8b", max_model_len=4096)', "max_model_len=4096"),
 ])
