@@ -72,7 +72,7 @@ def test_capacity_prints_equal_max_rate_for_equal_seed(capsys):
 
 @pytest.mark.emulated
 def test_interrupted_capacity_search_prints_known_bounds():
-    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "400", "--rate", "60",
+    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "1600", "--rate", "60",
                "--slo", "ttft_p50 <= 100ms", "--precision", "0.001"]
     with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
         said = next(line for line in search.stderr if "within the SLO" in line or "over the SLO" in line)
