@@ -48,7 +48,7 @@ def ends(run, pytester):
     ("pytest.skip('no time')", "ERROR", "skipped: no time"),
     ("x = 1; assert x == 2", "ERROR", "failed: assert 1 == 2"),
     ("raise ValueError('no')", "ERROR", "failed: ValueError: no"),
-    ("perf.check(run, 'speed <= 1')", "ERROR", "USAGE: this SLO cannot be read: there is no metric 'speed'"),
+    ("perf.check(run, str('speed <= 1'))", "ERROR", "USAGE: this SLO cannot be read: there is no metric 'speed'"),
     ("pass", "REPORTED", ""),
     ("perf.check(run, PASS); pytest.skip('the rest')", "PASS", ""),
     ("after(lambda: perf.check(run, FAIL))", "FAIL", "ttft_p50: the 90 % interval"),
