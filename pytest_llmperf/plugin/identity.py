@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def test_id(item: pytest.Item) -> str:
     if not isinstance(step, int):
         return nodeid
     head, _, parameters = nodeid.partition("[")
-    # Greedy, so the last that reads so: a parameter before it may read so, too, or be a part of what does.
+    # `.*` is greedy, so the last match is the copy: the id of an earlier parameter may contain "2-3", too.
     copy = re.fullmatch(rf"(?:(.*)-)?{step + 1}-\d+(?:-(.*))?", parameters.removesuffix("]"), re.DOTALL)
     if copy is None:
         return nodeid
@@ -78,8 +79,11 @@ def compares_with_baseline(test: object) -> bool:
     return False
 
 
+@cache
 def check_written_slos(test: object) -> None:
     """Read each SLO that a test writes as text in a call of `perf.check`, so that a mistyped metric costs no start.
+
+    The fixtures `engine` and `perf` both call this, because a test may use either first; the source is read once.
 
     Raises:
         SloError: a text cannot be read, or there is no such metric.
