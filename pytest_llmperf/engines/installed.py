@@ -124,8 +124,8 @@ def _container_error(environment: Environment, engine: str) -> str:
         return ""
     completed = _asked([*_python(environment), "-c", ASK, engine], os.environ, PULL_TIMEOUT_S)
     lines = completed.stderr.strip().splitlines() if completed is not None else []
-    said = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
-    return f", or the container does not start: {mask(said)}".removesuffix(".") if said else ""
+    message = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+    return f", or the container does not start: {mask(message)}".removesuffix(".") if message else ""
 
 
 def _place(environment: Environment) -> tuple[object, ...]:

@@ -69,16 +69,16 @@ class RemainingTime:
     def _scheduled_s(self, progress: Progress, ended_s: dict[int, float], last_send_s: float) -> float:
         """Remaining seconds of an open loop."""
         elapsed_s = progress.elapsed_ns / NS_PER_S
-        token_reads, flying_tokens = self._reads(progress, ended_s)
+        token_reads, in_flight_tokens = self._reads(progress, ended_s)
         token_s = (progress.itl_ns or 0) / NS_PER_S * token_reads
-        if elapsed_s < last_send_s or not (flying_tokens and token_s):
+        if elapsed_s < last_send_s or not (in_flight_tokens and token_s):
             ends_s = zip(self._send_times_s, self._durations_s(ended_s), strict=True)
             begin_s = max(last_send_s, elapsed_s)
             rest_s = [send_s + duration_s - begin_s for send_s, duration_s in ends_s]
             self._peak_requests = sum(end_s > 0 for end_s in rest_s)
             return begin_s - elapsed_s + self._drained_s(rest_s, token_s, self._peak_requests)
         ages_s = {index: elapsed_s - send_s for index, send_s in enumerate(self._send_times_s) if index not in ended_s}
-        rest_s = [tokens * token_s for tokens in self._rest_tokens(ages_s, flying_tokens)]
+        rest_s = [tokens * token_s for tokens in self._rest_tokens(ages_s, in_flight_tokens)]
         return self._drained_s(rest_s, token_s, self._peak_requests)
 
     def _reads(self, progress: Progress, ended_s: dict[int, float]) -> tuple[float, float]:
@@ -87,18 +87,18 @@ class RemainingTime:
         token_reads = min(progress.ended_reads / ended_tokens, 1.0) if ended_tokens else 1.0
         return token_reads, (progress.reads - progress.ended_reads) / token_reads if token_reads else 0.0
 
-    def _rest_tokens(self, ages_s: dict[int, float], flying_tokens: float) -> list[float]:
+    def _rest_tokens(self, ages_s: dict[int, float], in_flight_tokens: float) -> list[float]:
         """Further tokens of each request in flight, which share the generated tokens in proportion to their ages."""
-        share = flying_tokens / total_s if (total_s := sum(ages_s.values())) else 0.0
+        share = in_flight_tokens / total_s if (total_s := sum(ages_s.values())) else 0.0
         return [max(self._tokens[index] - share * age_s, 0.0) for index, age_s in ages_s.items()]
 
     def _streamed_s(self, progress: Progress, ended_s: dict[int, float], slots: int) -> float | None:
         """Remaining seconds of a closed loop of streamed answers; None before the slots have a pace."""
         elapsed_s = progress.elapsed_ns / NS_PER_S
-        token_reads, flying_tokens = self._reads(progress, ended_s)
+        token_reads, in_flight_tokens = self._reads(progress, ended_s)
         if progress.sent < len(self._tokens) or self._token_s is None:
             ended_tokens = sum(self._tokens[index] for index in ended_s)
-            self._history.append((elapsed_s, ended_tokens + flying_tokens))
+            self._history.append((elapsed_s, ended_tokens + in_flight_tokens))
             split = progress.itl_ns is not None and len(ended_s) >= FITTED_REQUESTS
             gap_s = (progress.itl_ns or 0) / NS_PER_S * token_reads if split else None
             self._note_pace(gap_s, fmean(ended_s.values()) if ended_s else None, slots)
@@ -107,8 +107,9 @@ class RemainingTime:
         ages_s = self._ages_s(progress, ended_s, slots)
         answering_s = {index: max(age_s - self._wait_s, 0.0) for index, age_s in ages_s.items()}
         wait_tokens = self._wait_s / self._token_s
+        rest_tokens = self._rest_tokens(answering_s, in_flight_tokens)
         rest = [tokens + max(wait_tokens - age_s / self._token_s, 0.0)
-                for tokens, age_s in zip(self._rest_tokens(answering_s, flying_tokens), ages_s.values(), strict=True)]
+                for tokens, age_s in zip(rest_tokens, ages_s.values(), strict=True)]
         unsent = self._tokens[progress.sent:]
         if unsent:
             rest += [0.0] * (slots - len(rest))
