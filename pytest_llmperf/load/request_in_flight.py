@@ -95,7 +95,7 @@ class RequestInFlight:
     def __post_init__(self) -> None:
         cancellation = self.request.cancellation
         if cancellation is not None and cancellation.after_tokens is not None:
-            self.tokens = TokenCounter()
+            self.tokens = TokenCounter(self.request.answers)
 
     def listen(self) -> None:
         """Give the reader what was read since the last call."""
