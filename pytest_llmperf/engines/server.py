@@ -509,7 +509,8 @@ class Server:
             if names:
                 remedy = f"The request had the headers {names}. Check that this key is valid and may use this model."
             elif self.spec.url is not None:
-                remedy = 'The request had no API key. Write endpoint(…, api_key_env="VARIABLE").'
+                remedy = ('The request had no API key. Write endpoint(…, api_key_env="VARIABLE"), or on the command '
+                          "line --api-key-env VARIABLE.")
             else:
                 remedy = "The request had no API key. Leave api_key and VLLM_API_KEY out of the spec."
             raise WrongServer(

@@ -33,6 +33,7 @@ _ATTEMPTS = 2
 _MOST_TEXT = 400
 _PLACE_S = 60.0
 _ANSWER_S = 30.0
+_ADVICE = "name the file with the token: RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE."
 _INSTALL = "pip install 'pytest-llmperf[ray]'"
 
 
@@ -154,6 +155,7 @@ def _connected(address: str) -> Iterator[ModuleType]:
     if ray.is_initialized():
         raise LoadError("This process is connected to a Ray cluster already, and load_hosts needs a connection of its "
                         "own. Call ray.shutdown() before the measurement.")
+    _check_token(address)
     for attempt in range(_ATTEMPTS):
         try:
             with warnings.catch_warnings(), _kept_signal_handler():
@@ -167,12 +169,36 @@ def _connected(address: str) -> Iterator[ModuleType]:
             raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses this client: {_one_line(error)} "
                             "Install the cluster's versions of Python and Ray here, see that the port is the one of "
                             "Ray's client server (10001), and look at the load of the head node. If the cluster asks "
-                            "for a token, name the file with the token here: RAY_AUTH_MODE=token "
-                            "RAY_AUTH_TOKEN_PATH=FILE.") from error
+                            f"for a token, {_ADVICE}") from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_token(address: str) -> None:
+    """Ask the client server for anything, with the token that Ray would send: `ray.init` reports a refused token only
+    after its time limit of 30 s, twice.
+
+    Raises:
+        LoadError: the token is wrong or missing. Any other failure is left to `ray.init`.
+    """
+    import grpc
+    from ray.exceptions import RayError
+
+    try:
+        from ray._private.grpc_utils import init_grpc_channel
+    except ImportError:  # another version of Ray
+        return
+    try:
+        with init_grpc_channel(urlsplit(address).netloc) as channel:
+            channel.unary_unary("/ray.rpc.RayletDriver/ClusterInfo")(b"", timeout=_CONNECT_S)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses the token of this client "
+                            f"({error.details()}). To send the cluster's token, {_ADVICE}") from error
+    except (RuntimeError, ValueError, RayError):  # `ray.init` says it, with the advice for it
+        return
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
+from pytest_llmperf.model.request import RETRIED_STATUSES
 from pytest_llmperf.wire.conversation import AnswerReader
 from pytest_llmperf.wire.http import Framing
 from pytest_llmperf.wire.stream import TokenCounter
 
-_RETRIED_STATUSES = (408, 429)
-_SERVER_ERROR = 500
 _LONGEST_RETRY_AFTER_S = 60.0  # clients of OpenAI wait no longer either
 _ALWAYS_UNANSWERED = (Ending.CONNECT_FAILED, Ending.CONNECT_TIMEOUT, Ending.FIRST_BYTE_TIMEOUT, Ending.STALE)
 _LOST = (Ending.RESET, Ending.CLOSED_EARLY, Ending.TOTAL_TIMEOUT)
@@ -96,7 +95,7 @@ class RequestInFlight:
     def __post_init__(self) -> None:
         cancellation = self.request.cancellation
         if cancellation is not None and cancellation.after_tokens is not None:
-            self.tokens = TokenCounter()
+            self.tokens = TokenCounter(self.request.answers)
 
     def listen(self) -> None:
         """Give the reader what was read since the last call."""
@@ -128,8 +127,7 @@ class RequestInFlight:
             return None
         if self.ending is Ending.COMPLETE:
             framing = self._framing
-            if framing is None or framing.status is None or not (
-                    framing.status in _RETRIED_STATUSES or framing.status >= _SERVER_ERROR):
+            if framing is None or framing.status not in RETRIED_STATUSES:
                 return None
             asked_s = _retry_after_s(framing.headers)
             return None if (asked_s or 0.0) > _LONGEST_RETRY_AFTER_S else policy.pause_ns(self.attempts, asked_s)

@@ -13,6 +13,7 @@ from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.request import RETRIED_STATUSES
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -114,6 +115,7 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
             "first_byte_ns": plan.limits.first_byte_ns,
             "idle_ns": plan.limits.idle_ns,
             "total_ns": plan.limits.total_ns,
+            "retried_statuses": sorted(RETRIED_STATUSES),
         },
         "requests": [
             {

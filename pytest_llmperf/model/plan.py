@@ -40,6 +40,7 @@ class PlannedRequest:
         think_ns: pause after that end.
         part: of a turn that continues an earlier one or is continued; None for any other request.
         cancellation, retry: as in `Request`.
+        answers: number of answers that the body asks for (`n`).
     """
 
     index: int
@@ -51,6 +52,7 @@ class PlannedRequest:
     part: ConversationPart | None = None
     cancellation: Cancellation | None = None
     retry: RetryPolicy | None = None
+    answers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

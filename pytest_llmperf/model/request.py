@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: HTTP statuses of refusals that a client sends again: a timeout, a rate limit, and each failure of the server.
+RETRIED_STATUSES = frozenset({408, 429, *range(500, 600)})
+
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
@@ -22,8 +25,8 @@ class Cancellation:
 class RetryPolicy:
     """How the client sends a refused request again.
 
-    A request is retried if no content of its answer has arrived: after HTTP 408, 429 or 5xx, after a connection that
-    failed or was closed, and after a timeout.
+    A request is retried if no content of its answer has arrived: after an HTTP status of `RETRIED_STATUSES`, after a
+    connection that failed or was closed, and after a timeout.
 
     Args:
         attempts: largest number of sends of a request.

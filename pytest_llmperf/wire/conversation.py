@@ -22,12 +22,16 @@ class AnswerReader:
 
     Reasoning is left out, because clients do not send the reasoning of earlier turns again.
 
+    Args:
+        answers: number of answers to the request (`n`), as of `Stream`. The next turn contains the first answer.
+
     Attributes:
         ids: token ids of the answer, as far as the server sends them.
         finished: whether the answer has ended with a finish reason and without an error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answers: int = 1) -> None:
+        self._answers = answers
         self.ids: list[int] = []
         self.finished = False
         self._texts: list[str] = []
@@ -78,8 +82,8 @@ class AnswerReader:
             self._take_native(message)
         elif message.get("choices"):
             choice = message["choices"][0]
-            if choice.get("index"):
-                return  # with n > 1 the next turn contains the first answer
+            if self._answers > 1 and choice.get("index"):
+                return
             delta = choice.get("delta") or choice.get("message") or {}
             self.ids += choice.get("token_ids") or ()
             self._texts.append(choice.get("text") or delta.get("content") or "")
@@ -147,9 +151,13 @@ def joined(form: Form, parts: Iterable[bytes]) -> bytes:
     return (b"" if form == "text" else b",").join(parts)
 
 
-def read_reply(exchange: Exchange, form: Form) -> tuple[int, str] | None:
-    """Number of token ids and hash of the answer that the next turn contains; None where no turn can contain it."""
-    reader = AnswerReader()
+def read_reply(exchange: Exchange, form: Form, answers: int = 1) -> tuple[int, str] | None:
+    """Number of token ids and hash of the answer that the next turn contains; None where no turn can contain it.
+
+    Args:
+        answers: as of `AnswerReader`.
+    """
+    reader = AnswerReader(answers)
     reader.feed(exchange.data)
     part = answer_part(reader, form)
     if part is None or exchange.ending is not Ending.COMPLETE:

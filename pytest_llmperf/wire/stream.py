@@ -143,12 +143,12 @@ class Stream:
 
 
 class TokenCounter:
-    """Counts the generated tokens of a streamed answer while it arrives."""
+    """Counts the generated tokens of a stream of `answers` answers while it arrives."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: int = 1) -> None:
         self._framing = BodyFraming()
         self._events = EventDecoder()
-        self._stream = Stream(answers=2)  # or more: a load process does not know `n`
+        self._stream = Stream(answers)
 
     def feed(self, data: bytes) -> int:
         """Tokens so far, after further bytes of the HTTP answer."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pytest_llmperf.errors import SpecError
 
@@ -115,14 +115,19 @@ def _csv_reader(
         row = next(csv.reader([text]))
         if len(row) < len(columns):
             raise ValueError(f"{len(row)} of {len(columns)} columns")
-        yield TraceLine(to_ns(row[at]), _tokens(int(row[input_tokens])), _tokens(int(row[output_tokens])))
+        sent, generated = (_tokens(_number(row[column]), columns[column]) for column in (input_tokens, output_tokens))
+        yield TraceLine(to_ns(row[at]), sent, generated)
 
     return read
 
 
 def _decimal_ns(text: str) -> int:
     """Seconds in nanoseconds."""
-    return _whole_ns(float(text) * 1e9)
+    try:
+        time_s = float(text)
+    except ValueError as error:
+        raise ValueError(f"timestamp must be a number of seconds, got {text!r}") from error
+    return _whole_ns(time_s * 1e9)
 
 
 def _whole_ns(value: float) -> int:
@@ -148,8 +153,10 @@ def _mooncake(text: str) -> Iterator[TraceLine]:
     A line may link the turns of a conversation: {"chat_id": id, "parent_chat_id": id, or -1 or null for a first turn}.
     """
     line = json.loads(text)
-    blocks = tuple(map(_integer, line.get("hash_ids") or ()))
-    input_tokens = _tokens(line["input_length"])
+    blocks = tuple(line.get("hash_ids") or ())
+    if not all(map(_is_integer, blocks)):
+        raise TypeError("hash_ids must be integers")
+    input_tokens = _tokens(line["input_length"], "input_length")
     if blocks and len(blocks) != -(-input_tokens // BLOCK_TOKENS):
         raise ValueError(f"{len(blocks)} hash_ids for {input_tokens} tokens, and a block has {BLOCK_TOKENS} tokens")
     at = line["timestamp"]
@@ -158,7 +165,8 @@ def _mooncake(text: str) -> Iterator[TraceLine]:
     chat, parent = _chat_id(line, "chat_id"), _chat_id(line, "parent_chat_id")
     if parent is not None and (chat is None or parent == chat):
         raise ValueError(f"parent_chat_id is {parent} and chat_id is {chat}: a turn has an id of its own")
-    yield TraceLine(_whole_ns(at * 1_000_000), input_tokens, _tokens(line["output_length"]), blocks, chat, parent)
+    output_tokens = _tokens(line["output_length"], "output_length")
+    yield TraceLine(_whole_ns(at * 1_000_000), input_tokens, output_tokens, blocks, chat, parent)
 
 
 def _chat_id(line: dict[str, Any], name: str) -> str | None:
@@ -180,10 +188,11 @@ def _spans(text: str) -> Iterator[TraceLine]:
 
 def _span(span: dict[str, Any]) -> Iterator[TraceLine]:
     attributes = {entry["key"]: entry.get("value", {}) for entry in span.get("attributes", ())}
-    counts = [attributes.get(f"gen_ai.usage.{name}_tokens") for name in ("input", "output")]
-    if counts[0] is None:
+    names = [f"gen_ai.usage.{side}_tokens" for side in ("input", "output")]
+    if names[0] not in attributes:
         return  # a span of something else: a tool call, a database
-    input_tokens, output_tokens = (_tokens(int((count or {"intValue": 0})["intValue"])) for count in counts)
+    input_tokens, output_tokens = (_tokens(_number((attributes.get(name) or {"intValue": 0})["intValue"]), name)
+                                   for name in names)
     yield TraceLine(_whole_ns(int(span["startTimeUnixNano"])), input_tokens, output_tokens)
 
 
@@ -198,19 +207,22 @@ def _requests_file(source: Path, path: str) -> Iterator[TraceLine]:
         counted = zip(columns["prompt_tokens"], columns["asked_prompt_tokens"], strict=True)
         rows = zip(columns["intended_ns"], counted, columns["asked_output_tokens"], strict=True)
         for at, (prompt, length), output in rows:
-            yield TraceLine(_whole_ns(at), _tokens(length if prompt is None else prompt), _tokens(output))
+            yield TraceLine(_whole_ns(at), _tokens(length if prompt is None else prompt, "prompt_tokens"),
+                            _tokens(output, "asked_output_tokens"))
     except (EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise SpecError(f"trace: {path} is no requests file: {type(error).__name__}: {error}.") from error
 
 
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no integer")
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(text: object) -> object:
+    """The integer in a text of digits; any other value unchanged."""
+    return int(text) if isinstance(text, str) and text.strip().isdecimal() else text
+
+
+def _tokens(value: object, name: str) -> int:
+    if not _is_integer(value) or not 0 <= value <= _LARGEST_TOKENS:
+        raise ValueError(f"{name} must be an integer from 0 to {_LARGEST_TOKENS:,}, got {value!r}")
     return value
-
-
-def _tokens(value: object) -> int:
-    count = _integer(value)
-    if not 0 <= count <= _LARGEST_TOKENS:
-        raise ValueError(f"{count} tokens, and a request has 0 to {_LARGEST_TOKENS:,}")
-    return count

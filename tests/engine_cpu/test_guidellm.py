@@ -34,6 +34,21 @@ def test_service(perf, protocol, stream):
     perf.check(run, "error_rate == 0", "ttft_p50 <= 1s" if stream else "e2el_p50 <= 5s")
 """
 
+TALK = """
+import pytest
+from pytest_llmperf import closed, endpoint, multi_turn
+
+pytestmark = [pytest.mark.cpu]
+
+@pytest.mark.parametrize("protocol", ["completions", "chat", "responses"])
+def test_talk(perf, protocol):
+    service = endpoint({url!r}, model="mock", protocol=protocol, text=True, dialect="openai", metrics=[])
+    talk = multi_turn(conversations=3, turns=3, input=20, output=10, arrivals=closed(3), reply="server")
+    run = perf.measure(service, talk, runs=3)
+    assert {{record.answer_hash is None for record in run.records if record.turn < 3}} == {{False}}
+    perf.check(run, "error_rate == 0", "ttft_turn2plus_p50 <= 1s")
+"""
+
 
 @pytest.fixture
 def mock_server():
@@ -55,6 +70,12 @@ def answers(url):
         return httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_conversation_goes_on_over_every_protocol_of_mock_server(run_real, mock_server):
+    """The mock server numbers the tokens of a completion in the index of the choice."""
+    result, tags = run_real(TALK.format(url=mock_server))
+    assert list(tags.values()) == [set()] * 3, result.outlines
 
 
 def test_every_protocol_of_mock_server_has_configured_latencies(run_real, mock_server):

@@ -16,7 +16,6 @@ from pytest_llmperf.testing.waiting import until
 RAY = str(Path(sys.executable).parent / "ray")
 HEAD = "127.0.0.2"
 GCS, CLIENT = 16379, 11001
-ADDRESS = f"ray://{HEAD}:{CLIENT}"
 
 
 @dataclass
@@ -38,18 +37,24 @@ class Cluster:
 
     folder: Path
     nodes: dict[str, Node] = field(default_factory=dict)
-    url: str = ADDRESS
+    head: str = HEAD
+    gcs_port: int = GCS
+    client_port: int = CLIENT
+
+    @property
+    def url(self):
+        return f"ray://{self.head}:{self.client_port}"
 
     def start(self, address, ahead_s=0, cpus=2, env=None):
         """Start a node whose monotonic clock is so far ahead of ours, and wait until it listens."""
-        head = ["--head", f"--port={GCS}", f"--ray-client-server-port={CLIENT}", "--include-dashboard=false",
-                f"--temp-dir={self.folder}"]
+        head = ["--head", f"--port={self.gcs_port}", f"--ray-client-server-port={self.client_port}",
+                "--include-dashboard=false", f"--temp-dir={self.folder}"]
         apart = ["unshare", "--time", f"--monotonic={ahead_s}", f"--boottime={ahead_s}", "--pid", "--mount-proc",
                  "--fork", "--kill-child", "sh", "-c", f'mount -t tmpfs none {self.folder} && "$@"; exit $?', "sh"]
         ports = ["--min-worker-port=0", "--max-worker-port=0"]
         command = [*apart, RAY, "start", "--block", f"--node-ip-address={address}", f"--num-cpus={cpus}", *ports,
                    "--object-store-memory=100000000", "--disable-usage-stats",
-                   *(head if address == HEAD else [f"--address={HEAD}:{GCS}"])]
+                   *(head if address == self.head else [f"--address={self.head}:{self.gcs_port}"])]
         self.folder.mkdir(exist_ok=True)
         log = (self.folder.parent / f"{address}.log").open("wb")
         variables = os.environ | {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"} | (env or {})
@@ -65,20 +70,22 @@ class Cluster:
         """Until every started node is in the cluster, and no other."""
         script = (
             "import ray, time\n"
-            f"ray.init('{ADDRESS}', logging_level=40)\n"
+            f"ray.init('{self.url}', logging_level=40)\n"
             "def alive(): return sorted(n['NodeManagerAddress'] for n in ray.nodes() if n['Alive'])\n"
             f"while alive() != {sorted(self.nodes)}: time.sleep(0.2)\n"
         )
-        until(_listens, 120)  # and its server may still refuse clients
+        self.wait_for_port()  # and its server may still refuse clients
         command = [sys.executable, "-c", script]
         until(lambda: subprocess.run(command, check=False, timeout=180).returncode == 0, 180)
 
+    def wait_for_port(self):
+        until(self._listens, 120)
 
-def _listens():
-    with suppress(OSError):
-        socket.create_connection((HEAD, CLIENT), 1).close()
-        return True
-    return False
+    def _listens(self):
+        with suppress(OSError):
+            socket.create_connection((self.head, self.client_port), 1).close()
+            return True
+        return False
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -103,6 +110,21 @@ def cluster():
         for node in made.nodes.values():
             with suppress(ProcessLookupError):
                 node.kill()
+        subprocess.run(["rm", "-rf", str(folder)], check=False)
+
+
+@pytest.fixture
+def cluster_with_token(tmp_path):
+    """A head that asks clients for the token in `token`, in a folder of the test."""
+    folder = Path(tempfile.mkdtemp(prefix="llmperf-ray-", dir="/tmp"))
+    (tmp_path / "token").write_text("0123456789abcdef" * 2)
+    made = Cluster(folder / "s", head="127.0.0.7", gcs_port=16479, client_port=11101)
+    try:
+        made.start(made.head, env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")})
+        made.wait_for_port()
+        yield made
+    finally:
+        made.stop(made.head)
         subprocess.run(["rm", "-rf", str(folder)], check=False)
 
 

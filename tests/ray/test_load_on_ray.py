@@ -208,6 +208,23 @@ def test_client_without_token_names_setting_of_token(cluster, monkeypatch, tmp_p
                      result.stderr.strip()), result.stderr
 
 
+def test_wrong_token_is_error_within_seconds(cluster_with_token, tmp_path):
+    (tmp_path / "wrong").write_text("f" * 32)
+
+    def connection(token):
+        url = cluster_with_token.url
+        script = f"from pytest_llmperf.load.ray_hosts import ray_hosts\nwith ray_hosts({url!r}, 1): pass"
+        env = {"HOME": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / token)}
+        return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120,
+                              env=os.environ | env)
+
+    begun_s = time.monotonic()
+    assert re.search(r"LoadError: .*refuses the token of this client .*RAY_AUTH_TOKEN_PATH=FILE\.$",
+                     connection("wrong").stderr.strip())
+    assert time.monotonic() - begun_s < 25  # a refused `ray.init` takes 30 s, twice
+    assert connection("token").returncode == 0
+
+
 def test_nodes_without_free_cpus_are_named(cluster, remains):
     with pytest.raises(LoadError, match=r"Load host 127\.0\.0\.2 .*has no 64 free CPUs.*lower load_processes"), \
             ray_hosts(cluster.url, 64):

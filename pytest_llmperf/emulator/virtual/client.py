@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -26,11 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When the client closes a connection: before the answer's first token, between two of a stream, altogether."""
+    """How long the client waits for an answer, and after which refusals it sends a request again.
+
+    Args:
+        first_byte_ns, idle_ns, total_ns: time before the first token of an answer, between two tokens of a stream, and
+            for the whole answer. Then the client closes the connection.
+        retried_statuses: HTTP statuses after which the client sends a request again, up to the attempts of its POST.
+    """
 
     first_byte_ns: int = 120_000_000_000
     idle_ns: int = 30_000_000_000
     total_ns: int = 600_000_000_000
+    retried_statuses: Collection[int] = ()
 
     def until_ns(self, request: EmulatedRequest) -> int:
         """The time at which the client cancels the request unless more tokens arrive."""
@@ -60,7 +68,7 @@ class Posted:
     Args:
         ask: the parsed body; None if the body is not parsed yet.
         after_tokens, after_ns: number of tokens and time after the send at which the client cancels; None for never.
-        attempts: largest number of sends, if the server refuses the request with HTTP 408, 429 or 5xx.
+        attempts: largest number of sends, if the server refuses the request with a status of `Patience`.
         backoff_ns: pause before the second send. Each further pause is twice as long.
     """
 
@@ -185,7 +193,7 @@ class _Client:
     def _arrive(self, request: EmulatedRequest) -> None:
         if request.ask is None or request.reply is not None:
             post, status = self._posts[request.index], 0 if request.reply is None else request.reply.status
-            if request.attempts < post.attempts and (status in (408, 429) or status >= 500):
+            if request.attempts < post.attempts and status in self._patience.retried_statuses:
                 again_ns = request.arrived_ns + post.backoff_ns * 2 ** (request.attempts - 1)
                 again_ns = min(again_ns, request.cancel_at_ns or again_ns)
                 heappush(self._resends, (again_ns, request.number, request))

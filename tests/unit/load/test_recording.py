@@ -8,7 +8,8 @@ from pytest_llmperf.load.arrivals import BINS, Histogram
 from pytest_llmperf.load.pipe_protocol import SIZE, pack_plan, unpack_plan
 from pytest_llmperf.load.recording import End, RecordingWriter, read_recording
 from pytest_llmperf.model.exchange import Ending
-from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.plan import Channel, ConversationPart, LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.request import Cancellation, RetryPolicy
 from pytest_llmperf.testing.scripted_transport import make_exchange
 
 EXCHANGES = [
@@ -92,6 +93,8 @@ def test_plan_unpacked_equals_plan_packed():
         requests=(
             PlannedRequest(0, "/v1/completions", b'{"prompt":"\xc3\xbc"}', at_ns=0),
             PlannedRequest(1, "/x", b"", after=0, think_ns=5),
+            PlannedRequest(2, "/x", b"[1]", at_ns=9, part=ConversationPart("ids", 1, 2, continues=True),
+                           cancellation=Cancellation(after_ns=3), retry=RetryPolicy(2, 7), answers=4),
         ),
         headers=(("Authorization", "Bearer ü"),),
         concurrency=3,

@@ -476,7 +476,7 @@ def test_missing_tokens_of_second_answer_are_found():
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_token_counter_counts_all_answers_of_a_request(counted):
-    counter = TokenCounter()
+    counter = TokenCounter(answers=2)
     counter.feed(STREAM_HEAD)
     events = two_answers()[:-2]
     if not counted:

@@ -13,16 +13,16 @@ from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, error_
 from pytest_llmperf.wire.conversation import AnswerReader, answer_part, joined, part_of
 
 
-def read(*events, cut=None):
+def read(*events, cut=None, answers=1):
     data = STREAM_HEAD + b"".join(map(http_chunk, events)) + LAST_CHUNK
-    reader = AnswerReader()
+    reader = AnswerReader(answers)
     for start in range(0, len(data), cut or len(data)):
         reader.feed(data[start : start + (cut or len(data))])
     return reader
 
 
-def completion(text, ids, finish=None):
-    return event({"choices": [{"index": 0, "text": text, "token_ids": ids, "finish_reason": finish}]})
+def completion(text, ids, finish=None, index=0):
+    return event({"choices": [{"index": index, "text": text, "token_ids": ids, "finish_reason": finish}]})
 
 
 def chat(content, finish=None, **delta):
@@ -46,6 +46,19 @@ def test_answer_has_ids_and_text_in_order(events, cut):
     reader = read(*events, cut=cut)
     assert answer_part(reader, "ids") == b"7,8,9"
     assert json.loads(b'"%b"' % answer_part(reader, "text")) == ' a "b"\n'
+
+
+def test_answer_with_index_that_counts_tokens_can_be_continued():
+    """As GuideLLM's mock server sends its completions: the index of the choice is the number of the token."""
+    events = (completion(" a", [7]), completion(" b", [8], index=1), completion("", [], "stop", index=1), DONE)
+    assert answer_part(read(*events), "ids") == b"7,8"
+    assert answer_part(read(*events), "text") == b" a b"
+
+
+def test_first_of_several_answers_is_continued():
+    events = (completion(" a", [7]), completion(" x", [9], index=1), completion(" b", [8], "stop"),
+              completion(" y", [9], "stop", index=1), DONE)
+    assert answer_part(read(*events, answers=2), "ids") == b"7,8"
 
 
 def test_chat_answer_becomes_message_without_reasoning():

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import runpy
 from itertools import pairwise
 from pathlib import Path
@@ -66,6 +67,21 @@ def test_message_on_broken_line_has_line_number(folder, name):
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([*lines[:9], "broken", *lines[9:]]))
     with pytest.raises(SpecError, match=rf"{name}, line 10: "):
+        replay(folder / name)
+
+
+@pytest.mark.parametrize(("name", "value", "wrong", "cause"), [
+    ("mooncake.jsonl", r'"input_length": \d+', '"input_length": "x"', "input_length must be an integer from 0 .*'x'"),
+    ("burstgpt.csv", r"^[^,]+", "soon", "timestamp must be a number of seconds, got 'soon'"),
+    ("azure.csv", r",\d+,", ",-5,", "contexttokens must be an integer from 0 .*'-5'"),
+    ("spans.jsonl", r'"intValue": "\d+"', '"intValue": "x"', "gen_ai.usage.input_tokens must be an integer"),
+])
+def test_message_on_impossible_value_names_field(folder, name, value, wrong, cause):
+    lines = (folder / name).read_text().splitlines()
+    lines[5], places = re.subn(value, wrong, lines[5], count=1)
+    assert places == 1, lines[5]
+    (folder / name).write_text("\n".join(lines))
+    with pytest.raises(SpecError, match=f"{name}, line 6: .*{cause}"):
         replay(folder / name)
 
 
