@@ -24,6 +24,7 @@ from pytest_llmperf.session.resumption import finished_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
+    from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.perf_session import PerfSession
 
 AnySeries = TypeVar("AnySeries", bound=Series)
@@ -69,6 +70,7 @@ class Execution:
         self.series: list[Series] = []
         self.stored = finished_rates(session.resumed.get(test))  # rates of a resumed search, until it takes them over
         self.claims: list[tuple[str, Series, Series]] = []
+        self.beside: dict[EngineSpec, tuple[EngineSpec, ...]] = {}  # spec → specs whose servers live with its server
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.profiles: list[Profile] = []
