@@ -58,8 +58,14 @@ def accepts(side: str, length: float) -> list[str]:
     return [f"{metric} >= {length - SLACK:g}", f"{metric} <= {length + SLACK:g}"]
 
 
+def announce(case: SimpleNamespace, perf: Perf) -> None:
+    """The servers of the claims below, which start at the same time once."""
+    perf.together(plain(case), *(drafting(case, length) for length in (1.5, 2.5, 3.5)))
+
+
 @CASES
 def test_short_drafts_pay_for_one_stream(case: SimpleNamespace, perf: Perf) -> None:
+    announce(case, perf)
     perf.claim(
         drafting(case, 1.5),
         plain(case),
@@ -71,6 +77,7 @@ def test_short_drafts_pay_for_one_stream(case: SimpleNamespace, perf: Perf) -> N
 
 @CASES
 def test_short_drafts_pay_for_no_crowd(case: SimpleNamespace, perf: Perf) -> None:
+    announce(case, perf)
     crowd = random_tokens(input=64, output=128, arrivals=closed(case.crowd), requests=case.crowd)
     perf.claim(
         drafting(case, 1.5),
@@ -85,6 +92,7 @@ def test_short_drafts_pay_for_no_crowd(case: SimpleNamespace, perf: Perf) -> Non
 @CASES
 @pytest.mark.parametrize(("longer", "shorter"), [(2.5, 1.5), (3.5, 2.5)])
 def test_speed_follows_the_accepted_length(longer: float, shorter: float, case: SimpleNamespace, perf: Perf) -> None:
+    announce(case, perf)
     perf.claim(
         drafting(case, longer),
         drafting(case, shorter),

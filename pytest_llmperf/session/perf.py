@@ -195,9 +195,10 @@ class Perf:
             SpecError: there are fewer than two different specs, or a spec cannot be started here.
         """
         execution = self._execution
+        pool = execution.session.pool
         check_together(specs)
         for spec in specs:
-            execution.session.pool.check(spec, self.kind)
+            pool.check(spec, self.kind)
         groups: list[tuple[EngineSpec, ...]] = [(spec,) for spec in specs]
         if any(map(execution.session.reference_of, specs)):
             reason = "each runs beside its reference build"
@@ -205,12 +206,11 @@ class Perf:
             reason = self._reason_to_run_alone()
         if reason:
             self._note_alone(len(specs), reason)
-        else:
+        elif len(specs) > 2 or not any(map(pool.runs_alone, specs)):  # one start alone is shorter than two together
             groups = execution.session.groups(specs, self.kind)
         execution.beside |= {spec: group for group in groups if len(group) > 1 for spec in group}
-        runs = execution.session.pool.runs
-        groups.sort(key=lambda group: not any(map(runs, group)))
-        return tuple(spec for group in groups for spec in sorted(group, key=lambda spec: not runs(spec)))
+        groups.sort(key=lambda group: not any(map(pool.runs, group)))
+        return tuple(spec for group in groups for spec in sorted(group, key=lambda spec: not pool.runs(spec)))
 
     def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
         """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.
