@@ -145,13 +145,6 @@ class Execution:
         """What the end of the session needs of this test: its checks and the conditions of its servers, as JSON."""
         return evidence_of(self.results, self.measurements)
 
-    def properties(self) -> list[tuple[str, str]]:
-        """What JUnit keeps of this test."""
-        from pytest_llmperf.report.properties import properties
-
-        execution_properties = [("llmperf.executions", history(self))] if self.earlier else []
-        return [*properties(self.test, self.measurements, self.results), *execution_properties]
-
     def close(self) -> None:
         """Write the measurements to the run folder, and release the request records from memory."""
         if self._begun:

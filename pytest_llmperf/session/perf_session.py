@@ -98,11 +98,9 @@ def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: 
 class PerfSession:
     """Settings, hardware, the pool of servers, the run folder.
 
-    Attributes:
-        steady_age_s: as in `EnginePool`.
+    Args:
+        steady_age_s: as in `EnginePool`. Real-time emulation has servers of any age.
     """
-
-    steady_age_s = STEADY_AGE_S
 
     def __init__(
         self,
@@ -121,6 +119,7 @@ class PerfSession:
         planted: tuple[PlantedFlag, ...] = (),
         on_begin: Callable[[Path], None] = lambda _: None,
         references: Collection[str] = (),
+        steady_age_s: float = STEADY_AGE_S,
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
@@ -129,6 +128,7 @@ class PerfSession:
         self.planted = planted  # over the flags of every server, to see whether the suite notices
         self.notify = notify
         self.root = root
+        self._steady_age_s = steady_age_s
         self.clock = clock or SystemClock()
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
         self.cpu_use = use_from_now if virtual is None else None
@@ -167,7 +167,7 @@ class PerfSession:
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
                                    share_memory=self._share_memory, on_start=self._measure_memory, session=self.id,
-                                   steady_age_s=0.0 if emulation else self.steady_age_s)
+                                   steady_age_s=0.0 if emulation else steady_age_s)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -187,7 +187,7 @@ class PerfSession:
     def _virtual_pool(self, starter: Starter) -> EnginePool:
         """A pool of servers that take nothing of this machine."""
         return EnginePool(starter, lock_path=None, plant=self._plant, share_memory=self._share_memory,
-                          steady_age_s=self.steady_age_s)
+                          steady_age_s=self._steady_age_s)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
         """What sends a workload: see `Replayer`."""
