@@ -31,9 +31,9 @@ LIMITS = ["ttft_p99 <= 1000ms", "tpot_p99 <= 60ms"]
 TURNS = 5
 
 PLAN = {"model": "llama-3.1-70b", "flags": {"quantization": "fp8"}, "draft": "eagle3-llama-3.1-70b", "rate": 0.15,
-        "few": 8, "more_blocks": 1.1, "drafted": 10}
+        "few": 8, "more_blocks": 1.1, "drafted": {"conversations": 10}}
 L4 = {"model": "phi-4-mini", "flags": {}, "draft": "eagle3-phi-4-mini", "rate": 0.03, "more_blocks": 1.08,
-      "drafted": 24}
+      "drafted": {"conversations": 24, "turns": 3}}
 CASES = by_kind(l4=L4, h200=PLAN)
 ON_H200 = by_kind(h200=PLAN)  # on an L4 the queue of few seats outlasts a client's 120 s
 
@@ -105,7 +105,7 @@ def test_eagle3_halves_tpot_at_moderate_load(case: SimpleNamespace, perf: Perf) 
     drafts = {"method": "eagle3", "model": case.draft, "num_speculative_tokens": 3,
               "rejection_sample_method": "synthetic", "synthetic_acceptance_length": ACCEPTED}
     perf.claim(
-        plan_of(case, speculative_config=drafts), plan_of(case), talk(case, case.drafted),
+        plan_of(case, speculative_config=drafts), plan_of(case), talk(case, **case.drafted),
         "tpot_mean(b) / tpot_mean(a) >= 1.2",
         mechanism=[f"spec_acceptance_length(a) {bound}" for bound in (">= 2.5", "<= 2.7")],
         allow={"ttft_p50": 2.0},
