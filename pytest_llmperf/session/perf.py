@@ -671,7 +671,7 @@ class Perf:
                      self._execution.beside for series in self._execution.series)
         if shared and (about := sorted(SIZES.intersection(metrics))):
             raise SpecError(f"{measurement.engine}: {about[0]} is of a server that shares the GPU with the servers of "
-                            "perf.together(…). Do not announce this spec, so that its server starts alone.")
+                            "perf.together(…). Remove the spec from that call: then the server starts alone.")
 
     def _reason_to_run_alone(self, memory_metrics: Collection[str] = (), *, may_preempt: bool = False) -> str:
         """Why no server of this test may run beside another; "" if it may."""

@@ -63,7 +63,7 @@ def test_announced_servers_are_split_into_groups_that_fit(starts):
     ("perf.compare_with_baseline(run)", "the test compares with a stored baseline"),
     ("", "resident_servers is"),
 ], ids=["baseline", "setting"])
-def test_announced_servers_run_alone_for_a_stated_reason(starts, call, reason):
+def test_note_names_reason_for_announced_servers_that_run_alone(starts, call, reason):
     text = f"""
 def test_two(perf):
     for each in perf.together(spec(4), spec(8)):
@@ -87,7 +87,7 @@ def test_second(perf):
     assert tests["test_second"] == [(8, None, [1]), (4, None, [2])]
 
 
-def test_test_that_announces_some_of_the_running_servers_starts_none(starts):
+def test_claim_of_two_running_announced_servers_needs_no_start(starts):
     _, tests = starts(THREE + """
 def test_two(perf):
     perf.claim(*perf.together(spec(16), spec(8)), TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 0.1", allow={"tpot_mean": 9.0})

@@ -340,7 +340,7 @@ def test_side_that_was_not_measured_is_not_compared(perf):
 def test_dir_of_perf_lists_verbs_and_results_only(perf):
     assert dir(perf) == ["accuracy", "check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "emulated",
                          "extend", "kind", "max_rate", "measure", "measurements", "profile", "record",
-                         "refuses", "results"]
+                         "refuses", "results", "together"]
     with pytest.raises(AttributeError):
         perf.results = ()
     with pytest.raises(AttributeError):
