@@ -48,7 +48,7 @@ def talk(case: SimpleNamespace, conversations: int, *, turns: int = 2, load: flo
     """Conversations of the plan; `load` in parts of the plan's requests/s.
 
     Conversations of fewer turns begin more often, so requests/s stay. Five turns take 115 s on an H200, two take 50 s.
-    In flight are at most as many requests as there are conversations. One in ten requests computes a starter.
+    In flight are at most as many requests as there are conversations. With two starters few requests compute one.
     """
     return multi_turn(
         conversations=conversations, turns=turns, arrivals=arrivals(load * case.rate * TURNS / turns),

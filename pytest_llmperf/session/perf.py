@@ -202,6 +202,8 @@ class Perf:
         groups: list[tuple[EngineSpec, ...]] = [(spec,) for spec in specs]
         if any(map(execution.session.reference_of, specs)):
             reason = "each runs beside its reference build"
+        elif self.kind == "cpu":
+            reason = "on a CPU a start takes all cores"
         else:
             reason = self._reason_to_run_alone()
         if reason:
