@@ -337,7 +337,7 @@ def test_side_that_was_not_measured_is_not_compared(perf):
     assert perf.compare_with_baseline(None) == []
 
 
-def test_announced_servers_on_a_cpu_start_one_after_the_other(perf, statuses):
+def test_note_says_why_announced_servers_on_a_cpu_start_alone(perf, statuses):
     specs = tuple(endpoint(f"http://127.0.0.1:{port}", model="m") for port in (1, 2))
     assert perf.together(*specs) == specs
     assert "2 servers do not run at the same time: on a CPU a start takes all cores" in str(statuses[-1])
