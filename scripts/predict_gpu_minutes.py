@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +88,22 @@ def predicted(tests: Sequence[TestResult]) -> list[Times]:
     return times
 
 
+def tests_at(commit: str) -> set[str]:
+    """The suites' test functions at a commit, such as "suites/test_serving.py::test_answers_come_in_time"."""
+    lines = subprocess.run(["git", "grep", "-E", "^def test_", commit, "--", "suites"], check=True,
+                           capture_output=True, text=True).stdout.splitlines()
+    return {re.sub(r"^.*?:(.*):def (\w+)\(.*$", r"\1::\2", line) for line in lines}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    times = predicted(read_run(parser.parse_args().run))
+    parser.add_argument("--at", metavar="COMMIT", help="only tests whose functions were in suites/ at this commit")
+    options = parser.parse_args()
+    times = predicted(read_run(options.run))
+    if options.at is not None:
+        functions = tests_at(options.at)
+        times = [each for each in times if each.test.partition("[")[0] in functions]
     print("| test | servers started | starts, s | runs, s | together, min | sum, min | separate, min |")
     print("|---|---|---|---|---|---|---|")
     elapsed_s = FIRST_START_S - START_S

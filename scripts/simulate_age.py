@@ -22,17 +22,12 @@ from pytest_llmperf.calibration.suite_test import SuiteTest, outcome_of
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.perf_session import STEADY_AGE_S
 from pytest_llmperf.stats.binomial import share_interval
 
 NOISE = "session=0.18%,run=0.2%,step=1%"  # of resident servers on H200s: docs/measured/h200_resident.md
 SPEC = vllm("llama-3.1-8b", max_model_len=16384, enable_prefix_caching=False)
 LOAD = random_tokens(input=1024, output=128, arrivals=poisson(10), requests=100)
-
-
-class Unwaiting(EmulatedSession):
-    """Measures servers of any age."""
-
-    steady_age_s = 0.0
 
 
 def compare(execution: Execution) -> None:
@@ -63,17 +58,17 @@ def main() -> None:
     print("| servers | FAIL | INCONCLUSIVE | PASS | IMPROVED | ERROR | pairs of runs, mean |")
     print("|---|---|---|---|---|---|---|")
     aged = f"{NOISE},age={options.age}"
-    for kind, settings, noise, fault in (
-        (EmulatedSession, Settings(), NOISE, ""), (EmulatedSession, Settings(), aged, ""),
-        (Unwaiting, Settings(), aged, ""), (EmulatedSession, Settings(), aged, "+2%"),
-        (Unwaiting, Settings(), aged, "+2%"),
+    for steady_age_s, noise, fault in (
+        (STEADY_AGE_S, NOISE, ""), (STEADY_AGE_S, aged, ""), (0.0, aged, ""), (STEADY_AGE_S, aged, "+2%"),
+        (0.0, aged, "+2%"),
     ):
         with tempfile.TemporaryDirectory() as folder:
             faults = (f"step_time={fault}",) if fault else ()
-            session = kind(settings, Path(folder), Emulation("h200", faults=faults, noise=noise))
+            session = EmulatedSession(Settings(), Path(folder), Emulation("h200", faults=faults, noise=noise),
+                                      steady_age_s)
             session.references = frozenset({"vllm"})
             try:
-                waits = ", measured from 150 s on" if kind is EmulatedSession else ", measured at once"
+                waits = f", measured from {steady_age_s:g} s on" if steady_age_s else ", measured at once"
                 name = f"candidate {fault or 'equal'}, {'young servers slow' + waits if noise is aged else 'no age'}"
                 print(row(name, session, options.suites), flush=True)
             finally:

@@ -42,7 +42,8 @@ def test_throughput_follows_limit_of_sequences(waiting: str, case: SimpleNamespa
     most = max(limits)
     crowd = random_tokens(input=16, output=24, arrivals=closed(most), requests=most)
     unlimited = vllm(case.model, max_model_len=case.context)
-    sides = {f"of_{limit}": perf.measure(unlimited.with_flags(max_num_seqs=limit), crowd, runs=2) for limit in limits}
+    specs = {unlimited.with_flags(max_num_seqs=limit): f"of_{limit}" for limit in limits}
+    sides = {specs[spec]: perf.measure(spec, crowd, runs=2) for spec in perf.together(*specs)}
     for limit in limits:
         run = sides[f"of_{limit}"]
         # No step can exceed the limit, but the interval over two runs can: a quarter is far from the next limit.
@@ -62,9 +63,11 @@ def test_larger_blocks_leave_more_of_the_cache_empty(case: SimpleNamespace, perf
     sizes = case.emulated_blocks if perf.emulated else case.blocks
     answers = random_tokens(input=(16, 144), output=(16, 80), arrivals=closed(8), requests=64)
     tokens = 80 + 48
+    specs = {vllm(case.model, max_model_len=case.context, block_size=size): size for size in sizes}
+    measured = {specs[spec]: perf.measure(spec, answers) for spec in perf.together(*specs)}
     sides = {}
     for size in sizes:
-        run = perf.measure(vllm(case.model, max_model_len=case.context, block_size=size), answers)
+        run = measured[size]
         wasted = (size - 1) / 2 / (tokens + (size - 1) / 2)
         perf.check(
             run, f"kv_fragmentation >= {60 * wasted:.3g}%", f"kv_fragmentation <= {140 * wasted:.3g}%",

@@ -132,12 +132,16 @@ def test_stalls_grow_with_the_budget(case: SimpleNamespace, perf: Perf) -> None:
         stream={"input": 64, "output": case.answer, "arrivals": closed(case.streams), "requests": 3 * case.streams},
         prefill={"input": case.prompt, "output": 4, "arrivals": closed(1), "requests": case.prompts},
     )
+    engines = {
+        vllm(case.model, max_model_len=case.context, max_num_seqs=64, max_num_batched_tokens=budget): budget
+        for budget in case.budgets
+    }
     sides = {}
-    for budget in case.budgets:
-        engine = vllm(case.model, max_model_len=case.context, max_num_seqs=64, max_num_batched_tokens=budget)
+    for engine in perf.together(*engines):
+        budget = engines[engine]
         sides[f"of_{budget}"] = run = perf.measure(engine, traffic, runs=case.runs)
         perf.check(run, f"chunk_budget == {budget}", "error_rate == 0")
-    names = list(sides)
+    names = [f"of_{budget}" for budget in case.budgets]
     perf.compare(
         *(f"itl_p99({larger}) / itl_p99({smaller})" for smaller, larger in pairwise(names)),
         *(f"ttft_p50({larger}) / ttft_p50({smaller})" for smaller, larger in pairwise(names)),

@@ -73,8 +73,11 @@ def test_saved_time_grows_with_the_prefix(case: SimpleNamespace, perf: Perf) -> 
     long as reading the weights takes."""
     cached = vllm(case.model, max_model_len=case.context, enable_prefix_caching=True)
     uncached = cached.with_flags(enable_prefix_caching=False)
-    with_cache = {prefix: perf.measure(cached, questions(case, prefix), runs=2) for prefix in case.prefixes}
-    without = {prefix: perf.measure(uncached, questions(case, prefix), runs=2) for prefix in case.prefixes}
+    measured = {
+        spec: {prefix: perf.measure(spec, questions(case, prefix), runs=2) for prefix in case.prefixes}
+        for spec in perf.together(cached, uncached)
+    }
+    with_cache, without = measured[cached], measured[uncached]
     saved_ms = {}
     for prefix in case.prefixes:
         hits = 100 * (prefix // case.block * case.block) * (1 - GROUPS / case.requests) / (prefix + SUFFIX)

@@ -58,8 +58,14 @@ def accepts(side: str, length: float) -> list[str]:
     return [f"{metric} >= {length - SLACK:g}", f"{metric} <= {length + SLACK:g}"]
 
 
+def announce(case: SimpleNamespace, perf: Perf) -> None:
+    """The servers of the claims below, which start at the same time once."""
+    perf.together(plain(case), *(drafting(case, length) for length in (1.5, 2.5, 3.5)))
+
+
 @CASES
 def test_short_drafts_pay_for_one_stream(case: SimpleNamespace, perf: Perf) -> None:
+    announce(case, perf)
     perf.claim(
         drafting(case, 1.5),
         plain(case),
@@ -71,6 +77,7 @@ def test_short_drafts_pay_for_one_stream(case: SimpleNamespace, perf: Perf) -> N
 
 @CASES
 def test_short_drafts_pay_for_no_crowd(case: SimpleNamespace, perf: Perf) -> None:
+    announce(case, perf)
     crowd = random_tokens(input=64, output=128, arrivals=closed(case.crowd), requests=case.crowd)
     perf.claim(
         drafting(case, 1.5),
@@ -85,6 +92,7 @@ def test_short_drafts_pay_for_no_crowd(case: SimpleNamespace, perf: Perf) -> Non
 @CASES
 @pytest.mark.parametrize(("longer", "shorter"), [(2.5, 1.5), (3.5, 2.5)])
 def test_speed_follows_the_accepted_length(longer: float, shorter: float, case: SimpleNamespace, perf: Perf) -> None:
+    announce(case, perf)
     perf.claim(
         drafting(case, longer),
         drafting(case, shorter),
@@ -105,8 +113,12 @@ def test_drafts_pay_at_a_low_rate(case: SimpleNamespace, perf: Perf) -> None:
         for rate in (1, 4, 10)
     }
     specs = {"without": plain(case)} | {f"of_{tokens}": drafts_of(case, tokens) for tokens in TOKENS}
-    # One engine after the other: all rates of an engine need one start.
-    measured = {name: {rate: perf.measure(spec, answers[rate]) for rate in answers} for name, spec in specs.items()}
+    # All rates of one engine, then of the next: where the engines do not live together, each needs one start.
+    by_spec = {
+        spec: {rate: perf.measure(spec, answers[rate], runs=2) for rate in answers}
+        for spec in perf.together(*specs.values())
+    }
+    measured = {name: by_spec[spec] for name, spec in specs.items()}
     for rate in answers:
         sides = {name: by_rate[rate] for name, by_rate in measured.items()}
         for tokens in TOKENS:
@@ -132,6 +144,7 @@ def test_crowd_in_which_drafts_stop_to_pay_is_found(tokens: int, case: SimpleNam
         streams: random_tokens(input=64, output=32, arrivals=closed(streams), requests=max(12, streams))
         for streams in CROWDS
     }
+    perf.together(plain(case), drafts_of(case, tokens))
     without = {streams: perf.measure(plain(case), crowd) for streams, crowd in crowds.items()}
 
     def gain(streams: int, limit: str = "") -> float:

@@ -66,10 +66,12 @@ def test_the_same_chat_on_both(case: SimpleNamespace, perf: Perf) -> None:
 def test_both_keep_up_with_every_rate(rate: float | None, case: SimpleNamespace, perf: Perf) -> None:
     """Lengths as ShareGPT's. An engine keeps up with a rate below its capacity, whatever the other one's latencies."""
     arrivals = closed(case.requests) if rate is None else poisson(rate * case.scale)
-    chat = trace(path=SHAREGPT, arrivals=arrivals, requests=case.requests, most_tokens=1024)
-    on_vllm = perf.measure(vllm(case.model, max_model_len=case.context), chat, runs=2)
-    on_sglang = perf.measure(sglang(case.model, context_length=case.context), chat, runs=2)
-    for run in (on_vllm, on_sglang):
+    requests = case.requests if rate is None else min(case.requests, 60 * rate)
+    chat = trace(path=SHAREGPT, arrivals=arrivals, requests=requests, most_tokens=1024)
+    of_vllm, of_sglang = vllm(case.model, max_model_len=case.context), sglang(case.model, context_length=case.context)
+    measured = {spec: perf.measure(spec, chat, runs=2) for spec in perf.together(of_vllm, of_sglang)}
+    on_vllm, on_sglang = measured[of_vllm], measured[of_sglang]
+    for run in measured.values():
         perf.check(run, "error_rate == 0")
         if rate is not None:
             perf.check(run, f"request_throughput >= {0.5 * rate * case.scale:g}/s")

@@ -16,7 +16,7 @@ from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.results.baseline import Baseline
 from pytest_llmperf.results.conditions import EMULATED, FieldRules, field_rules
-from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.perf_session import STEADY_AGE_S, PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.hardware import emulated_hardware
@@ -41,11 +41,14 @@ class EmulatedSession(PerfSession):
     Args:
         settings, root: of the project.
         emulation: what is emulated; its seed is not looked at.
+        steady_age_s: as in `EnginePool`.
     """
 
-    def __init__(self, settings: Settings, root: Path, emulation: Emulation) -> None:
+    def __init__(self, settings: Settings, root: Path, emulation: Emulation, steady_age_s: float = STEADY_AGE_S
+                 ) -> None:
         super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), notify=lambda _status: None,
-                         worker=f"p{os.getpid()}", rng=random.Random(0), emulation=emulation)
+                         worker=f"p{os.getpid()}", rng=random.Random(0), emulation=emulation,
+                         steady_age_s=steady_age_s)
         self._planned_requests: PlannedRequests = {}
         self.drawn_baselines = DrawnBaselines(Store(root / settings.baselines_dir), f"{EMULATED}{emulation.kind}",
                                               self.host, field_rules(settings))

@@ -128,6 +128,10 @@ class EnginePool:
         """Whether a server of this spec, as it was asked for, runs now."""
         return spec in self._servers
 
+    def runs_alone(self, spec: EngineSpec) -> bool:
+        """Whether a server of this spec runs now, and no other server."""
+        return self._servers.keys() == {spec}
+
     def pids(self) -> tuple[int, ...]:
         """The living processes of all servers."""
         return tuple(pid for server in self._servers.values() for pid in server.pids())

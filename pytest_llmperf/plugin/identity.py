@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from inspect import getattr_static
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 CHECK = "perf.check"
 COMPARISON = "compare_with_baseline"
+PACKAGE = "pytest_llmperf."  # whose functions are no part of a test
 STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
 
 
@@ -61,21 +63,24 @@ def spec_of_marker(item: pytest.Item) -> object:
 
 
 def compares_with_baseline(test: object) -> bool:
-    """Whether a test function, or a function that it calls by a global name, calls `perf.compare_with_baseline`.
+    """Whether a test function calls `perf.compare_with_baseline`, itself or in a function that it calls.
 
-    A claim plans its servers before the test reaches the comparison, so only the code can say.
+    Followed are functions by their global name, and functions and methods of modules, classes and objects with a global
+    name. An object that a fixture or another function gives is not followed. A claim plans its servers before the test
+    reaches the comparison, so only the code can say.
     """
     waiting, seen = [test], set[FunctionType]()
     while waiting:
         candidate = waiting.pop()
-        function = candidate.__func__ if isinstance(candidate, MethodType) else candidate
-        if not isinstance(function, FunctionType) or function in seen:
+        function = candidate.__func__ if isinstance(candidate, MethodType | staticmethod | classmethod) else candidate
+        if not isinstance(function, FunctionType) or function in seen or function.__module__.startswith(PACKAGE):
             continue
         seen.add(function)
         names = set(_names_in(function.__code__))
         if COMPARISON in names:
             return True
-        waiting += [function.__globals__[name] for name in names if name in function.__globals__]
+        values = [function.__globals__[name] for name in names if name in function.__globals__]
+        waiting += values + [getattr_static(value, name, None) for value in values for name in names]
     return False
 
 

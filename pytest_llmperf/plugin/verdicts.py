@@ -100,9 +100,14 @@ def report_outcome(item: pytest.Item, ended: str) -> None:
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
         return
+    from pytest_llmperf.report.properties import properties
+    from pytest_llmperf.session.executions import history
+
     execution.ended = ended
     execution.keep_results()
-    item.user_properties.extend(execution.properties())
+    item.user_properties.extend(properties(execution.test, execution.measurements, execution.results))
+    if execution.earlier:
+        item.user_properties.append(("llmperf.executions", history(execution)))
     item.stash[EVIDENCE] = execution.evidence()
     if execution.run_file is not None:
         item.user_properties.append((RUN_FILE, str(execution.run_file)))

@@ -59,6 +59,21 @@ def check_sides_differ(a: RunningServer | EngineSpec, b: RunningServer | EngineS
                     "perf.measure(…, fresh=True) and put both into perf.compare.")
 
 
+def check_together(specs: Sequence[EngineSpec]) -> None:
+    """Refuse an announcement of fewer than two different specs.
+
+    Raises:
+        SpecError: an argument is no spec, or there are not two different ones.
+    """
+    for spec in specs:
+        if not isinstance(spec, EngineSpec):
+            raise SpecError(f"perf.together({spec!r}, …): announce specs such as vllm(MODEL). A server that runs "
+                            "already needs no announcement.")
+    if len(set(specs)) < max(2, len(specs)):
+        raise SpecError(f"perf.together({', '.join(map(str, specs))}): announce two different specs or more, each "
+                        "once.")
+
+
 def check_workload(workload: Workload, call: str) -> None:
     """Refuse a workload argument of a different type.
 

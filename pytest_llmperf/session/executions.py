@@ -24,6 +24,7 @@ from pytest_llmperf.session.resumption import finished_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
+    from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.perf_session import PerfSession
 
 AnySeries = TypeVar("AnySeries", bound=Series)
@@ -69,6 +70,7 @@ class Execution:
         self.series: list[Series] = []
         self.stored = finished_rates(session.resumed.get(test))  # rates of a resumed search, until it takes them over
         self.claims: list[tuple[str, Series, Series]] = []
+        self.beside: dict[EngineSpec, tuple[EngineSpec, ...]] = {}  # spec → specs whose servers live with its server
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.profiles: list[Profile] = []
@@ -142,13 +144,6 @@ class Execution:
     def evidence(self) -> dict[str, list[str]]:
         """What the end of the session needs of this test: its checks and the conditions of its servers, as JSON."""
         return evidence_of(self.results, self.measurements)
-
-    def properties(self) -> list[tuple[str, str]]:
-        """What JUnit keeps of this test."""
-        from pytest_llmperf.report.properties import properties
-
-        execution_properties = [("llmperf.executions", history(self))] if self.earlier else []
-        return [*properties(self.test, self.measurements, self.results), *execution_properties]
 
     def close(self) -> None:
         """Write the measurements to the run folder, and release the request records from memory."""

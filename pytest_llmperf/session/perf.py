@@ -16,6 +16,7 @@ from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
+from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
 from pytest_llmperf.results.cause import Cause
@@ -37,6 +38,7 @@ from pytest_llmperf.session.arguments import (
     check_sides_differ,
     check_starts,
     check_streamed,
+    check_together,
     check_try_rates,
     check_until,
     check_workload,
@@ -51,13 +53,15 @@ from pytest_llmperf.session.sequential_claim import ClaimResult, judge_sequentia
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
-from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.slo.parse import parse_ratio, parse_slo
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
 DEFAULT_RUNS = 3
 #: A claim that names one of these is about memory, which no server beside it may take.
 MEMORY_METRICS = frozenset({"kv_blocks", "kv_usage_peak", "preemptions", "startup_s"})
+#: Metrics that show what memory or time a server takes alone. A server beside others has less of the memory.
+SIZES = MEMORY_METRICS - {"preemptions"}
 AFTER_CHECK = "compare on a line of its own, after perf.check: perf.compare_with_baseline(run, …)"
 AFTER_CLAIM = "compare on a line of its own: claim = perf.claim(…), then perf.compare_with_baseline(claim.a, …)"
 
@@ -177,6 +181,39 @@ class Perf:
             measurement = series.extend(runs)
         return measurement
 
+    def together(self, *specs: EngineSpec) -> tuple[EngineSpec, ...]:
+        """Announce the specs that this test will measure. Servers that fit into the memory together start together.
+
+        The test then calls `measure` or `claim` for each spec. Each server gets a KV cache of a stated size, and the
+        other servers are idle while one is measured (condition `treatment`). A server of a measurement with
+        `may_preempt` or `fresh` runs alone, and so does each server of a test that compares with a stored baseline.
+
+        Returns:
+            The specs in the order that needs the fewest server starts: first the specs whose servers run now.
+
+        Raises:
+            SpecError: there are fewer than two different specs, or a spec cannot be started here.
+        """
+        execution = self._execution
+        pool = execution.session.pool
+        check_together(specs)
+        for spec in specs:
+            pool.check(spec, self.kind)
+        groups: list[tuple[EngineSpec, ...]] = [(spec,) for spec in specs]
+        if any(map(execution.session.reference_of, specs)):
+            reason = "each runs beside its reference build"
+        elif self.kind == "cpu":
+            reason = "on a CPU a start takes all cores"
+        else:
+            reason = self._reason_to_run_alone()
+        if reason:
+            self._note_alone(len(specs), reason)
+        elif len(specs) > 2 or not any(map(pool.runs_alone, specs)):  # one start alone is shorter than two together
+            groups = execution.session.groups(specs, self.kind)
+        execution.beside |= {spec: group for group in groups if len(group) > 1 for spec in group}
+        groups.sort(key=lambda group: not any(map(pool.runs, group)))
+        return tuple(spec for group in groups for spec in sorted(group, key=lambda spec: not pool.runs(spec)))
+
     def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
         """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.
 
@@ -292,6 +329,7 @@ class Perf:
         check_measurement(measurement, "perf.check(run, …)")
         parsed_slos = list(map(parse_slo, slos))
         check_price(parsed_slos, self._execution.session.settings)
+        self._check_shares_no_memory(measurement, {name for slo in parsed_slos for name in slo.named})
         judged = judged_by_requirements(parsed_slos)
         for series in self._execution.series:
             if series.measurement is measurement:
@@ -546,6 +584,7 @@ class Perf:
             )
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
+            self._check_shares_no_memory(side, {parse_ratio(text, tuple(sides))[0].metric for text in texts})
         results = judge_ratios(texts, sides, self._execution.session.settings, failed_subjects(self._execution))
         self._execution.add_results(results)
         return results
@@ -610,10 +649,41 @@ class Perf:
         reference = session.reference_of(spec)
         if reference is not None:
             return spec, spec_of(b), reference
-        about_memory = may_preempt or judge.metrics & MEMORY_METRICS
-        if about_memory or execution.compares or not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)):
+        if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)):
             return ()
-        return session.beside_each_other(a, b, self.kind)
+        if reason := self._reason_to_run_alone(judge.metrics & MEMORY_METRICS, may_preempt=may_preempt):
+            self._note_alone(2, reason)
+            return ()
+        if b in execution.beside.get(a, ()):
+            return execution.beside[a]
+        return (a, b) if session.live_together((a, b), self.kind) else ()
+
+    def _note_alone(self, count: int, reason: str) -> None:
+        session = self._execution.session
+        if session.settings.resident_servers != "none":
+            session.notify(Note(f"{count} servers do not run at the same time: {reason}."))
+
+    def _check_shares_no_memory(self, measurement: Measurement, metrics: Collection[str]) -> None:
+        """Refuse metrics of memory and start-up of a server that started beside others.
+
+        Raises:
+            SpecError: the measurement is of a spec that this test announced by `together`.
+        """
+        shared = any(series.measurement is measurement and series.beside and spec_of(series.engine) in
+                     self._execution.beside for series in self._execution.series)
+        if shared and (about := sorted(SIZES.intersection(metrics))):
+            raise SpecError(f"{measurement.engine}: {about[0]} is of a server that shares the GPU with the servers of "
+                            "perf.together(…). Remove the spec from that call: then the server starts alone.")
+
+    def _reason_to_run_alone(self, memory_metrics: Collection[str] = (), *, may_preempt: bool = False) -> str:
+        """Why no server of this test may run beside another; "" if it may."""
+        if memory_metrics:
+            return f"the claim is about {', '.join(sorted(memory_metrics))}, and a server beside it takes memory"
+        if may_preempt:
+            return "preemptions are allowed, and a server beside it takes memory"
+        if self._execution.compares:
+            return "the test compares with a stored baseline, which is of a server alone"
+        return ""
 
     def _judged(
         self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int, *,
@@ -657,7 +727,9 @@ class Perf:
         beside: tuple[EngineSpec, ...] | None = None,
     ) -> Series:
         execution = self._execution
-        beside = execution.session.beside(spec_of(engine)) if beside is None else beside
+        if beside is None:
+            announced = () if may_preempt or fresh else execution.beside.get(spec_of(engine), ())
+            beside = execution.session.beside(spec_of(engine)) or announced
         return execution.begin(
             Series(execution.session, execution.test, self.kind, handle_of(engine), workload, on_run=execution.write,
                    fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks,

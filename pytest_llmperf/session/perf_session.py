@@ -98,11 +98,9 @@ def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: 
 class PerfSession:
     """Settings, hardware, the pool of servers, the run folder.
 
-    Attributes:
-        steady_age_s: as in `EnginePool`.
+    Args:
+        steady_age_s: as in `EnginePool`. Real-time emulation has servers of any age.
     """
-
-    steady_age_s = STEADY_AGE_S
 
     def __init__(
         self,
@@ -121,6 +119,7 @@ class PerfSession:
         planted: tuple[PlantedFlag, ...] = (),
         on_begin: Callable[[Path], None] = lambda _: None,
         references: Collection[str] = (),
+        steady_age_s: float = STEADY_AGE_S,
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
@@ -129,6 +128,7 @@ class PerfSession:
         self.planted = planted  # over the flags of every server, to see whether the suite notices
         self.notify = notify
         self.root = root
+        self._steady_age_s = steady_age_s
         self.clock = clock or SystemClock()
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
         self.cpu_use = use_from_now if virtual is None else None
@@ -167,7 +167,7 @@ class PerfSession:
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
                                    share_memory=self._share_memory, on_start=self._measure_memory, session=self.id,
-                                   steady_age_s=0.0 if emulation else self.steady_age_s)
+                                   steady_age_s=0.0 if emulation else steady_age_s)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -187,7 +187,7 @@ class PerfSession:
     def _virtual_pool(self, starter: Starter) -> EnginePool:
         """A pool of servers that take nothing of this machine."""
         return EnginePool(starter, lock_path=None, plant=self._plant, share_memory=self._share_memory,
-                          steady_age_s=self.steady_age_s)
+                          steady_age_s=self._steady_age_s)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
         """What sends a workload: see `Replayer`."""
@@ -234,21 +234,28 @@ class PerfSession:
         reference = self.reference_of(spec)
         return () if reference is None else (reference,)
 
-    def beside_each_other(self, a: EngineSpec, b: EngineSpec, kind: str) -> tuple[EngineSpec, ...]:
-        """The sides of a claim if servers of both live together; an empty tuple if each side runs alone.
+    def live_together(self, specs: Sequence[EngineSpec], kind: str) -> bool:
+        """Whether servers of all these specs live together in a test that names them together; else each runs alone.
 
         The servers share the memory. Servers that start one after the other save no time and differ in age. So servers
         that sleep in turn, or of an engine that sizes its memory by what is free, need the setting `resident_servers`.
         """
-        if a.url is not None or b.url is not None or a.kind != b.kind:
-            return ()
+        if any(each.url is not None or each.kind != specs[0].kind for each in specs):
+            return False
         wanted = self.settings.resident_servers
-        if wanted == "auto" and any(adapter_of(each.engine).sizes_by_free_memory for each in (a, b)):
-            self.notify(Note(f"Each side of the claim runs alone: {a} and {b} cannot start at the same time. "
+        if wanted == "auto" and any(adapter_of(each.engine).sizes_by_free_memory for each in specs):
+            self.notify(Note(f"Each server runs alone: {' and '.join(map(str, specs))} cannot start at the same time. "
                              "--llmperf-resident share lets them live together."))
-            return ()
-        together = self.pool.can_live_together((a, b), a.kind or kind, in_turn=wanted == "sleep")
-        return (a, b) if together else ()
+            return False
+        return self.pool.can_live_together(specs, specs[0].kind or kind, in_turn=wanted == "sleep")
+
+    def groups(self, specs: Sequence[EngineSpec], kind: str) -> list[tuple[EngineSpec, ...]]:
+        """Specs whose servers live together, in groups of equal size as far as possible, the last one being smaller."""
+        for size in range(len(specs), 1, -1):
+            groups = [tuple(specs[first : first + size]) for first in range(0, len(specs), size)]
+            if all(self.live_together(group, kind) for group in groups if len(group) > 1):
+                return groups
+        return [(spec,) for spec in specs]
 
     def planted_in(self, spec: EngineSpec) -> tuple[PlantedFlag, ...]:
         """The flags that are planted into this specification: none into the reference build."""

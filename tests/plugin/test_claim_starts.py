@@ -1,6 +1,7 @@
 """What a claim costs: server starts are dear, so a side that decides everything alone is the last one."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pytest_llmperf.plugin.identity import compares_with_baseline
 
 pytestmark = pytest.mark.emulated
+helpers = sys.modules[__name__]
 
 SUITE = """
 from pytest_llmperf import closed, random_tokens, vllm
@@ -86,15 +88,16 @@ def test_sides_that_fit_into_memory_alternate_run_by_run(claim):
     assert sides_of(run_file) == [("1 idle server beside it", [1, 1, 1]), ("1 idle server beside it", [2, 2, 2])]
 
 
-@pytest.mark.parametrize(("more", "options", "compared"), [
-    ("", (), True),
-    ("", ("--llmperf-resident", "none"), False),
-    ("may_preempt=True", (), False),
-    ('mechanism="kv_blocks(a) >= 1"', (), False),
-    ("", ("--plant-flag", "vllm:gpu-memory-utilization=0.8"), False),
+@pytest.mark.parametrize(("more", "options", "compared", "reason"), [
+    ("", (), True, "the test compares with a stored baseline"),
+    ("", ("--llmperf-resident", "none"), False, "resident_servers is \"none\""),
+    ("may_preempt=True", (), False, "preemptions are allowed"),
+    ('mechanism="kv_blocks(a) >= 1"', (), False, "the claim is about kv_blocks"),
+    ("", ("--plant-flag", "vllm:gpu-memory-utilization=0.8"), False, "sets gpu_memory_utilization itself"),
 ], ids=["baseline", "setting", "preemptions", "kv blocks", "memory flag"])
-def test_sides_run_alone_in_claims_about_memory_and_before_baseline_comparison(claim, more, options, compared):
-    _, run_file = claim(more, *options, compared=compared)
+def test_sides_run_alone_in_claims_about_memory_and_before_baseline_comparison(claim, more, options, compared, reason):
+    result, run_file = claim(more, *options, compared=compared)
+    result.stdout.fnmatch_lines([f"*2 servers do not run at the same time: *{reason}*"])
     assert run_file["claims"][0]["order"] == {"1": "AB"}
     assert sides_of(run_file) == [(None, [1, 1, 1]), (None, [2, 2, 2])]
 
@@ -179,11 +182,37 @@ def compares_in_branch(perf):
         compare()
 
 
+class Steps:
+    def judge(self, perf):
+        compares(perf)
+
+    @staticmethod
+    def begin(perf):
+        perf.measure("engine", "load")
+
+
+STEPS = Steps()
+
+
+def compares_by_method(perf):
+    STEPS.judge(perf)
+
+
+def compares_in_another_module(perf):
+    helpers.compares_by_helper(perf)
+
+
+def begins_by_method(perf):
+    Steps.begin(perf)
+
+
 def claims_only(perf):
     claims_only(perf)  # a function that calls itself is read once
 
 
 @pytest.mark.parametrize(("test", "expected"), [(compares, True), (compares_by_helper, True),
-                                                (compares_in_branch, True), (claims_only, False), (None, False)])
+                                                (compares_in_branch, True), (compares_by_method, True),
+                                                (compares_in_another_module, True), (begins_by_method, False),
+                                                (claims_only, False), (None, False)])
 def test_comparison_with_baseline_is_found_in_code_of_test(test, expected):
     assert compares_with_baseline(test) is expected

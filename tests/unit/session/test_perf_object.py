@@ -13,6 +13,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
+from pytest_llmperf.report.properties import properties
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.sentences import basis_text, limit_text
 from pytest_llmperf.session.executions import begin_execution
@@ -336,10 +337,16 @@ def test_side_that_was_not_measured_is_not_compared(perf):
     assert perf.compare_with_baseline(None) == []
 
 
+def test_note_says_why_announced_servers_on_a_cpu_start_alone(perf, statuses):
+    specs = tuple(endpoint(f"http://127.0.0.1:{port}", model="m") for port in (1, 2))
+    assert perf.together(*specs) == specs
+    assert "2 servers do not run at the same time: on a CPU a start takes all cores" in str(statuses[-1])
+
+
 def test_dir_of_perf_lists_verbs_and_results_only(perf):
     assert dir(perf) == ["accuracy", "check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "emulated",
                          "extend", "kind", "max_rate", "measure", "measurements", "profile", "record",
-                         "refuses", "results"]
+                         "refuses", "results", "together"]
     with pytest.raises(AttributeError):
         perf.results = ()
     with pytest.raises(AttributeError):
@@ -455,7 +462,7 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
 def test_junit_properties_contain_engine_metrics_and_deciding_check(perf, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     perf.check(measurement, "error_rate == 0")
-    property_by_name = dict(perf._execution.properties())
+    property_by_name = dict(properties("test_it", perf.measurements, perf.results))
     assert property_by_name["llmperf.engine"].startswith("endpoint('http://127.0.0.1:8000'")
     assert property_by_name["llmperf.metric.ttft_p50_ms"] == "50"
     assert property_by_name["llmperf.decided_by"] == "0 %  error_rate == 0"
