@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile, measure_rows
+    from pytest_llmperf.session.sweep import SweepFile
     from pytest_llmperf.session.tuning import check_writable_suite
 
     spec = target.spec_of(arguments)
@@ -60,19 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
     place = target.place_of(arguments, spec)
     with target.measuring(arguments, NAME, arguments.resume) as execution:
         file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place}")
-        rows = _begun(execution, tuning, file, resumed=arguments.resume is not None)
+        _begin(execution, tuning, file, resumed=arguments.resume is not None)
+        rows: list[SweepRow] = []
         try:
-            for row in measure_rows(Perf(execution), execution.session, file, tuning.settings[len(rows):]):
+            for row in tuning.rows(Perf(execution), execution.session, file):
                 rows.append(row)
-                if not row.is_final:
-                    raise UsageError("the default cannot be measured, so no setting can be proven to be better: "
-                                     f"{row.problem} Change the flags of the default, the load or the SLOs.")
         finally:
-            if rows:
-                say("\n".join(sweep_table(rows, _names(rows), tuning.plan.columns)))
             final = sum(row.is_final for row in rows)
-            if final < len(tuning.settings):
-                remark(f"{final} of {len(tuning.settings)} settings are measured. Go on with the same command and "
+            if final:
+                say("\n".join([*sweep_table(rows, _names(rows), tuning.plan.columns), *_judged_rates(rows)]))
+            if final < tuning.size:
+                remark(f"{final} of {tuning.size} settings are measured. Go on with the same command and "
                        f"--resume {execution.session.run_dir}")
         return _proven(arguments, execution, tuning, rows, place)
 
@@ -100,12 +98,12 @@ def _tuning(arguments: argparse.Namespace, spec: EngineSpec) -> Tuning:
     if arguments.start_sd is not None:
         number("--start-sd", "SHARE", arguments.start_sd, above=0, most=1)
     metrics = tuple(find(name).name for name in arguments.metric)
-    plan = SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, arguments.precision)
+    plan = SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, arguments.precision, quick=True)
     return Tuning(plan, candidates, arguments.start_sd)
 
 
-def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bool) -> list[SweepRow]:
-    """The rows of an earlier command, once nothing can be wrong that is visible without a server start.
+def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bool) -> None:
+    """Begin or continue the file of rows, once nothing can be wrong that is visible without a server start.
 
     Raises:
         UsageError: an engine refuses a flag, or the run folder holds no tuning or another one.
@@ -119,11 +117,10 @@ def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
         check_requests(spec, tuning.plan.workload, session.pool.model_of(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
-    rows = file.read()
+    file.read()
     session.begin()
     file.begin()
     execution.stored += finished_measurements(session.resumed.get(NAME))
-    return rows
 
 
 def _proven(
@@ -147,7 +144,7 @@ def _proven(
     if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER
-    claim = tuning.prove(Perf(execution), best.flags)
+    claim = tuning.prove(Perf(execution), best.flags, rates[0])
     for result in claim.results:
         numbers = filter(None, (estimate_text(result), interval_text(result), basis_text(result)))
         say(f"{result.verdict.value}  {flags_text(best.flags)} (a) against the default (b): {result.subject}: "
@@ -161,7 +158,7 @@ def _proven(
             remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
         return NOT_BETTER
     if arguments.write is not None:
-        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place))
+        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place, rates[0]))
         say(f"Written: {arguments.write}. Run it: pytest {arguments.write}"
             + (f" --emulate {arguments.emulate}" if arguments.emulate else ""))
     return 0
@@ -179,6 +176,14 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"--write {path}: the test cannot be written: {error}. Repeat the command with --resume "
                          "newest and another file.") from error
+
+
+def _judged_rates(rows: Sequence[SweepRow]) -> list[str]:
+    """How each tried rate is known, one line per setting."""
+    from pytest_llmperf.session.sweep import flags_text
+
+    return ["Tried rates, within or over the SLOs:",
+            *(f"  {flags_text(row.flags)}: {'; '.join(map(str, row.rates)) or 'none'}" for row in rows)]
 
 
 def _names(rows: Sequence[SweepRow]) -> list[str]:
