@@ -9,6 +9,7 @@ from math import ceil, log, log1p, log2, sqrt
 from pytest_llmperf.model.verdict import Verdict
 
 FACTOR = 2.0
+DISPLACEMENTS = 3  # of the rates of quick searches within a step
 MOST_STEPS = 12  # of bracketing: a factor of 4096
 
 
@@ -115,6 +116,22 @@ def bracket_of(points: Sequence[TriedRate]) -> tuple[float, float] | None:
 def halvings(low: float, high: float, precision: float) -> int:
     """Bisection steps until the rates on both sides of the limit differ by at most `precision`."""
     return max(ceil(log2(log(high / low) / log1p(precision))), 0)
+
+
+def quick_beginning(start: float, precision: float, seed: int) -> tuple[float, float]:
+    """The first rate of a quick search, and its ratio to the second rate.
+
+    A quick search takes the first rate as a good guess, and tries a neighbouring rate next. The rates of searches with
+    successive seeds are displaced against each other by a third of a step. Otherwise a limit near a tried rate could
+    make the ratio of two equal servers a whole step in each pair, and the pairs would not show this error.
+
+    Args:
+        start: the guess, in requests/s.
+        precision: as in `search_rate`.
+        seed: of the search.
+    """
+    step = final_step(precision)
+    return start * step ** (seed % DISPLACEMENTS / DISPLACEMENTS), step
 
 
 def final_step(precision: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, log, sqrt
+from math import ceil
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,8 @@ from pytest_llmperf.session.bisection import (
     SearchResult,
     TriedRate,
     bracket_of,
-    final_step,
     halvings,
+    quick_beginning,
     search_rate,
 )
 from pytest_llmperf.session.progress import RunProgress
@@ -54,7 +54,6 @@ RUNS_PER_LOOK = 2
 CONFIDENCE_OF_LOOKS = (0.975, 0.9875, 0.9875)
 CONFIDENCE_OF_QUICK_LOOKS = (0.975, 0.975)  # after one run and after two
 CLEAR = 0.8  # confidence that spares a quick search the second run at a rate: the rate is clear and not proven
-QUICK_DISPLACEMENTS = 3  # of the rates of quick searches, in equal parts of a step
 SEEDS_PER_SEARCH = 100
 PRECISION = 0.04
 COOLDOWN_S = 5.0
@@ -270,19 +269,10 @@ class Capacity(Series):
         return counters
 
     def _beginning(self, seed: int) -> tuple[float, float]:
-        """The first rate of a search, and its ratio to the second rate.
-
-        A quick search takes the first rate as a good guess, and tries a neighbouring rate next. A quick search after
-        the first begins next to the result of the search before. The rates of quick searches are displaced against each
-        other by parts of a step, so that the step of one search cannot decide a claim.
-        """
+        """The first rate of a search, and its ratio to the second rate."""
         if not self.terms.quick or self.terms.to_beat is not None:
             return self._start, FACTOR
-        step = final_step(self.terms.precision)
-        start = self._start * step ** (seed % QUICK_DISPLACEMENTS / QUICK_DISPLACEMENTS)
-        if not self.results or (previous := self.results[-1].highest_within) is None:
-            return start, step
-        return float(start * step ** round(log(previous * sqrt(step) / start, step))), step
+        return quick_beginning(self._start, self.terms.precision, seed)
 
     def _judge(self, seed: int, rate: float) -> TriedRate:
         """Is this rate within the SLOs? What stays open is sent again with other seeds.

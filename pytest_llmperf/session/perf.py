@@ -227,9 +227,10 @@ class Perf:
                 the SLOs.
             cooldown_s: pause between two rates, in seconds.
             quick: whether a search needs few runs instead of proven rates. A rate is judged after one run, and after
-                a second run if the rate is open. Otherwise a rate takes 2, 4 or 6 runs. Each search after the first
-                begins next to the result of the search before, at rates displaced by a third of a step. A rate with an
-                invalid run is measured again once. Quick searches suit claims, which compare several searches per side.
+                a second run if the rate is open. Otherwise a rate takes 2, 4 or 6 runs. The second rate is next to the
+                first, and not twice the first. The rates of successive searches are displaced by a third of a step. A
+                rate with an invalid run is measured again once. Quick searches suit claims, which compare several
+                searches per side.
             to_beat: rate of another setting, in requests per second. The search begins there instead of at the rate of
                 the workload, and ends as soon as it is proven that the engine does not serve this rate.
 
