@@ -108,7 +108,8 @@ def tuned(ratios: list[float], start_sd: float, run_sd: float, rng: np.random.Ge
     winner = None
     if found[best] > max(default, again):
         servers += [Server(rng, limit * ratios[best], start_sd, run_sd), servers.pop()]
-        winner = best if is_proven(servers[-2], servers[-1], default) else None
+        middle = sqrt(found[best] * max(default, again))
+        winner = best if is_proven(servers[-2], servers[-1], middle) else None
     return winner, sum(server.runs for server in servers)
 
 
@@ -123,7 +124,7 @@ def tunings_table(tunings: int, rng: np.random.Generator) -> Iterator[str]:
             best = ratios.index(max(ratios)) if max(ratios) > 1 else None
             right = sum(winner == best for winner, _ in results if winner is not None)
             wrong = sum(winner != best for winner, _ in results if winner is not None)
-            yield row(" ".join(f"{ratio:g} ×" for ratio in ratios), f"{start_sd:.0%}", f"{run_sd:.0%}",
+            yield row(", ".join(f"{ratio:g}" for ratio in ratios), f"{start_sd:.0%}", f"{run_sd:.0%}",
                       "–" if best is None else limits(right, tunings), limits(wrong, tunings),
                       f"{np.mean([runs for _, runs in results]):.0f}")
     yield from heading(f"The proof between two equal servers, precision {PRECISION:.0%}, {tunings} proofs",

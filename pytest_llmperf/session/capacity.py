@@ -38,7 +38,7 @@ from pytest_llmperf.session.bisection import (
 )
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Watch
-from pytest_llmperf.session.resumption import RATE, RATE_VERDICT, SEARCH, take_rate
+from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_VERDICT, SEARCH, take_rate
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -56,7 +56,7 @@ CONFIDENCE_OF_QUICK_LOOKS = (0.975, 0.975)  # after one run and after two
 CLEAR = 0.8  # confidence that spares a quick search the second run at a rate: the rate is clear and not proven
 SEEDS_PER_SEARCH = 100
 PRECISION = 0.04
-COOLDOWN_S = 5.0
+COOLDOWN_S, QUICK_COOLDOWN_S = 5.0, 1.0
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2el_p50")
 LASTING = 20  # answers' times: of a load that is over sooner, an overloaded server's queue shows little
 LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
@@ -90,6 +90,11 @@ class SearchTerms:
     def confidence_of_looks(self) -> tuple[float, ...]:
         """Confidence of each look at a rate."""
         return CONFIDENCE_OF_QUICK_LOOKS if self.quick else CONFIDENCE_OF_LOOKS
+
+    @property
+    def pause_s(self) -> float:
+        """Pause between two rates, in seconds."""
+        return min(self.cooldown_s, QUICK_COOLDOWN_S) if self.quick else self.cooldown_s
 
     @property
     def most_runs(self) -> int:
@@ -136,7 +141,8 @@ class RateSeries(Series):
         """The measurement before its first run."""
         nothing = super()._empty_measurement(server)
         rate = self.workload.rate * self.workload.requests_per_arrival
-        return replace(nothing, conditions={**nothing.conditions, RATE: f"{rate:g}/s", SEARCH: self.search})
+        of_rate = {RATE: f"{rate:g}/s", SEARCH: self.search, RATE_HOST: self.session.host}
+        return replace(nothing, conditions={**nothing.conditions, **of_rate})
 
     def _empty_measurement(self, server: Server) -> Measurement:
         return self.begun(server)
@@ -321,7 +327,7 @@ class Capacity(Series):
 
     def _measured_verdict(self, series: RateSeries, rate: float) -> Verdict:
         if self._measured_rates:
-            self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
+            self.session.clock.sleep_ns(seconds(self.terms.pause_s))
         self._measured_rates += 1
         begun_ns = self.session.clock.now_ns()
         verdict = Verdict.INCONCLUSIVE
@@ -345,7 +351,7 @@ class Capacity(Series):
             return None
         low, high = bracket
         further = halvings(low, high, self.terms.precision) - 1
-        pauses_s = further * self.terms.cooldown_s
+        pauses_s = further * self.terms.pause_s
         present_s = (self.terms.most_runs - runs) * self._run_s(workload.rate)
         return SearchRest(
             pauses_s + further * self.terms.runs_per_look * self._run_s(high / self._per_arrival),

@@ -225,7 +225,7 @@ class Perf:
             runs: number of searches, each with seeds of its own.
             precision: largest relative difference between the highest rate within the SLOs and the lowest rate over
                 the SLOs.
-            cooldown_s: pause between two rates, in seconds.
+            cooldown_s: pause between two rates, in seconds; at most 1 s in a quick search.
             quick: whether a search needs few runs instead of proven rates. A rate is judged after one run, and after
                 a second run if the rate is open. Otherwise a rate takes 2, 4 or 6 runs. The second rate is next to the
                 first, and not twice the first. The rates of successive searches are displaced by a third of a step. A

@@ -12,7 +12,8 @@ from pytest_llmperf.results.reader import read_run, read_session, stored_runs
 from pytest_llmperf.session.provenance import provenance
 from pytest_llmperf.telemetry.hardware import Hardware
 
-RATE, RATE_VERDICT, SEARCH = "tried_rate", "rate_verdict", "search"  # conditions of a rate that a search tried
+#: Conditions of a rate that a search tried. A search mixes no rates of several hosts, so the host is one of them.
+RATE, RATE_VERDICT, SEARCH, RATE_HOST = "tried_rate", "rate_verdict", "search", "rate_host"
 
 
 def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:

@@ -35,7 +35,7 @@ from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import LEAST_PRECISION, METRIC, PRECISION, search_terms
 from pytest_llmperf.session.perf import Perf
-from pytest_llmperf.session.resumption import RATE, RATE_VERDICT, SEARCH
+from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_VERDICT, SEARCH
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.workload import Workload
@@ -82,6 +82,7 @@ class SweepRow:
         kind: hardware kind of the server, for the spread between server starts.
         invalid: whether the problem is an invalid run, so that another measurement may succeed.
         rates: the rates that the search judged, in order.
+        host: digest of the host that measured the row.
     """
 
     flags: Mapping[str, object]
@@ -91,6 +92,7 @@ class SweepRow:
     kind: str = ""
     invalid: bool = False
     rates: Sequence[JudgedRate] = ()
+    host: str = ""
 
     @property
     def is_final(self) -> bool:
@@ -168,7 +170,7 @@ def measure_setting(
         UsageError: the file cannot be written.
     """
     session.notify(Note(f"Setting: {flags_text(flags)}"))
-    row = measure_row(perf, session.settings, plan, flags)
+    row = replace(measure_row(perf, session.settings, plan, flags), host=session.host)
     if plan.slos:
         row = replace(row, rates=_judged_rates(perf.measurements, plan, row))
     if row.is_final:
@@ -199,9 +201,10 @@ def _judged_rates(measurements: Iterable[Measurement], plan: SweepPlan, row: Swe
     limit = (row.metrics.get(METRIC) or 0.0) * (1 + LEAST_PRECISION / 2)  # the text of a rate is rounded
     engine = str(plan.spec.with_flags(**row.flags))  # type: ignore[arg-type]  # as JSON has it
     search = f"{plan.workload}, {search_terms(plan.slos, plan.precision, quick=plan.quick, to_beat=plan.to_beat)}"
+    of_search = [each for each in measurements if RATE_VERDICT in each.conditions and (
+        each.engine, each.conditions.get(SEARCH), each.conditions.get(RATE_HOST)) == (engine, search, row.host)]
     judged = [(float(each.conditions[RATE].removesuffix("/s")), Verdict(each.conditions[RATE_VERDICT]), len(each.runs))
-              for each in measurements if (each.engine, each.conditions.get(SEARCH)) == (engine, search)
-              and RATE_VERDICT in each.conditions]
+              for each in of_search]
     return tuple(JudgedRate(rate, rate <= limit, verdict is not Verdict.INCONCLUSIVE, runs)
                  for rate, verdict, runs in judged)
 
@@ -280,7 +283,7 @@ class SweepFile:
             UsageError: it cannot be written.
         """
         content = {"flags": row.flags, "metrics": row.metrics, "problem": row.problem, "runs": row.runs,
-                   "kind": row.kind, "rates": [asdict(rate) for rate in row.rates]}
+                   "kind": row.kind, "host": row.host, "rates": [asdict(rate) for rate in row.rates]}
         line = json.dumps(content, allow_nan=False)
         with self._open() as file:
             head = "" if self._begun() else self._head

@@ -58,13 +58,18 @@ class Tuning:
         """The rows of the default, of each candidate, and of the default with other seeds on another server start.
 
         Rows of the file are not measured again. The search of a candidate begins at the rate of the default, and ends
-        as soon as it is proven that the candidate does not serve this rate.
+        as soon as it is proven that the candidate does not serve this rate. On a further host the default is measured
+        again, because a candidate is compared with the default of its own host. The rows of the default on earlier
+        hosts come first.
 
         Raises:
             EnvironmentMissing, HardwareBusy: the cause is the machine, not the flags.
             UsageError: the default cannot be measured, or the file cannot be used.
         """
-        stored_rows = file.read()
+        stored_rows, here = file.read(), session.host
+        elsewhere = [row for row in stored_rows if not row.flags and row.host != here]
+        yield from elsewhere
+        stored_rows = [row for row in stored_rows if row not in elsewhere]
         default = _taken(stored_rows, {}) or measure_setting(perf, session, file, self.plan, {})
         yield default
         if not default.is_final:
@@ -85,7 +90,7 @@ class Tuning:
         return self.plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
 
     def proof_workload(self, rate: float) -> Workload:
-        """The workload of the proof: seeds that no search has used, and the rate of the default in requests/s."""
+        """The workload of the proof: seeds that no search has used, and this rate in requests/s."""
         workload = self.plan.workload
         return workload.at_rate(float(f"{rate / workload.requests_per_arrival:.4g}"), PROOF_SEEDS)
 
@@ -94,7 +99,8 @@ class Tuning:
 
         Args:
             flags: of the setting.
-            rate: of the default, in requests/s. Each side searches first around this rate.
+            rate: between the rates of the two sides, in requests/s. Each search begins there. A rate that is nearer to
+                one side would take more runs, and a rate of its own for each side would favour the lucky side.
         """
         return perf.claim_max_rate(
             self.tuned(flags), self.plan.spec, self.proof_workload(rate), BETTER, slo=self.plan.slos,
@@ -160,16 +166,27 @@ def _taken(rows: list[SweepRow], flags: Mapping[str, object]) -> SweepRow | None
     return None if position is None else rows.pop(position)
 
 
-def default_rates(rows: Sequence[SweepRow]) -> list[float]:
-    """The rates of the default's two searches in requests/s."""
-    rates = [row.metrics.get(METRIC) for row in rows if not row.flags]
+def default_rates(rows: Sequence[SweepRow], host: str) -> list[float]:
+    """The rates of the default's searches on a host, in requests/s."""
+    rates = [row.metrics.get(METRIC) for row in rows if not row.flags and row.host == host]
     return [rate for rate in rates if rate is not None]
 
 
+def gain(row: SweepRow, rows: Sequence[SweepRow]) -> float:
+    """Rate of a candidate divided by the highest rate of the default on the same host; 0 without a rate."""
+    return (row.metrics.get(METRIC) or 0.0) / max(default_rates(rows, row.host), default=float("inf"))
+
+
+def middle_rate(row: SweepRow, rows: Sequence[SweepRow], host: str) -> float:
+    """The rate between the default of this host and a candidate, in the middle on a logarithmic scale."""
+    return max(default_rates(rows, host)) * sqrt(gain(row, rows))
+
+
 def best_row(rows: Sequence[SweepRow]) -> SweepRow | None:
-    """The candidate with the highest rate, of equal ones the first; None if no candidate could be measured."""
-    measured = [row for row in rows if row.flags and row.metrics.get(METRIC) is not None]
-    return max(measured, key=lambda row: row.metrics[METRIC] or 0.0, default=None)
+    """The candidate with the largest gain, of equal ones the first; None if no candidate serves more than the default.
+    """
+    measured = [row for row in rows if row.flags and gain(row, rows) > 1]
+    return max(measured, key=lambda row: gain(row, rows), default=None)
 
 
 def proof_of(claim: ClaimResult) -> CheckResult | None:

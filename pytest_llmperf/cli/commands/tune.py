@@ -59,16 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable_suite(arguments.write, spec)
     place = target.place_of(arguments, spec)
     with target.measuring(arguments, NAME, arguments.resume) as execution:
-        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place}")
+        here = execution.session.host
+        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place.replace(f', host {here}', '')}")
         _begin(execution, tuning, file, resumed=arguments.resume is not None)
         rows: list[SweepRow] = []
         try:
             for row in tuning.rows(Perf(execution), execution.session, file):
                 rows.append(row)
         finally:
-            final = sum(row.is_final for row in rows)
-            if final:
+            if any(row.is_final for row in rows):
                 say("\n".join([*sweep_table(rows, _names(rows), tuning.plan.columns), *_judged_rates(rows)]))
+            final = sum(row.is_final and (bool(row.flags) or row.host == here) for row in rows)
             if final < tuning.size:
                 remark(f"{final} of {tuning.size} settings are measured. Go on with the same command and "
                        f"--resume {execution.session.run_dir}")
@@ -129,22 +130,19 @@ def _proven(
     """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
-    from pytest_llmperf.session.capacity import METRIC
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.sweep import flags_text
-    from pytest_llmperf.session.tuning import best_row, default_rates, proof_of
+    from pytest_llmperf.session.tuning import best_row, default_rates, middle_rate, proof_of
 
-    rates, best = default_rates(rows), best_row(rows)
-    if not rates:
-        say(f"The default could not be measured: {rows[0].problem}. Nothing is proven, and nothing is written.")
-        return NOT_BETTER
+    rates, best = default_rates(rows, execution.session.host), best_row(rows)
     rates_text = " and ".join(f"{rate:.4g}/s" for rate in rates)
     spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
     say(f"The default's searches found {rates_text}{spread}.")
-    if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
+    if best is None:
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER
-    claim = tuning.prove(Perf(execution), best.flags, rates[0])
+    middle = middle_rate(best, rows, execution.session.host)
+    claim = tuning.prove(Perf(execution), best.flags, middle)
     for result in claim.results:
         numbers = filter(None, (estimate_text(result), interval_text(result), basis_text(result)))
         say(f"{result.verdict.value}  {flags_text(best.flags)} (a) against the default (b): {result.subject}: "
@@ -158,7 +156,7 @@ def _proven(
             remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
         return NOT_BETTER
     if arguments.write is not None:
-        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place, rates[0]))
+        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place, middle))
         say(f"Written: {arguments.write}. Run it: pytest {arguments.write}"
             + (f" --emulate {arguments.emulate}" if arguments.emulate else ""))
     return 0
@@ -182,8 +180,13 @@ def _judged_rates(rows: Sequence[SweepRow]) -> list[str]:
     """How each tried rate is known, one line per setting."""
     from pytest_llmperf.session.sweep import flags_text
 
+    several = len({row.host for row in rows}) > 1
+
+    def of_host(row: SweepRow) -> str:
+        return f" on host {row.host}" if several else ""
+
     return ["Tried rates, within or over the SLOs:",
-            *(f"  {flags_text(row.flags)}: {'; '.join(map(str, row.rates)) or 'none'}" for row in rows)]
+            *(f"  {flags_text(row.flags)}{of_host(row)}: {'; '.join(map(str, row.rates)) or 'none'}" for row in rows)]
 
 
 def _names(rows: Sequence[SweepRow]) -> list[str]:

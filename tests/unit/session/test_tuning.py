@@ -9,7 +9,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.session.sweep import SweepFile, SweepPlan, SweepRow
-from pytest_llmperf.session.tuning import BETTER, Tuning, best_row, check_writable_suite, default_rates, distinct
+from pytest_llmperf.session.tuning import BETTER, Tuning, best_row, check_writable_suite, default_rates, distinct, gain
 from pytest_llmperf.stats.interval import Interval
 
 TALK = multi_turn(conversations=60, turns=5, arrivals=poisson(0.5), starters=10, starter=(3500, 4000), input=(8, 24),
@@ -26,7 +26,7 @@ def row(rate, **flags):
 class Searches:
     """A `Perf` whose searches find the given rates or fail with the given errors, and the session around it."""
 
-    measurements, settings = (), Settings()
+    measurements, settings, host = (), Settings(), "here"
 
     def __init__(self, make_measurement, make_run, *answers):
         self.answers, self.searches = list(answers), []
@@ -55,7 +55,7 @@ def test_candidates_are_searched_from_rate_of_default(tmp_path, make_measurement
     assert [row.metrics["max_rate"] for row in rows] == [6.0, 9.0, 7.0]
     assert searches.searches == [(SPEC, TALK, None), (TUNING.tuned(TUNING.candidates[0]), TALK, 6.0),
                                  (SPEC, TALK.at_rate(0.5, 100), None)]
-    assert default_rates(rows) == [6.0, 7.0]
+    assert default_rates(rows, "here") == [6.0, 7.0]
 
 
 def test_setting_with_invalid_run_is_measured_again_and_refused_setting_is_not(tmp_path, make_measurement, make_run):
@@ -72,16 +72,29 @@ def test_setting_with_invalid_run_is_measured_again_and_refused_setting_is_not(t
     assert third.searches == []
 
 
+def test_default_is_measured_again_on_another_host_and_candidate_is_not(tmp_path, make_measurement, make_run):
+    file = SweepFile(tmp_path / "tune.jsonl", "tuning")
+    Searches(make_measurement, make_run, 6.0, 9.0, 7.0).rows(file)
+    elsewhere = Searches(make_measurement, make_run, 12.0, 11.0)
+    elsewhere.host = "there"
+    rows = elsewhere.rows(file)
+    assert [spec for spec, _, _ in elsewhere.searches] == [SPEC, SPEC]
+    assert [(row.host, row.metrics["max_rate"]) for row in rows] == [
+        ("here", 6.0), ("here", 7.0), ("there", 12.0), ("here", 9.0), ("there", 11.0)]
+    assert default_rates(rows, "there") == [12.0, 11.0]
+    assert gain(best_row(rows), rows) == pytest.approx(9.0 / 7.0)
+
+
 def test_settings_equal_to_default_or_to_each_other_are_left_out():
     settings = [{"max_model_len": 16384}, {"max_num_seqs": 8}, {"max_num_seqs": 8, "max_model_len": 16384}]
     assert len(distinct(SPEC, settings)) == 1
 
 
-def test_best_setting_is_the_first_with_highest_rate():
-    rows = [row(9.0), row(4.0, a=1), row(6.0, a=2), row(6.0, a=3), row(None, a=4), row(None)]
+def test_best_setting_is_the_first_with_largest_gain():
+    rows = [row(5.0), row(4.0, a=1), row(6.0, a=2), row(6.0, a=3), row(None, a=4), row(None)]
     assert best_row(rows) == rows[2]
-    assert default_rates(rows) == [9.0]
-    assert best_row([row(9.0), row(None, a=1)]) is None
+    assert default_rates(rows, "") == [5.0]
+    assert best_row([row(9.0), row(None, a=1), row(9.0, a=2)]) is None
 
 
 @pytest.mark.parametrize(("low", "limit"), [(1.44, ">= 1.20"), (1.2, ">= 1.09"), (1.001, ">= 1.00")])
