@@ -316,7 +316,14 @@ class Capacity(Series):
         self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))
         if (why := _short_load_warning(series.finished, workload)) is not None:
             self._short_load_warnings[rate] = f"{label}: {why}"
+            if self.terms.quick and point.within and self._is_burst(series.finished, workload):
+                raise LoadError(f"At {rate:.4g}/s the SLOs are met by a burst: {why}")
         return point
+
+    def _is_burst(self, measurement: Measurement, workload: Workload) -> bool:
+        """Whether all requests were sent before the median answer ended, so that the load has no rate."""
+        took_ms = _measured("e2el_p50", measurement)
+        return took_ms is not None and self._arrivals / workload.rate < took_ms / 1e3
 
     def _stored_verdict(self, series: RateSeries) -> Verdict | None:
         """The verdict of an earlier command; None if this rate has to be measured."""
