@@ -38,7 +38,7 @@ from pytest_llmperf.session.bisection import (
 )
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Watch
-from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_VERDICT, SEARCH, take_rate
+from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_SIDE, RATE_VERDICT, SEARCH, take_rate
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -153,9 +153,10 @@ class RateSeries(Series):
         return self._shown(RunProgress(earlier + run, earlier + runs, self.label, server.quiet_itl_s,
                                        self.rest(earlier + runs)))
 
-    def judged(self, verdict: Verdict) -> None:
-        """Store the verdict of the rate, which a resumed search takes over."""
-        self.measurement = replace(self.finished, conditions={**self.finished.conditions, RATE_VERDICT: verdict.value})
+    def judged(self, point: TriedRate) -> None:
+        """Store the answer of the search about this rate, which a resumed search takes over."""
+        answer = {RATE_VERDICT: point.verdict.value, RATE_SIDE: "within" if point.within else "over"}
+        self.measurement = replace(self.finished, conditions={**self.finished.conditions, **answer})
         self._on_run()
 
 
@@ -312,6 +313,7 @@ class Capacity(Series):
         verdict = self._stored_verdict(series) or self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
                           {name: _measured(name, series.finished) for name in self.shown})
+        series.judged(point)
         self.unfinished.append(point)
         self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))
         if (why := _short_load_warning(series.finished, workload)) is not None:
@@ -329,7 +331,6 @@ class Capacity(Series):
         """The verdict of an earlier command; None if this rate has to be measured."""
         if series.measurement is None:
             return None
-        self._on_run()
         return Verdict(series.measurement.conditions[RATE_VERDICT])
 
     def _measured_verdict(self, series: RateSeries, rate: float) -> Verdict:
@@ -343,7 +344,6 @@ class Capacity(Series):
             verdict = self._verdict(measurement, rate, confidence)
             if verdict is not Verdict.INCONCLUSIVE or self._is_clear(measurement, rate):
                 break
-        series.judged(verdict)
         runs = len(series.finished.runs)
         took_s = (self.session.clock.now_ns() - begun_ns) / 1e9
         self._overhead_s = took_s / runs - self._schedule_s(series.workload.rate)

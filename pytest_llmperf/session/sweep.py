@@ -33,9 +33,9 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.sentences import reason_text
-from pytest_llmperf.session.capacity import LEAST_PRECISION, METRIC, PRECISION, search_terms
+from pytest_llmperf.session.capacity import METRIC, PRECISION, search_terms
 from pytest_llmperf.session.perf import Perf
-from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_VERDICT, SEARCH
+from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_SIDE, RATE_VERDICT, SEARCH
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.workload import Workload
@@ -198,15 +198,14 @@ def flags_text(flags: Mapping[str, object]) -> str:
 
 def _judged_rates(measurements: Iterable[Measurement], plan: SweepPlan, row: SweepRow) -> tuple[JudgedRate, ...]:
     """The rates of the search that gave this row."""
-    limit = (row.metrics.get(METRIC) or 0.0) * (1 + LEAST_PRECISION / 2)  # the text of a rate is rounded
     engine = str(plan.spec.with_flags(**row.flags))  # type: ignore[arg-type]  # as JSON has it
     search = f"{plan.workload}, {search_terms(plan.slos, plan.precision, quick=plan.quick, to_beat=plan.to_beat)}"
     of_search = [each for each in measurements if RATE_VERDICT in each.conditions and (
         each.engine, each.conditions.get(SEARCH), each.conditions.get(RATE_HOST)) == (engine, search, row.host)]
-    judged = [(float(each.conditions[RATE].removesuffix("/s")), Verdict(each.conditions[RATE_VERDICT]), len(each.runs))
-              for each in of_search]
-    return tuple(JudgedRate(rate, rate <= limit, verdict is not Verdict.INCONCLUSIVE, runs)
-                 for rate, verdict, runs in judged)
+    return tuple(
+        JudgedRate(float(each.conditions[RATE].removesuffix("/s")), each.conditions[RATE_SIDE] == "within",
+                   each.conditions[RATE_VERDICT] != Verdict.INCONCLUSIVE.value, len(each.runs)) for each in of_search
+    )
 
 
 def _finite(values: Iterable[float | None]) -> list[float | None]:

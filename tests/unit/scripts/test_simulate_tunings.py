@@ -1,4 +1,4 @@
-"""The simulation behind the error rates of tunings: its searches end where its servers have their limit."""
+"""The simulation behind the error rates of tunings, on servers with little noise."""
 
 import numpy as np
 import pytest
