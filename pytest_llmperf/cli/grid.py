@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.sweep import SweepRow
 
-CELL_CHARACTERS = 120
+CELL_CHARACTERS = 140
 
 
 def check_started(spec: EngineSpec, command: str) -> None:
