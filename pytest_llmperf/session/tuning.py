@@ -73,8 +73,9 @@ class Tuning:
         default = _taken(stored_rows, {}) or measure_setting(perf, session, file, self.plan, {})
         yield default
         if not default.is_final:
+            advice = "" if default.invalid else " Change the flags of the default, the load or the SLOs."
             raise UsageError("the default cannot be measured, so no setting can be proven to be better: "
-                             f"{default.problem} Change the flags of the default, the load or the SLOs.")
+                             f"{default.problem}{advice}")
         plan = replace(self.plan, to_beat=default.metrics[METRIC])
         for flags in self.candidates:
             yield _taken(stored_rows, flags) or measure_setting(perf, session, file, plan, flags)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.cli import target
 from pytest_llmperf.cli.grid import check_started, grid_of, sweep_table
 from pytest_llmperf.cli.output import remark, say
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +142,11 @@ def _proven(
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER
     middle = middle_rate(best, rows, execution.session.host)
-    claim = tuning.prove(Perf(execution), best.flags, middle)
+    try:
+        claim = tuning.prove(Perf(execution), best.flags, middle)
+    except (InfrastructureError, KeyboardInterrupt):
+        remark(f"The proof did not reach its end. Go on with the same command and --resume {execution.session.run_dir}")
+        raise
     for result in claim.results:
         numbers = filter(None, (estimate_text(result), interval_text(result), basis_text(result)))
         say(f"{result.verdict.value}  {flags_text(best.flags)} (a) against the default (b): {result.subject}: "
