@@ -117,7 +117,7 @@ def _with_capture(profile: Profile, series: Series, spec: EngineSpec, file: Path
         return profile
     session = series.session
     try:
-        _capture(series, spec, nsys, file)
+        capture_run(series, spec, nsys, file)
         problem = _excess("the capture of nsys", [file], session.settings)
         if not problem:
             kept = file.replace(session.run_dir / FOLDER / file.name)
@@ -127,7 +127,7 @@ def _with_capture(profile: Profile, series: Series, spec: EngineSpec, file: Path
     return replace(profile, problem="; ".join(filter(None, (profile.problem, problem))))
 
 
-def _capture(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Path) -> None:
+def capture_run(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Path) -> None:
     """Send the first run again to a new server under `nsys`, and capture a part of it into the file.
 
     Raises:

@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -110,39 +108,15 @@ def test_trace_above_size_limit_is_dropped_with_breakdown_kept(run_real, pyteste
     assert "the trace was dropped" in (run / "report.html").read_text()
 
 
-FAKE_NSYS = """#!{python}
-import os, sys
-from pathlib import Path
-
-notes = Path({notes!r})
-with notes.open("a") as file:
-    print(*sys.argv[1:], file=file)
-verb, *words = sys.argv[1:]
-if verb == "launch":
-    command = [word for word in words if not word.startswith("--")][0]
-    os.execv(command, words[words.index(command):])
-if verb == "start":
-    (option,) = [word for word in words if word.startswith("--output=")]
-    notes.with_name("output").write_text(option.removeprefix("--output="))
-if verb == "stop":
-    Path(notes.with_name("output").read_text() + ".nsys-rep").write_bytes(b"capture")
-"""
-
-
 @pytest.mark.thorough
-def test_capture_of_nsys_is_kept_from_unmeasured_server(run_real, tmp_path, monkeypatch):
-    programs, notes = tmp_path / "bin", tmp_path / "notes"
-    programs.mkdir()
-    (programs / "nsys").write_text(FAKE_NSYS.format(python=sys.executable, notes=str(notes)))
-    (programs / "nsys").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+def test_capture_of_nsys_is_kept_from_unmeasured_server(run_real, nsys_calls):
     run_real(TESTS, "--llmperf-profile-on-fail", "-k", "test_fails")
     run = the_run()
     (profile,) = the_test(run, "test_fails")["profiles"]
     assert profile["problem"] == ""
     assert (run / profile["nsys"]).read_bytes() == b"capture"
     assert f'href="{profile["nsys"]}"' in (run / "report.html").read_text()
-    calls = notes.read_text().splitlines()
+    calls = nsys_calls()
     assert [call.split()[0] for call in calls] == ["launch", "start", "stop"]
     (session,) = {word for call in calls for word in call.replace("-new", "").split() if word.startswith("--session=")}
     assert session.startswith("--session=llmperf-")
