@@ -25,4 +25,4 @@ def test_capture_of_nsys_needs_separate_server(tmp_path, nsys_calls):
     assert (tmp_path / "t.1.nsys-rep").read_bytes() == b"capture"
     assert [call.split()[0] for call in nsys_calls()] == ["launch", "start", "stop"]
     commands = [path.read_text() for path in sorted(session.run_dir.glob("servers/*/command.txt"))]
-    assert ["nsys" in command for command in commands] == [False, True]
+    assert ["--session-new=" in command for command in commands] == [False, True]

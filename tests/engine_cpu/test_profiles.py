@@ -121,7 +121,7 @@ def test_capture_of_nsys_is_kept_from_unmeasured_server(run_real, nsys_calls):
     (session,) = {word for call in calls for word in call.replace("-new", "").split() if word.startswith("--session=")}
     assert session.startswith("--session=llmperf-")
     commands = [path.read_text() for path in sorted(run.glob("servers/*/command.txt"))]
-    assert ["nsys" in command for command in commands] == [False, False, True]
+    assert ["--session-new=" in command for command in commands] == [False, False, True]
 
 
 SUITE = (ROOT / "suites" / "test_tensor_parallel.py").read_text()
