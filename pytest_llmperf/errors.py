@@ -102,6 +102,10 @@ class LoadError(InfrastructureError):
     """The load generator failed, or what it recorded cannot be believed."""
 
 
+class RunInvalid(LoadError):
+    """A run is invalid by its checks, such as requests that were sent late. The next run may be valid."""
+
+
 class MetricUnavailable(InfrastructureError):
     """A metric was asked for that this run does not have."""
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import simulate_claims
 import simulate_means
+import simulate_tunings
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 from simulate_claims import heading, row
@@ -597,7 +598,7 @@ TABLES = {
     "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "steps": steps_table, "slower": slower_table,
     "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
     "hosts": hosts_table, "others": others_table, "reference": reference_table, **simulate_claims.TABLES,
-    **simulate_means.TABLES,
+    **simulate_means.TABLES, **simulate_tunings.TABLES,
 }  # fmt: skip
 
 

@@ -61,3 +61,33 @@ def behind_proxy(tmp_path, monkeypatch):
             return f"https://127.0.0.1:{port}"
 
         yield start
+
+
+FAKE_NSYS = """#!{python}
+import os, sys
+from pathlib import Path
+
+notes = Path({notes!r})
+with notes.open("a") as file:
+    print(*sys.argv[1:], file=file)
+verb, *words = sys.argv[1:]
+if verb == "launch":
+    command = [word for word in words if not word.startswith("--")][0]
+    os.execv(command, words[words.index(command):])
+if verb == "start":
+    (option,) = [word for word in words if word.startswith("--output=")]
+    notes.with_name("output").write_text(option.removeprefix("--output="))
+if verb == "stop":
+    Path(notes.with_name("output").read_text() + ".nsys-rep").write_bytes(b"capture")
+"""
+
+
+@pytest.fixture
+def nsys_calls(tmp_path, monkeypatch):
+    """Puts a program `nsys` on PATH that executes launched commands and writes a capture; gives its calls."""
+    programs, notes = tmp_path / "bin", tmp_path / "notes"
+    programs.mkdir()
+    (programs / "nsys").write_text(FAKE_NSYS.format(python=sys.executable, notes=str(notes)))
+    (programs / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return lambda: notes.read_text().splitlines()

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.sweep import SweepRow
 
+CELL_CHARACTERS = 140
+
 
 def check_started(spec: EngineSpec, command: str) -> None:
     """Raise UsageError for a server that runs already: its flags cannot change."""
@@ -38,20 +40,38 @@ def grid_of(option: str, texts: Sequence[str]) -> dict[str, list[object]]:
 
 
 def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """The table; a star marks the Pareto front, a tilde what is not proven to be beaten."""
+    """The table; a star marks the Pareto front, a tilde what is not proven to be beaten.
+
+    A cell has the beginning of a long problem. The whole text follows below the table, each text once.
+    """
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned
     from pytest_llmperf.session.sweep import CONFIDENCE, standings
 
     table = [("", *names, *metrics, "")]
+    whole: list[str] = []
     for row, standing in zip(rows, standings(rows, metrics), strict=True):
         values = [row.metrics.get(name) for name in metrics]
         cells = ["-" if value is None else find(name).unit.show(value)
                  for name, value in zip(metrics, values, strict=True)]
         flags = (str(row.flags.get(name, "default")) for name in names)
-        table.append((standing.value, *flags, *cells, row.problem))
+        problem = beginning(row.problem)
+        if problem != row.problem:
+            if row.problem not in whole:
+                whole.append(row.problem)
+            problem += f" [{whole.index(row.problem) + 1}]"
+        table.append((standing.value, *flags, *cells, problem))
     return [
         *aligned(table),
         f"* Pareto front: no other setting has means as good in {', '.join(metrics)} and better in one",
         f"~ another setting has such means, and no difference between the two is proven ({CONFIDENCE:.0%})",
+        *(f"[{number}] {problem}" for number, problem in enumerate(whole, start=1)),
     ]
+
+
+def beginning(text: str) -> str:
+    """The first sentences of a text that fit into a cell of a table, or a part of the first sentence."""
+    if len(text) <= CELL_CHARACTERS:
+        return text
+    end = text.rfind(". ", 0, CELL_CHARACTERS) + 1
+    return text[:end] if end else f"{text[:CELL_CHARACTERS - 1]}…"

@@ -67,6 +67,7 @@ class Launcher:
         cpus: on which servers run; none: on any.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
         worker: of xdist, whose starts have a folder of their own.
+        under: words before the command of each server, such as those of a profiler.
     """
 
     settings: Settings
@@ -79,6 +80,7 @@ class Launcher:
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
     worker: str = ""
+    under: tuple[str, ...] = ()
 
     @cached_property
     def resolver(self) -> Resolver:
@@ -273,7 +275,8 @@ class Launcher:
             for template in (self.settings.engine_processes_command, self.settings.engine_stop_command)
         )
         launch = Launch(
-            argv=(*placement.environment.command(container, container_variables(spec, adapter, placement, env)),
+            argv=(*self.under,
+                  *placement.environment.command(container, container_variables(spec, adapter, placement, env)),
                   *adapter.arguments(spec, placement)),
             env=env,
             pids_argv=listing,

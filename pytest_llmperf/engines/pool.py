@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +13,7 @@ from typing import Protocol
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.groups import Group, GroupPlans, ShareMemory, never_together
-from pytest_llmperf.engines.launch import stop_after
+from pytest_llmperf.engines.launch import Launcher, stop_after
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.machine_lock import MachineLock
 from pytest_llmperf.engines.models import ResolvedModel
@@ -103,7 +105,7 @@ class EnginePool:
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
     ) -> None:
-        self.launcher = launcher
+        self.launcher: Starter = launcher
         self._sweep = sweep
         self._wait_free = wait_free
         self._plant = plant
@@ -123,6 +125,22 @@ class EnginePool:
 
     def __repr__(self) -> str:
         return f"<EnginePool {self.starts} starts, {list(self._servers.values()) or 'idle'}>"
+
+    @contextmanager
+    def launching_under(self, words: tuple[str, ...]) -> Iterator[None]:
+        """Put words such as a profiler's before the command of each server that starts in this block.
+
+        Raises:
+            EngineError: the servers are emulated in virtual time, so they have no command.
+        """
+        launcher = self.launcher
+        if not isinstance(launcher, Launcher):
+            raise EngineError(f"{words[0]}: an engine in virtual time has no command.")
+        self.launcher = replace(launcher, under=words)
+        try:
+            yield
+        finally:
+            self.launcher = launcher
 
     def runs(self, spec: EngineSpec) -> bool:
         """Whether a server of this spec, as it was asked for, runs now."""

@@ -22,7 +22,8 @@ class Profile:
         engine: the spec of the traced server, as text, secrets masked.
         files: paths in the run folder, by rank; empty if the trace was dropped or was not made.
         ranks: how the time of each rank is divided; empty without a readable trace.
-        problem: why the trace is missing or dropped; "" for a kept trace.
+        problem: why a trace is missing or dropped; "" if all traces were kept.
+        nsys: path of the capture of Nsight Systems in the run folder; "" without a capture.
     """
 
     measurement: int
@@ -30,10 +31,11 @@ class Profile:
     files: tuple[str, ...] = ()
     ranks: tuple[Breakdown, ...] = ()
     problem: str = ""
+    nsys: str = ""
 
     def __str__(self) -> str:
         """One line: the files, the shares of all ranks, and the problem."""
-        place = ", ".join(self.files) or "no trace"
+        place = ", ".join([*self.files, *([self.nsys] if self.nsys else [])]) or "no trace"
         parts = [place, *([shares_text(self.ranks)] if self.ranks else []), *([self.problem] if self.problem else [])]
         return f"profile of {self.engine}: {'; '.join(parts)}"
 
@@ -59,13 +61,14 @@ def profile_from(node: Node) -> Profile:
     Raises:
         BaselineError: a value is missing or has another type.
     """
-    values = node.fields(("measurement", "engine", "files", "ranks", "problem"))
+    values = node.fields(("measurement", "engine", "files", "ranks", "problem"), ("nsys",))
     return Profile(
         measurement=values["measurement"].integer(),
         engine=values["engine"].text(),
         files=tuple(file.text() for file in values["files"].items()),
         ranks=tuple(_breakdown_from(rank) for rank in values["ranks"].items()),
         problem=values["problem"].text(),
+        nsys=values["nsys"].text() if "nsys" in values else "",
     )
 
 

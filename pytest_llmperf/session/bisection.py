@@ -9,6 +9,7 @@ from math import ceil, log, log1p, log2, sqrt
 from pytest_llmperf.model.verdict import Verdict
 
 FACTOR = 2.0
+DISPLACEMENTS = 3  # of the rates of quick searches within a step
 MOST_STEPS = 12  # of bracketing: a factor of 4096
 
 
@@ -69,7 +70,10 @@ class SearchResult:
         return min((point.rate for point in self.points if point.verdict is Verdict.FAIL), default=None)
 
 
-def search_rate(judge: Callable[[float], TriedRate], start: float, precision: float) -> SearchResult:
+def search_rate(
+    judge: Callable[[float], TriedRate], start: float, precision: float, *, first_factor: float = FACTOR,
+    to_beat: float | None = None,
+) -> SearchResult:
     """Double or halve from `start` until the limit lies between two rates, then halve the interval on a log scale.
 
     For an undecided rate the measured answer counts. If undecided rates counted as too high, the result would depend on
@@ -79,6 +83,9 @@ def search_rate(judge: Callable[[float], TriedRate], start: float, precision: fl
         judge: measures and judges a rate.
         start: the first rate.
         precision: the search ends when the rates on both sides differ by at most this share.
+        first_factor: ratio of the first two rates, at most 2. Each further ratio is the square of the ratio before, at
+            most 2.
+        to_beat: the search ends without a result as soon as this rate or a lower one is proven to miss the SLO.
     """
     points: list[TriedRate] = []
 
@@ -86,7 +93,10 @@ def search_rate(judge: Callable[[float], TriedRate], start: float, precision: fl
         points.append(judge(rate))
         return points[-1].within
 
-    low, high = _bracket(within, start)
+    def hopeless() -> bool:
+        return to_beat is not None and points[-1].verdict is Verdict.FAIL and points[-1].rate <= to_beat
+
+    low, high = _bracket(within, start, first_factor, hopeless)
     while low is not None and high is not None and high / low > 1 + precision:
         middle = sqrt(low * high)
         if within(middle):
@@ -108,17 +118,38 @@ def halvings(low: float, high: float, precision: float) -> int:
     return max(ceil(log2(log(high / low) / log1p(precision))), 0)
 
 
-def _bracket(within: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:
+def quick_beginning(start: float, precision: float, seed: int) -> tuple[float, float]:
+    """The first rate of a quick search, and its ratio to the second rate.
+
+    A quick search takes the first rate as a good guess, and tries a neighbouring rate next. The rates of searches with
+    successive seeds are displaced against each other by a third of a step. Otherwise a limit near a tried rate could
+    make the ratio of two equal servers a whole step in each pair, and the pairs would not show this error.
+
+    Args:
+        start: the guess, in requests/s.
+        precision: as in `search_rate`.
+        seed: of the search.
+    """
+    step = final_step(precision)
+    return start * step ** (seed % DISPLACEMENTS / DISPLACEMENTS), step
+
+
+def final_step(precision: float) -> float:
+    """Ratio of the two rates on both sides of the limit at the end of a search that begins with `FACTOR`."""
+    return float(FACTOR ** (0.5 ** halvings(1.0, FACTOR, precision)))
+
+
+def _bracket(
+    within: Callable[[float], bool], start: float, factor: float, hopeless: Callable[[], bool]
+) -> tuple[float | None, float | None]:
     """Neighbouring rates of which the lower is within and the higher is not; None where there is no such rate."""
     rate = start
-    if within(rate):
-        for _ in range(MOST_STEPS):
-            if not within(rate * FACTOR):
-                return rate, rate * FACTOR
-            rate *= FACTOR
-        return rate, None
+    upwards = within(rate)
     for _ in range(MOST_STEPS):
-        if within(rate / FACTOR):
-            return rate / FACTOR, rate
-        rate /= FACTOR
-    return None, rate
+        if not upwards and hopeless():
+            break
+        following = rate * factor if upwards else rate / factor
+        if within(following) is not upwards:
+            return (rate, following) if upwards else (following, rate)
+        rate, factor = following, min(factor**2, FACTOR)
+    return (rate, None) if upwards else (None, rate)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import LoadError, SpecError
+from pytest_llmperf.errors import LoadError, RunInvalid, SpecError
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.sample import unverified, values_of
@@ -27,15 +27,23 @@ from pytest_llmperf.results.check import worst
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
-from pytest_llmperf.session.bisection import SearchResult, TriedRate, bracket_of, halvings, search_rate
+from pytest_llmperf.session.bisection import (
+    FACTOR,
+    SearchResult,
+    TriedRate,
+    bracket_of,
+    halvings,
+    quick_beginning,
+    search_rate,
+)
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Watch
-from pytest_llmperf.session.resumption import RATE, RATE_VERDICT, SEARCH, take_rate
+from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_SIDE, RATE_VERDICT, SEARCH, take_rate
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
-from pytest_llmperf.workload.arguments import number
+from pytest_llmperf.workload.arguments import boolean, number
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
@@ -44,10 +52,11 @@ METRIC, CONVERSATIONS = "max_rate", "max_conversation_rate"
 RUNS_PER_LOOK = 2
 # A point that stays open is looked at three times at most, and its error of 5 % is shared between the looks.
 CONFIDENCE_OF_LOOKS = (0.975, 0.9875, 0.9875)
+CONFIDENCE_OF_QUICK_LOOKS = (0.975, 0.975)  # after one run and after two
+CLEAR = 0.8  # confidence that spares a quick search the second run at a rate: the rate is clear and not proven
 SEEDS_PER_SEARCH = 100
-SEEDS_PER_RATE = RUNS_PER_LOOK * len(CONFIDENCE_OF_LOOKS)
 PRECISION = 0.04
-COOLDOWN_S = 5.0
+COOLDOWN_S, QUICK_COOLDOWN_S = 5.0, 1.0
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2el_p50")
 LASTING = 20  # answers' times: of a load that is over sooner, an overloaded server's queue shows little
 LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
@@ -61,11 +70,36 @@ class SearchTerms:
         slos: SLOs that the resulting rate must meet.
         precision: largest relative difference between the highest rate within the SLOs and the lowest rate over them.
         cooldown_s: pause between two rates, in seconds.
+        quick: whether a rate is judged after one run, and after a second run if the rate is open. See `Perf.max_rate`.
+        to_beat: rate of another setting in requests/s. The search begins there, and ends as soon as it is proven that
+            the engine does not serve this rate.
     """
 
     slos: tuple[Slo, ...]
     precision: float = PRECISION
     cooldown_s: float = COOLDOWN_S
+    quick: bool = False
+    to_beat: float | None = None
+
+    @property
+    def runs_per_look(self) -> int:
+        """Number of runs before each look at a rate."""
+        return 1 if self.quick else RUNS_PER_LOOK
+
+    @property
+    def confidence_of_looks(self) -> tuple[float, ...]:
+        """Confidence of each look at a rate."""
+        return CONFIDENCE_OF_QUICK_LOOKS if self.quick else CONFIDENCE_OF_LOOKS
+
+    @property
+    def pause_s(self) -> float:
+        """Pause between two rates, in seconds."""
+        return min(self.cooldown_s, QUICK_COOLDOWN_S) if self.quick else self.cooldown_s
+
+    @property
+    def most_runs(self) -> int:
+        """Largest number of runs at one rate."""
+        return self.runs_per_look * len(self.confidence_of_looks)
 
     @property
     def named(self) -> set[str]:
@@ -73,10 +107,13 @@ class SearchTerms:
         return {name for slo in self.slos for name in slo.named}
 
     def __str__(self) -> str:
-        return f"max_rate({', '.join(map(str, self.slos))}, precision={self.precision:g})"
+        options = ", quick" if self.quick else ""
+        options += "" if self.to_beat is None else f", to_beat={self.to_beat:g}"
+        return f"max_rate({', '.join(map(str, self.slos))}, precision={self.precision:g}{options})"
 
 
-def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s: float = COOLDOWN_S) -> SearchTerms:
+def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s: float = COOLDOWN_S, *,
+                 quick: bool = False, to_beat: float | None = None) -> SearchTerms:
     """Read the SLOs now, so that a typo costs no server start.
 
     Raises:
@@ -88,7 +125,10 @@ def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldow
     if not LEAST_PRECISION <= number("max_rate", "precision", precision) <= 1:
         raise SpecError(f"max_rate: precision={precision:g} is a share from {LEAST_PRECISION:g} to 1.")
     number("max_rate", "cooldown_s", cooldown_s, least=0)
-    return SearchTerms(tuple(parse_slo(text) for text in texts), precision, cooldown_s)
+    boolean("max_rate", "quick", quick)
+    if to_beat is not None:
+        number("max_rate", "to_beat", to_beat, above=0)
+    return SearchTerms(tuple(parse_slo(text) for text in texts), precision, cooldown_s, quick, to_beat)
 
 
 class RateSeries(Series):
@@ -101,7 +141,8 @@ class RateSeries(Series):
         """The measurement before its first run."""
         nothing = super()._empty_measurement(server)
         rate = self.workload.rate * self.workload.requests_per_arrival
-        return replace(nothing, conditions={**nothing.conditions, RATE: f"{rate:g}/s", SEARCH: self.search})
+        of_rate = {RATE: f"{rate:g}/s", SEARCH: self.search, RATE_HOST: self.session.host}
+        return replace(nothing, conditions={**nothing.conditions, **of_rate})
 
     def _empty_measurement(self, server: Server) -> Measurement:
         return self.begun(server)
@@ -112,9 +153,10 @@ class RateSeries(Series):
         return self._shown(RunProgress(earlier + run, earlier + runs, self.label, server.quiet_itl_s,
                                        self.rest(earlier + runs)))
 
-    def judged(self, verdict: Verdict) -> None:
-        """Store the verdict of the rate, which a resumed search takes over."""
-        self.measurement = replace(self.finished, conditions={**self.finished.conditions, RATE_VERDICT: verdict.value})
+    def judged(self, point: TriedRate) -> None:
+        """Store the answer of the search about this rate, which a resumed search takes over."""
+        answer = {RATE_VERDICT: point.verdict.value, RATE_SIDE: "within" if point.within else "over"}
+        self.measurement = replace(self.finished, conditions={**self.finished.conditions, **answer})
         self._on_run()
 
 
@@ -155,7 +197,7 @@ class Capacity(Series):
         self._keep_series = keep
         self._stored = [] if stored is None else stored
         self._per_arrival = workload.requests_per_arrival
-        self._start = workload.rate * self._per_arrival
+        self._start = terms.to_beat or workload.rate * self._per_arrival
         self._arrivals = sum(request.after is None for request in workload.requests())
         self._tried_rates = self._measured_rates = 0
         self._overhead_s = 0.0  # of a run at the last rate, beside its schedule
@@ -188,7 +230,9 @@ class Capacity(Series):
         server = self.server(steady=steady)
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
         for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
-            result = search_rate(partial(self._judge, seed), self._start, self.terms.precision)
+            start, first_factor = self._beginning(seed)
+            result = search_rate(partial(self._judge, seed), start, self.terms.precision, first_factor=first_factor,
+                                 to_beat=self.terms.to_beat)
             self.results.append(result)
             self.unfinished.clear()
             if result.highest_within in self._short_load_warnings:
@@ -231,12 +275,30 @@ class Capacity(Series):
                          for suffix, rate in rates.items()}
         return counters
 
+    def _beginning(self, seed: int) -> tuple[float, float]:
+        """The first rate of a search, and its ratio to the second rate."""
+        if not self.terms.quick or self.terms.to_beat is not None:
+            return self._start, FACTOR
+        return quick_beginning(self._start, self.terms.precision, seed)
+
     def _judge(self, seed: int, rate: float) -> TriedRate:
-        """Is this rate within the SLOs? What stays open is sent again with other seeds."""
+        """Is this rate within the SLOs? What stays open is sent again with other seeds.
+
+        A quick search repeats a rate with an invalid run once.
+        """
+        try:
+            return self._judge_once(seed, rate)
+        except RunInvalid as error:
+            if not self.terms.quick:
+                raise
+            self.session.notify(Note(f"{error} This rate is measured again."))
+            return self._judge_once(seed, rate)
+
+    def _judge_once(self, seed: int, rate: float) -> TriedRate:
         workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
         server = self.server()
         # Rates are compared on equal prompts, except on a server whose cache cannot be emptied.
-        first_seed = 0 if server.spec.url is None else self._tried_rates * SEEDS_PER_RATE
+        first_seed = 0 if server.spec.url is None else self._tried_rates * self.terms.most_runs
         self._tried_rates += 1
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
             server.warmed_for.add(str(workload))
@@ -251,34 +313,44 @@ class Capacity(Series):
         verdict = self._stored_verdict(series) or self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
                           {name: _measured(name, series.finished) for name in self.shown})
+        series.judged(point)
         self.unfinished.append(point)
         self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))
         if (why := _short_load_warning(series.finished, workload)) is not None:
             self._short_load_warnings[rate] = f"{label}: {why}"
+            if self.terms.quick and point.within and self._is_burst(series.finished, workload):
+                raise LoadError(f"At {rate:.4g}/s the SLOs are met by a burst: {why}")
         return point
+
+    def _is_burst(self, measurement: Measurement, workload: Workload) -> bool:
+        """Whether all requests were sent before the median answer ended, so that the load has no rate."""
+        took_ms = _measured("e2el_p50", measurement)
+        return took_ms is not None and self._arrivals / workload.rate < took_ms / 1e3
 
     def _stored_verdict(self, series: RateSeries) -> Verdict | None:
         """The verdict of an earlier command; None if this rate has to be measured."""
         if series.measurement is None:
             return None
-        self._on_run()
         return Verdict(series.measurement.conditions[RATE_VERDICT])
 
     def _measured_verdict(self, series: RateSeries, rate: float) -> Verdict:
         if self._measured_rates:
-            self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
+            self.session.clock.sleep_ns(seconds(self.terms.pause_s))
         self._measured_rates += 1
         begun_ns = self.session.clock.now_ns()
         verdict = Verdict.INCONCLUSIVE
-        for confidence in CONFIDENCE_OF_LOOKS:
-            verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
-            if verdict is not Verdict.INCONCLUSIVE:
+        for confidence in self.terms.confidence_of_looks:
+            measurement = series.extend(self.terms.runs_per_look)
+            verdict = self._verdict(measurement, rate, confidence)
+            if verdict is not Verdict.INCONCLUSIVE or self._is_clear(measurement, rate):
                 break
-        series.judged(verdict)
         runs = len(series.finished.runs)
         took_s = (self.session.clock.now_ns() - begun_ns) / 1e9
         self._overhead_s = took_s / runs - self._schedule_s(series.workload.rate)
         return verdict
+
+    def _is_clear(self, measurement: Measurement, rate: float) -> bool:
+        return self.terms.quick and self._verdict(measurement, rate, CLEAR) is not Verdict.INCONCLUSIVE
 
     def _rest(self, workload: Workload, runs: int) -> SearchRest | None:
         """The rest of the search after so many runs at the rate of `workload`; None before the limit is bracketed."""
@@ -286,10 +358,12 @@ class Capacity(Series):
             return None
         low, high = bracket
         further = halvings(low, high, self.terms.precision) - 1
-        pauses_s = further * self.terms.cooldown_s
-        present_s = (SEEDS_PER_RATE - runs) * self._run_s(workload.rate)
-        return SearchRest(pauses_s + further * RUNS_PER_LOOK * self._run_s(high / self._per_arrival),
-                          pauses_s + further * SEEDS_PER_RATE * self._run_s(low / self._per_arrival) + present_s)
+        pauses_s = further * self.terms.pause_s
+        present_s = (self.terms.most_runs - runs) * self._run_s(workload.rate)
+        return SearchRest(
+            pauses_s + further * self.terms.runs_per_look * self._run_s(high / self._per_arrival),
+            pauses_s + further * self.terms.most_runs * self._run_s(low / self._per_arrival) + present_s,
+        )
 
     def _schedule_s(self, rate: float) -> float:
         """Seconds from the first to the last request that the schedule sends; later turns follow the answers."""
@@ -302,7 +376,7 @@ class Capacity(Series):
         # Overload fails requests: they count as over the limit, and say nothing against the run.
         judged_metrics = {"error_rate", "rate_limited_rate", *judged_by_requirements(self.terms.slos)}
         if errors := invalid_results([(f"at {rate:.4g}/s", measurement, judged_metrics)], self.session.settings):
-            raise LoadError(reason_text(errors[0]))
+            raise RunInvalid(reason_text(errors[0]))
         starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
         results = [
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
@@ -319,6 +393,8 @@ class Capacity(Series):
         return worst(results)
 
     def _rate(self, result: SearchResult) -> float:
+        if result.highest_within is None and self.terms.to_beat is not None and result.refuted is not None:
+            raise LoadError(f"Slower than the rate to beat: over the SLOs at {result.refuted:.4g}/s (proven).")
         if result.highest_within is None:
             raise LoadError(
                 f"{self.terms}: not even {result.points[-1].rate:.3g}/s is within it. Is the limit possible "

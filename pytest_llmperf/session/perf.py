@@ -240,6 +240,8 @@ class Perf:
         runs: int = 1,
         precision: float = PRECISION,
         cooldown_s: float = COOLDOWN_S,
+        quick: bool = False,
+        to_beat: float | None = None,
     ) -> Measurement:
         """Search the highest request rate within the SLOs. The search brackets the rate and then bisects; each tried
         rate is judged by the SLO rules.
@@ -260,18 +262,26 @@ class Perf:
             runs: number of searches, each with seeds of its own.
             precision: largest relative difference between the highest rate within the SLOs and the lowest rate over
                 the SLOs.
-            cooldown_s: pause between two rates, in seconds.
+            cooldown_s: pause between two rates, in seconds; at most 1 s in a quick search.
+            quick: whether a search needs few runs instead of proven rates. A rate is judged after one run, and after
+                a second run if the rate is open. Otherwise a rate takes 2, 4 or 6 runs. The second rate is next to the
+                first, and not twice the first. The rates of successive searches are displaced by a third of a step. A
+                rate with an invalid run is measured again once. Quick searches suit claims, which compare several
+                searches per side.
+            to_beat: rate of another setting, in requests per second. The search begins there instead of at the rate of
+                the workload, and ends as soon as it is proven that the engine does not serve this rate.
 
         Raises:
             SpecError: the workload has no single rate, no SLO is given, or a number is invalid.
             SloError: an SLO cannot be parsed.
-            InfrastructureError: no tried rate meets the SLOs, or a run is invalid.
+            InfrastructureError: no tried rate meets the SLOs, the engine does not serve the rate to beat, or a run is
+                invalid.
         """
         check_engine(engine, "perf.max_rate(…, workload)")
         check_workload(workload, "perf.max_rate(engine, …)")
         check_runs(runs, "perf.max_rate")
         check_try_rates(try_rates)
-        terms = search_terms(slo, precision, cooldown_s)
+        terms = search_terms(slo, precision, cooldown_s, quick=quick, to_beat=to_beat)
         check_price(terms.slos, self._execution.session.settings)
         check_streamed(spec_of(engine), terms.named)
         capacity = self._capacity(engine, workload, terms)
@@ -469,6 +479,7 @@ class Perf:
         start_sd: Mapping[str, float] | None = None,
         runs: int = DEFAULT_RUNS,
         precision: float = PRECISION,
+        quick: bool = False,
     ) -> ClaimResult:
         """Judge a claim about the highest rates within SLOs: "max_rate(a) / max_rate(b) >= 1.2".
 
@@ -477,7 +488,7 @@ class Perf:
 
         Args:
             a, b, workload, text, start_sd: as in `claim`.
-            slo, precision: as in `max_rate`.
+            slo, precision, quick: as in `max_rate`.
             runs: number of searches per side and look.
 
         Raises:
@@ -488,7 +499,7 @@ class Perf:
         if judge.claim.metric != METRIC:
             raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
                             f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
-        terms = search_terms(slo, precision)
+        terms = search_terms(slo, precision, quick=quick)
         self._check_sides(a, b, terms.named)
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
         return self._judged(judge, text, side_a, side_b, runs, accuracy=AccuracyGuards(self._execution, {}))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.nsys import SUFFIX, NsightSystems, installed_nsys
 from pytest_llmperf.errors import EngineError, InfrastructureError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import WarmingUp
@@ -26,10 +28,12 @@ from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.telemetry.torch_trace import breakdown
 
 if TYPE_CHECKING:
+    from pytest_llmperf.config.settings import Settings
     from pytest_llmperf.engines.server import Server
     from pytest_llmperf.session.executions import Execution
 
 TRACES = "*.trace.json.gz"
+CAPTURE_S = 5.0  # longest capture of Nsight Systems
 BEFORE_TRACE = 1 / 3  # of the run: by then the batch is full, and enough of the run is left
 RANK = re.compile(r"(?:rank|TP-)(\d+)")
 FRONT_END = "async_llm"
@@ -79,20 +83,85 @@ def profile_series(series: Series, number: int, worker: str = "") -> Profile:
         ranks = tuple(part for part in map(breakdown, traces) if part is not None)
         if not ranks:
             raise EngineError(f"The trace of {spec} has no kernel and no operator: no step ran while it was recorded.")
-        size_bytes = sum(trace.stat().st_size for trace in traces)
-        if size_bytes > settings.profile_limit_mib * 2**20:
-            problem = (f"the trace was dropped: it has {size_bytes / 2**20:.1f} MiB, and profile_limit_mib is "
-                       f"{settings.profile_limit_mib:g}")
-            return Profile(number, str(spec), ranks=ranks, problem=problem)
-        stem = Path(file_name(series.test, worker)).stem
-        files = [trace.replace(place / f"{stem}.{number}.rank{rank}{TRACES[1:]}") for rank, trace in enumerate(traces)]
-        return Profile(number, str(spec), tuple(str(file.relative_to(session.run_dir)) for file in files), ranks)
+        stem = f"{Path(file_name(series.test, worker)).stem}.{number}"
+        problem, files = _excess("the trace", traces, settings), list[Path]()
+        if not problem:
+            files = [trace.replace(place / f"{stem}.rank{rank}{TRACES[1:]}") for rank, trace in enumerate(traces)]
+        profile = Profile(number, str(spec), tuple(str(file.relative_to(session.run_dir)) for file in files), ranks,
+                          problem)
+        return _with_capture(profile, series, spec, scratch.path / f"{stem}{SUFFIX}")
     except OSError as error:
         raise InfrastructureError(f"The trace cannot be kept: {error}.") from error
     finally:
         scratch.remove()
         with suppress(OSError):  # it holds other traces
             place.rmdir()
+
+
+def _excess(name: str, files: Sequence[Path], settings: Settings) -> str:
+    """Why the files are dropped; "" for files within the size limit."""
+    size_bytes = sum(file.stat().st_size for file in files)
+    if size_bytes <= settings.profile_limit_mib * 2**20:
+        return ""
+    return (f"{name} was dropped: it has {size_bytes / 2**20:.1f} MiB, and profile_limit_mib is "
+            f"{settings.profile_limit_mib:g}")
+
+
+def _with_capture(profile: Profile, series: Series, spec: EngineSpec, file: Path) -> Profile:
+    """The profile with a capture of Nsight Systems, if `nsys` is on PATH.
+
+    The capture has a server of its own, because two profilers cannot read one GPU. A failed capture is a problem of the
+    profile.
+    """
+    if (nsys := installed_nsys()) is None:
+        return profile
+    session = series.session
+    try:
+        capture_run(series, spec, nsys, file)
+        problem = _excess("the capture of nsys", [file], session.settings)
+        if not problem:
+            kept = file.replace(session.run_dir / FOLDER / file.name)
+            return replace(profile, nsys=str(kept.relative_to(session.run_dir)))
+    except (InfrastructureError, OSError) as error:
+        problem = f"no capture of nsys: {str(error).partition(chr(10))[0]}"
+    return replace(profile, problem="; ".join(filter(None, (profile.problem, problem))))
+
+
+def capture_run(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Path) -> None:
+    """Send the first run again to a new server under `nsys`, and capture a part of it into the file.
+
+    Raises:
+        EngineError: the server does not start under nsys, or nsys fails.
+        LoadError: the load generator failed.
+    """
+    session, first_run = series.session, series.finished.runs[0]
+    try:
+        with session.pool.launching_under(nsys.launch_words):
+            server = session.pool.acquire(spec, series.kind, fresh=True)
+        session.notify(WarmingUp(str(server.spec)))
+        replayer = session.replayer(None, gauges=False, keep=(), kind=series.kind)
+        warm_up(server, series.workload, replayer)
+        duration_s = first_run.metrics.value("duration_s") or 0.0
+        problems: list[EngineError] = []
+
+        def capture(done: threading.Event) -> None:
+            if done.wait(duration_s * BEFORE_TRACE):
+                return
+            try:
+                nsys.start(file)
+                done.wait(CAPTURE_S)
+                nsys.stop()
+            except EngineError as error:
+                problems.append(error)
+
+        with in_background(capture, "llmperf-nsys"):
+            replayer.run(server, series.workload, first_run.seed)
+        if problems:
+            raise problems[0]
+        if not file.is_file():
+            raise EngineError(f"nsys wrote no {file.name}.")
+    finally:
+        session.pool.release()
 
 
 def _spec_of(series: Series) -> EngineSpec:

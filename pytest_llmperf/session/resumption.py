@@ -12,7 +12,10 @@ from pytest_llmperf.results.reader import read_run, read_session, stored_runs
 from pytest_llmperf.session.provenance import provenance
 from pytest_llmperf.telemetry.hardware import Hardware
 
-RATE, RATE_VERDICT, SEARCH = "tried_rate", "rate_verdict", "search"  # conditions of a rate that a search tried
+#: Conditions of a rate that a search tried. A search mixes no rates of several hosts, so the host is one of them.
+RATE, SEARCH, RATE_HOST = "tried_rate", "search", "rate_host"
+#: The answer of the search: proven or not, and on which side of the SLOs the rate lies ("within" or "over").
+RATE_VERDICT, RATE_SIDE = "rate_verdict", "rate_side"
 
 
 def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:
@@ -83,7 +86,7 @@ def finished_measurements(stored: TestResult | None) -> list[Measurement]:
 def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | None:
     """Remove and return the stored rate with the engine, workload and conditions of `begun`; None if there is none."""
     for position, rate in enumerate(rates):
-        conditions = {name: value for name, value in rate.conditions.items() if name != RATE_VERDICT}
+        conditions = {name: value for name, value in rate.conditions.items() if name not in (RATE_VERDICT, RATE_SIDE)}
         if (rate.engine, rate.workload, conditions) == (begun.engine, begun.workload, dict(begun.conditions)):
             return rates.pop(position)
     return None

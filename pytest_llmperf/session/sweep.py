@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from itertools import product
 from math import isfinite
@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
+from pytest_llmperf.errors import (
+    EngineError,
+    EnvironmentMissing,
+    HardwareBusy,
+    InfrastructureError,
+    RunInvalid,
+    UsageError,
+)
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.ratios import start_sd_prior
 from pytest_llmperf.judging.validity import judged_by_comparison
@@ -22,10 +29,13 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import server_kind
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.sentences import reason_text
-from pytest_llmperf.session.capacity import METRIC, PRECISION
+from pytest_llmperf.session.capacity import METRIC, PRECISION, search_terms
 from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_SIDE, RATE_VERDICT, SEARCH
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.workload import Workload
@@ -39,6 +49,28 @@ Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedRate:
+    """A rate that a search judged.
+
+    Args:
+        rate: requests/s.
+        within: whether the rate meets the SLOs: the proven answer, or the measured answer of a rate without proof.
+        proven: whether the answer is proven.
+        runs: number of runs at this rate.
+    """
+
+    rate: float
+    within: bool
+    proven: bool
+    runs: int
+
+    def __str__(self) -> str:
+        answer = "within" if self.within else "over"
+        known = "one run" if self.runs == 1 else "not decided"
+        return f"{self.rate:.4g}/s {answer} ({'proven' if self.proven else known})"
+
+
+@dataclass(frozen=True, slots=True)
 class SweepRow:
     """One combination.
 
@@ -48,6 +80,9 @@ class SweepRow:
         problem: why it could not; "" where it could.
         runs: name → value of each run, in the order of the seeds; None for a missing or infinite value.
         kind: hardware kind of the server, for the spread between server starts.
+        invalid: whether the problem is an invalid run, so that another measurement may succeed.
+        rates: the rates that the search judged, in order.
+        host: digest of the host that measured the row.
     """
 
     flags: Mapping[str, object]
@@ -55,11 +90,14 @@ class SweepRow:
     problem: str = ""
     runs: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     kind: str = ""
+    invalid: bool = False
+    rates: Sequence[JudgedRate] = ()
+    host: str = ""
 
     @property
     def is_final(self) -> bool:
         """Whether a resumed command takes this row over. The default must be measured, so its failure is not final."""
-        return bool(self.flags) or not self.problem
+        return not self.invalid and (bool(self.flags) or not self.problem)
 
 
 def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
@@ -78,7 +116,7 @@ class SweepPlan:
         metrics: names of the metrics that plain runs measure; empty for a search alone.
         slos: SLOs for a search of the highest rate; empty for no search.
         runs: number of runs per combination.
-        precision: of the search, see `Perf.max_rate`.
+        precision, quick, to_beat: of the search, see `Perf.max_rate`.
     """
 
     spec: EngineSpec
@@ -87,6 +125,8 @@ class SweepPlan:
     slos: tuple[str, ...] = ()
     runs: int = 3
     precision: float = PRECISION
+    quick: bool = False
+    to_beat: float | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,35 +146,37 @@ def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[
         if plan.metrics:
             measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
             if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], settings):
-                return SweepRow(flags, {}, reason_text(errors[0]))
+                return SweepRow(flags, {}, reason_text(errors[0]), invalid=True)
             values |= {name: measurement.value(name) for name in plan.metrics}
             runs |= {name: _finite(measurement.values_with_failures(name)) for name in plan.metrics}
         if plan.slos:
-            measurement = perf.max_rate(candidate, plan.workload, slo=plan.slos, precision=plan.precision)
+            measurement = perf.max_rate(candidate, plan.workload, slo=plan.slos, precision=plan.precision,
+                                        quick=plan.quick, to_beat=plan.to_beat)
             values[METRIC], runs[METRIC] = measurement.value(METRIC), _finite(measurement.values_with_failures(METRIC))
     except (EnvironmentMissing, HardwareBusy):
         raise
     except InfrastructureError as error:
-        return SweepRow(flags, {}, _error_text(error))
+        return SweepRow(flags, {}, _error_text(error), invalid=isinstance(error, RunInvalid))
     return SweepRow(flags, values, runs=runs, kind=server_kind(measurement.conditions))
 
 
-def measure_rows(
-    perf: Perf, session: PerfSession, file: SweepFile, settings: Iterable[tuple[SweepPlan, Mapping[str, object]]]
-) -> Iterator[SweepRow]:
-    """Measure each setting of flags by its plan, and append its row to the file if the row is final.
+def measure_setting(
+    perf: Perf, session: PerfSession, file: SweepFile, plan: SweepPlan, flags: Mapping[str, object]
+) -> SweepRow:
+    """Measure a setting of flags by its plan, and append its row to the file if the row is final.
 
     Raises:
         EnvironmentMissing, HardwareBusy: as in `measure_row`.
         UsageError: the file cannot be written.
     """
-    for plan, flags in settings:
-        session.notify(Note(f"Setting: {flags_text(flags)}"))
-        row = measure_row(perf, session.settings, plan, flags)
-        if row.is_final:
-            file.append(row)
-        session.release_records()  # the row is written
-        yield row
+    session.notify(Note(f"Setting: {flags_text(flags)}"))
+    row = replace(measure_row(perf, session.settings, plan, flags), host=session.host)
+    if plan.slos:
+        row = replace(row, rates=_judged_rates(perf.measurements, plan, row))
+    if row.is_final:
+        file.append(row)
+    session.release_records()  # the row is written
+    return row
 
 
 def check_measured(rows: Sequence[SweepRow]) -> None:
@@ -152,6 +194,18 @@ def check_measured(rows: Sequence[SweepRow]) -> None:
 def flags_text(flags: Mapping[str, object]) -> str:
     """"max_num_seqs=64 enforce_eager=True", or "default" without a flag."""
     return " ".join(f"{name}={value}" for name, value in flags.items()) or "default"
+
+
+def _judged_rates(measurements: Iterable[Measurement], plan: SweepPlan, row: SweepRow) -> tuple[JudgedRate, ...]:
+    """The rates of the search that gave this row."""
+    engine = str(plan.spec.with_flags(**row.flags))  # type: ignore[arg-type]  # as JSON has it
+    search = f"{plan.workload}, {search_terms(plan.slos, plan.precision, quick=plan.quick, to_beat=plan.to_beat)}"
+    of_search = [each for each in measurements if RATE_VERDICT in each.conditions and (
+        each.engine, each.conditions.get(SEARCH), each.conditions.get(RATE_HOST)) == (engine, search, row.host)]
+    return tuple(
+        JudgedRate(float(each.conditions[RATE].removesuffix("/s")), each.conditions[RATE_SIDE] == "within",
+                   each.conditions[RATE_VERDICT] != Verdict.INCONCLUSIVE.value, len(each.runs)) for each in of_search
+    )
 
 
 def _finite(values: Iterable[float | None]) -> list[float | None]:
@@ -228,7 +282,7 @@ class SweepFile:
             UsageError: it cannot be written.
         """
         content = {"flags": row.flags, "metrics": row.metrics, "problem": row.problem, "runs": row.runs,
-                   "kind": row.kind}
+                   "kind": row.kind, "host": row.host, "rates": [asdict(rate) for rate in row.rates]}
         line = json.dumps(content, allow_nan=False)
         with self._open() as file:
             head = "" if self._begun() else self._head
@@ -266,7 +320,8 @@ class SweepFile:
 
     @staticmethod
     def _row(content: Mapping[str, Any]) -> SweepRow:
-        row = SweepRow(**content)
+        rates = tuple(JudgedRate(**rate) for rate in content.get("rates", ()))
+        row = SweepRow(**{**content, "rates": rates})
         if not all(isinstance(table, dict) for table in (row.flags, row.metrics, row.runs)) or not isinstance(
             row.problem, str
         ):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, sqrt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import UsageError
@@ -21,9 +22,13 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.session.capacity import METRIC, PRECISION, SEEDS_PER_SEARCH
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.sequential_claim import ClaimResult
-from pytest_llmperf.session.sweep import SweepPlan, SweepRow
+from pytest_llmperf.session.sweep import SweepFile, SweepPlan, SweepRow, measure_setting
 from pytest_llmperf.telemetry.hardware import KINDS
+from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.expression import builders_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf_session import PerfSession
 
 #: Seeds after those of the workload: the default is searched a second time with other seeds, and the proof with others.
 SECOND_SEEDS, PROOF_SEEDS = SEEDS_PER_SEARCH, 10 * SEEDS_PER_SEARCH
@@ -45,10 +50,36 @@ class Tuning:
     start_sd: float | None = None
 
     @property
-    def settings(self) -> list[tuple[SweepPlan, Mapping[str, object]]]:
-        """What is measured: the default, each candidate, and the default again with other seeds on another start."""
-        candidates = [(self.plan, flags) for flags in self.candidates]
-        return [(self.plan, {}), *candidates, (self._seeded(SECOND_SEEDS), {})]
+    def size(self) -> int:
+        """Number of settings to measure; the default counts twice."""
+        return len(self.candidates) + 2
+
+    def rows(self, perf: Perf, session: PerfSession, file: SweepFile) -> Iterator[SweepRow]:
+        """The rows of the default, of each candidate, and of the default with other seeds on another server start.
+
+        Rows of the file are not measured again. The search of a candidate begins at the rate of the default, and ends
+        as soon as it is proven that the candidate does not serve this rate. On a further host the default is measured
+        again, because a candidate is compared with the default of its own host. The rows of the default on earlier
+        hosts come first.
+
+        Raises:
+            EnvironmentMissing, HardwareBusy: the cause is the machine, not the flags.
+            UsageError: the default cannot be measured, or the file cannot be used.
+        """
+        stored_rows, here = file.read(), session.host
+        elsewhere = [row for row in stored_rows if not row.flags and row.host != here]
+        yield from elsewhere
+        stored_rows = [row for row in stored_rows if row not in elsewhere]
+        default = _taken(stored_rows, {}) or measure_setting(perf, session, file, self.plan, {})
+        yield default
+        if not default.is_final:
+            advice = "" if default.invalid else " Change the flags of the default, the load or the SLOs."
+            raise UsageError("the default cannot be measured, so no setting can be proven to be better: "
+                             f"{default.problem}{advice}")
+        plan = replace(self.plan, to_beat=default.metrics[METRIC])
+        for flags in self.candidates:
+            yield _taken(stored_rows, flags) or measure_setting(perf, session, file, plan, flags)
+        yield _taken(stored_rows, {}) or measure_setting(perf, session, file, self._seeded(SECOND_SEEDS), {})
 
     @property
     def specs(self) -> list[EngineSpec]:
@@ -59,14 +90,26 @@ class Tuning:
         """The engine with these flags."""
         return self.plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
 
-    def prove(self, perf: Perf, flags: Mapping[str, object]) -> ClaimResult:
-        """Claim that these flags serve a higher rate within the SLOs than the default; see `Perf.claim_max_rate`."""
+    def proof_workload(self, rate: float) -> Workload:
+        """The workload of the proof: seeds that no search has used, and this rate in requests/s."""
+        workload = self.plan.workload
+        return workload.at_rate(float(f"{rate / workload.requests_per_arrival:.4g}"), PROOF_SEEDS)
+
+    def prove(self, perf: Perf, flags: Mapping[str, object], rate: float) -> ClaimResult:
+        """Claim that these flags serve a higher rate within the SLOs than the default; see `Perf.claim_max_rate`.
+
+        Args:
+            flags: of the setting.
+            rate: between the rates of the two sides, in requests/s. Each search begins there. A rate that is nearer to
+                one side would take more runs, and a rate of its own for each side would favour the lucky side.
+        """
         return perf.claim_max_rate(
-            self.tuned(flags), self.plan.spec, self._seeded(PROOF_SEEDS).workload, BETTER, slo=self.plan.slos,
+            self.tuned(flags), self.plan.spec, self.proof_workload(rate), BETTER, slo=self.plan.slos,
             precision=self.plan.precision, start_sd={} if self.start_sd is None else {METRIC: self.start_sd},
+            quick=self.plan.quick,
         )
 
-    def suite(self, flags: Mapping[str, object], proof: CheckResult, kind: str, place: str) -> str:
+    def suite(self, flags: Mapping[str, object], proof: CheckResult, kind: str, place: str, rate: float) -> str:
         """The text of a test file that repeats the claim.
 
         The limit is the square root of the interval's lower end: half of the proven gain on a logarithmic scale. A test
@@ -77,13 +120,15 @@ class Tuning:
             proof: result of the claim.
             kind: hardware kind of the test.
             place: hardware and build that gave the proof.
+            rate: as in `prove`.
         """
         low, ratio = (proof.interval.low if proof.interval else 1.0), proof.estimate or 1.0
         limit = max(1.0, floor(100 * sqrt(low)) / 100)
         claim = f'"{METRIC}(a) / {METRIC}(b) >= {limit:.2f}"'
-        workload, slos = str(self._seeded(PROOF_SEEDS).workload), " and ".join(self.plan.slos)
+        workload, slos = str(self.proof_workload(rate)), " and ".join(self.plan.slos)
         names = sorted({"Perf", self.plan.spec.engine, *builders_of(workload)})
         options = "" if self.plan.precision == PRECISION else f", precision={self.plan.precision!r}"
+        options += ", quick=True" if self.plan.quick else ""
         options += "" if self.start_sd is None else f', start_sd={{"{METRIC}": {self.start_sd!r}}}'
         marker = [f"@pytest.mark.{kind}"] if kind in KINDS else []
         return "\n".join([
@@ -116,16 +161,33 @@ def distinct(spec: EngineSpec, settings: Iterable[Mapping[str, object]]) -> tupl
     return tuple(by_spec.values())
 
 
-def default_rates(rows: Sequence[SweepRow]) -> list[float]:
-    """The rates of the default's two searches in requests/s."""
-    rates = [row.metrics.get(METRIC) for row in rows if not row.flags]
+def _taken(rows: list[SweepRow], flags: Mapping[str, object]) -> SweepRow | None:
+    """Remove and return the first row with these flags; None if there is none."""
+    position = next((position for position, row in enumerate(rows) if row.flags == flags), None)
+    return None if position is None else rows.pop(position)
+
+
+def default_rates(rows: Sequence[SweepRow], host: str) -> list[float]:
+    """The rates of the default's searches on a host, in requests/s."""
+    rates = [row.metrics.get(METRIC) for row in rows if not row.flags and row.host == host]
     return [rate for rate in rates if rate is not None]
 
 
+def gain(row: SweepRow, rows: Sequence[SweepRow]) -> float:
+    """Rate of a candidate divided by the highest rate of the default on the same host; 0 without a rate."""
+    return (row.metrics.get(METRIC) or 0.0) / max(default_rates(rows, row.host), default=float("inf"))
+
+
+def middle_rate(row: SweepRow, rows: Sequence[SweepRow], host: str) -> float:
+    """The rate between the default of this host and a candidate, in the middle on a logarithmic scale."""
+    return max(default_rates(rows, host)) * sqrt(gain(row, rows))
+
+
 def best_row(rows: Sequence[SweepRow]) -> SweepRow | None:
-    """The candidate with the highest rate, of equal ones the first; None if no candidate could be measured."""
-    measured = [row for row in rows if row.flags and row.metrics.get(METRIC) is not None]
-    return max(measured, key=lambda row: row.metrics[METRIC] or 0.0, default=None)
+    """The candidate with the largest gain, of equal ones the first; None if no candidate serves more than the default.
+    """
+    measured = [row for row in rows if row.flags and gain(row, rows) > 1]
+    return max(measured, key=lambda row: gain(row, rows), default=None)
 
 
 def proof_of(claim: ClaimResult) -> CheckResult | None:

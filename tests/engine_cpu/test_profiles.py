@@ -108,6 +108,22 @@ def test_trace_above_size_limit_is_dropped_with_breakdown_kept(run_real, pyteste
     assert "the trace was dropped" in (run / "report.html").read_text()
 
 
+@pytest.mark.thorough
+def test_capture_of_nsys_is_kept_from_unmeasured_server(run_real, nsys_calls):
+    run_real(TESTS, "--llmperf-profile-on-fail", "-k", "test_fails")
+    run = the_run()
+    (profile,) = the_test(run, "test_fails")["profiles"]
+    assert profile["problem"] == ""
+    assert (run / profile["nsys"]).read_bytes() == b"capture"
+    assert f'href="{profile["nsys"]}"' in (run / "report.html").read_text()
+    calls = nsys_calls()
+    assert [call.split()[0] for call in calls] == ["launch", "start", "stop"]
+    (session,) = {word for call in calls for word in call.replace("-new", "").split() if word.startswith("--session=")}
+    assert session.startswith("--session=llmperf-")
+    commands = [path.read_text() for path in sorted(run.glob("servers/*/command.txt"))]
+    assert ["--session-new=" in command for command in commands] == [False, False, True]
+
+
 SUITE = (ROOT / "suites" / "test_tensor_parallel.py").read_text()
 
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.session.capacity import search_terms
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile, SweepPlan, check_measured, combinations, measure_rows
+    from pytest_llmperf.session.sweep import SweepFile, SweepPlan, check_measured, combinations, measure_setting
 
     spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of("--grid", arguments.grid)
     check_started(spec, "sweep")
@@ -46,8 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if todo:
         file.check_writable()
         with target.measuring(arguments, "llmperf sweep") as execution:
-            settings = [(plan, flags) for flags in todo]
-            rows += measure_rows(Perf(execution), execution.session, file, settings)
+            rows += [measure_setting(Perf(execution), execution.session, file, plan, flags) for flags in todo]
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.cli import target
 from pytest_llmperf.cli.grid import check_started, grid_of, sweep_table
 from pytest_llmperf.cli.output import remark, say
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile, measure_rows
+    from pytest_llmperf.session.sweep import SweepFile
     from pytest_llmperf.session.tuning import check_writable_suite
 
     spec = target.spec_of(arguments)
@@ -59,20 +59,19 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable_suite(arguments.write, spec)
     place = target.place_of(arguments, spec)
     with target.measuring(arguments, NAME, arguments.resume) as execution:
-        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place}")
-        rows = _begun(execution, tuning, file, resumed=arguments.resume is not None)
+        here = execution.session.host
+        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place.replace(f', host {here}', '')}")
+        _begin(execution, tuning, file, resumed=arguments.resume is not None)
+        rows: list[SweepRow] = []
         try:
-            for row in measure_rows(Perf(execution), execution.session, file, tuning.settings[len(rows):]):
+            for row in tuning.rows(Perf(execution), execution.session, file):
                 rows.append(row)
-                if not row.is_final:
-                    raise UsageError("the default cannot be measured, so no setting can be proven to be better: "
-                                     f"{row.problem} Change the flags of the default, the load or the SLOs.")
         finally:
-            if rows:
-                say("\n".join(sweep_table(rows, _names(rows), tuning.plan.columns)))
-            final = sum(row.is_final for row in rows)
-            if final < len(tuning.settings):
-                remark(f"{final} of {len(tuning.settings)} settings are measured. Go on with the same command and "
+            if any(row.is_final for row in rows):
+                say("\n".join([*sweep_table(rows, _names(rows), tuning.plan.columns), *_judged_rates(rows)]))
+            final = sum(row.is_final and (bool(row.flags) or row.host == here) for row in rows)
+            if final < tuning.size:
+                remark(f"{final} of {tuning.size} settings are measured. Go on with the same command and "
                        f"--resume {execution.session.run_dir}")
         return _proven(arguments, execution, tuning, rows, place)
 
@@ -100,12 +99,12 @@ def _tuning(arguments: argparse.Namespace, spec: EngineSpec) -> Tuning:
     if arguments.start_sd is not None:
         number("--start-sd", "SHARE", arguments.start_sd, above=0, most=1)
     metrics = tuple(find(name).name for name in arguments.metric)
-    plan = SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, arguments.precision)
+    plan = SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, arguments.precision, quick=True)
     return Tuning(plan, candidates, arguments.start_sd)
 
 
-def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bool) -> list[SweepRow]:
-    """The rows of an earlier command, once nothing can be wrong that is visible without a server start.
+def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bool) -> None:
+    """Begin or continue the file of rows, once nothing can be wrong that is visible without a server start.
 
     Raises:
         UsageError: an engine refuses a flag, or the run folder holds no tuning or another one.
@@ -119,11 +118,10 @@ def _begun(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
         check_requests(spec, tuning.plan.workload, session.pool.model_of(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
-    rows = file.read()
+    file.read()
     session.begin()
     file.begin()
     execution.stored += finished_measurements(session.resumed.get(NAME))
-    return rows
 
 
 def _proven(
@@ -132,22 +130,23 @@ def _proven(
     """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
-    from pytest_llmperf.session.capacity import METRIC
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.sweep import flags_text
-    from pytest_llmperf.session.tuning import best_row, default_rates, proof_of
+    from pytest_llmperf.session.tuning import best_row, default_rates, middle_rate, proof_of
 
-    rates, best = default_rates(rows), best_row(rows)
-    if not rates:
-        say(f"The default could not be measured: {rows[0].problem}. Nothing is proven, and nothing is written.")
-        return NOT_BETTER
+    rates, best = default_rates(rows, execution.session.host), best_row(rows)
     rates_text = " and ".join(f"{rate:.4g}/s" for rate in rates)
     spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
     say(f"The default's searches found {rates_text}{spread}.")
-    if best is None or (best.metrics.get(METRIC) or 0.0) <= max(rates):
+    if best is None:
         say("No setting is better than the default as measured. Nothing is written.")
         return NOT_BETTER
-    claim = tuning.prove(Perf(execution), best.flags)
+    middle = middle_rate(best, rows, execution.session.host)
+    try:
+        claim = tuning.prove(Perf(execution), best.flags, middle)
+    except (InfrastructureError, KeyboardInterrupt):
+        remark(f"The proof did not reach its end. Go on with the same command and --resume {execution.session.run_dir}")
+        raise
     for result in claim.results:
         numbers = filter(None, (estimate_text(result), interval_text(result), basis_text(result)))
         say(f"{result.verdict.value}  {flags_text(best.flags)} (a) against the default (b): {result.subject}: "
@@ -161,7 +160,7 @@ def _proven(
             remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
         return NOT_BETTER
     if arguments.write is not None:
-        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place))
+        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place, middle))
         say(f"Written: {arguments.write}. Run it: pytest {arguments.write}"
             + (f" --emulate {arguments.emulate}" if arguments.emulate else ""))
     return 0
@@ -179,6 +178,19 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"--write {path}: the test cannot be written: {error}. Repeat the command with --resume "
                          "newest and another file.") from error
+
+
+def _judged_rates(rows: Sequence[SweepRow]) -> list[str]:
+    """How each tried rate is known, one line per setting."""
+    from pytest_llmperf.session.sweep import flags_text
+
+    several = len({row.host for row in rows}) > 1
+
+    def of_host(row: SweepRow) -> str:
+        return f" on host {row.host}" if several else ""
+
+    return ["Tried rates, within or over the SLOs:",
+            *(f"  {flags_text(row.flags)}{of_host(row)}: {'; '.join(map(str, row.rates)) or 'none'}" for row in rows)]
 
 
 def _names(rows: Sequence[SweepRow]) -> list[str]:

@@ -55,6 +55,7 @@ class ProfileTable:
     device: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
+    nsys: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +140,14 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str, out:
 def _profile_table(profile: Profile, names: Sequence[str], folder: Path | None, out: Path) -> ProfileTable:
     """Shares in percent: those of the breakdown, and the share of the all-reduces, which overlaps them."""
     label = names[profile.measurement - 1] if 0 < profile.measurement <= len(names) else str(profile.measurement)
-    links = [quote(Path(os.path.relpath((folder or out) / file, out)).as_posix()) for file in profile.files]
+    *links, nsys = ["" if not file else quote(Path(os.path.relpath((folder or out) / file, out)).as_posix())
+                    for file in (*profile.files, profile.nsys)]
     links = links or [""] * len(profile.ranks)
     shares = [{**shares_by_heading(rank), "all-reduces": rank.all_reduce_share} for rank in profile.ranks]
     rows = tuple((link, tuple(f"{100 * share:.1f} %" for share in of_rank.values()))
                  for link, of_rank in zip(links, shares, strict=False))
     device, headings = (profile.ranks[0].device, tuple(shares[0])) if profile.ranks else ("", ())
-    return ProfileTable(label, profile.problem, device, headings, rows)
+    return ProfileTable(label, profile.problem, device, headings, rows, nsys)
 
 
 def _conditions(

@@ -8,6 +8,8 @@ from subprocess import PIPE, Popen, run
 import pytest
 
 from pytest_llmperf.cli import main
+from pytest_llmperf.cli.grid import sweep_table
+from pytest_llmperf.session.sweep import SweepRow
 
 LOAD = ("--slo", "ttft_p50 <= 150ms", "--rate", "20", "--requests", "20", "--output", "1", "--precision", "0.2",
         "--emulate", "h200")
@@ -119,3 +121,12 @@ def test_run_folder_without_tuning_or_of_other_options_is_not_resumed(tmp_path, 
     assert main((*TUNE, "--try", "max_num_batched_tokens=512", "--resume", "newest")) == 2
     assert "holds no tuning" in capsys.readouterr().err
     assert not list(tmp_path.glob(".llmperf/runs/*/tune.jsonl"))
+
+
+def test_long_problem_stands_once_below_the_table():
+    long = f"The server ended before it was ready: exit code 2. These flags can be emulated: {'--flag, ' * 40}."
+    rows = [SweepRow({"a": 1}, {}, long), SweepRow({"a": 2}, {}, long), SweepRow({"a": 3}, {}, "It died.")]
+    lines = sweep_table(rows, ["a"], ["max_rate"])
+    assert [line.split("-  ")[-1].strip() for line in lines[1:4]] == [
+        *["The server ended before it was ready: exit code 2. [1]"] * 2, "It died."]
+    assert [line for line in lines if "--flag" in line] == [f"[1] {long}"]

@@ -149,5 +149,5 @@ def test_full_disk_raises_error_and_keeps_previous_run_file(tmp_path, measuremen
 def test_profiles_are_read_back_as_written(tmp_path, measurement):
     rank = Breakdown("cpu", 100.0, 30.0, 20.0, 10.0, 15.0)
     traced = Profile(1, "vllm('m')", ("profiles/x.trace.json.gz",), (rank,))
-    profiles = (traced, Profile(2, "vllm('n')", problem="none"))
+    profiles = (traced, Profile(2, "vllm('n')", problem="none", nsys="profiles/x.nsys-rep"))
     assert read_test(write_test(tmp_path, "test", [measurement], [], profiles=profiles)).profiles == profiles

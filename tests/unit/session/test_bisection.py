@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.session.bisection import MOST_STEPS, TriedRate, bracket_of, halvings, search_rate
+from pytest_llmperf.session.bisection import MOST_STEPS, TriedRate, bracket_of, final_step, halvings, search_rate
 
 
 def limit_at(knee, open_from=None, open_to=None):
@@ -61,3 +61,21 @@ def test_search_in_which_no_rate_meets_the_slo_has_no_lower_bound():
     assert none.highest_within is None
     assert none.proven is None
     assert none.points[-1].rate == 1 / 2**MOST_STEPS
+
+
+def test_search_ends_at_rate_to_beat_that_is_proven_over_the_slo():
+    searched = search_rate(limit_at(5), 8, 0.1, to_beat=8)
+    assert [point.rate for point in searched.points] == [8]
+    assert searched.highest_within is None
+    open_at_first = search_rate(limit_at(5, open_from=6, open_to=10), 8, 0.1, to_beat=8)
+    assert open_at_first.highest_within <= 5 < open_at_first.lowest_over
+    faster = search_rate(limit_at(20), 8, 0.1, to_beat=8)
+    assert faster.points == search_rate(limit_at(20), 8, 0.1).points
+
+
+@pytest.mark.parametrize(("knee", "count"), [(8.1, 2), (7.9, 2), (31, 7), (3, 6)])
+def test_search_with_small_first_factor_finds_limit_nearby(knee, count):
+    searched = search_rate(limit_at(knee), 8, 0.2, first_factor=final_step(0.2))
+    assert searched.highest_within <= knee < searched.lowest_over
+    assert searched.lowest_over / searched.highest_within == pytest.approx(final_step(0.2))
+    assert len(searched.points) == count

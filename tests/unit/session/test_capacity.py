@@ -10,7 +10,7 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.errors import LoadError, SloError, SpecError
+from pytest_llmperf.errors import LoadError, RunInvalid, SloError, SpecError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.status import Measuring, Note
 from pytest_llmperf.results.sentences import estimate_text
@@ -288,3 +288,49 @@ def test_requests_that_overload_refuses_are_not_within_a_mean_or_median(perf, ma
     fake_engine.transport._exchanges = refused_beyond_the_knee
     (rate,) = perf.max_rate(make_server(), WORKLOAD, slo=slo).values("max_rate")
     assert KNEE / 1.05 <= rate <= KNEE * 1.01
+
+
+def tried(perf):
+    """The tried rates: rate → number of runs."""
+    return [(measurement.conditions["tried_rate"], len(measurement.runs)) for measurement in perf.measurements
+            if "tried_rate" in measurement.conditions]
+
+
+def test_quick_search_finds_knee_with_few_runs_per_rate(perf, make_server):
+    measurement = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.2, runs=3, quick=True)
+    for rate in measurement.values("max_rate"):
+        assert KNEE / 1.2 <= rate <= KNEE * 1.01
+    rates = tried(perf)
+    assert {runs for _, runs in rates} <= {1, 2}
+    assert len({rate for rate, _ in rates}) == len(rates)  # the searches are displaced
+
+
+@pytest.mark.parametrize(("quick", "runs"), [(True, [1, 1]), (False, [2])])
+def test_quick_search_repeats_rate_with_an_invalid_run_once(perf, make_server, fake_engine, statuses, quick, runs):
+    server, disturbed = make_server(vllm("m")), []
+
+    def disturb():
+        if perf.measurements and not disturbed:  # in the first run after the warm-up
+            disturbed.append(True)
+            fake_engine.finished += 100  # of somebody else
+
+    fake_engine.on_replay = disturb
+    if quick:
+        perf.max_rate(server, WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.2, quick=True)
+        assert any("This rate is measured again" in status.text for status in statuses if isinstance(status, Note))
+    else:
+        with pytest.raises(RunInvalid):
+            perf.max_rate(server, WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.2)
+    assert [count for rate, count in tried(perf) if rate == tried(perf)[0][0]] == runs
+
+
+def test_quick_search_ends_where_only_a_burst_meets_the_slo(perf, make_server):
+    few = random_tokens(input=8, output=5, arrivals=poisson(400), requests=20)  # an answer takes 90 ms
+    with pytest.raises(LoadError, match=r"At 400/s the SLOs are met by a burst: all 20 requests were sent within"):
+        perf.max_rate(make_server(), few, slo="ttft_p50 <= 1000ms", quick=True)
+
+
+def test_search_ends_at_rate_to_beat_that_server_does_not_serve(perf, make_server):
+    with pytest.raises(LoadError, match=r"Slower than the rate to beat: over the SLOs at 40/s \(proven\)"):
+        perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", quick=True, to_beat=40.0)
+    assert [rate for rate, _ in tried(perf)] == ["40/s"]

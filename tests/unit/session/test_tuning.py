@@ -3,12 +3,13 @@
 import pytest
 
 from pytest_llmperf import exponential, multi_turn, poisson, vllm
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import RunInvalid, ServerDied, UsageError
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.session.sweep import SweepPlan, SweepRow
-from pytest_llmperf.session.tuning import BETTER, Tuning, best_row, check_writable_suite, default_rates, distinct
+from pytest_llmperf.session.sweep import SweepFile, SweepPlan, SweepRow
+from pytest_llmperf.session.tuning import BETTER, Tuning, best_row, check_writable_suite, default_rates, distinct, gain
 from pytest_llmperf.stats.interval import Interval
 
 TALK = multi_turn(conversations=60, turns=5, arrivals=poisson(0.5), starters=10, starter=(3500, 4000), input=(8, 24),
@@ -22,11 +23,66 @@ def row(rate, **flags):
     return SweepRow(flags, {} if rate is None else {"max_rate": rate}, "" if rate else "it died")
 
 
-def test_default_is_measured_first_and_last_with_other_seeds():
-    (first, _), (second, flags), (last, _) = TUNING.settings
-    assert (first.workload, second.workload) == (TALK, TALK)
-    assert flags == TUNING.candidates[0]
-    assert last.workload == TALK.at_rate(0.5, 100)
+class Searches:
+    """A `Perf` whose searches find the given rates or fail with the given errors, and the session around it."""
+
+    measurements, settings, host = (), Settings(), "here"
+
+    def __init__(self, make_measurement, make_run, *answers):
+        self.answers, self.searches = list(answers), []
+        self.measured = lambda rate: make_measurement(make_run(counters={"max_rate": rate}))
+
+    def max_rate(self, spec, workload, **terms):
+        self.searches.append((spec, workload, terms["to_beat"]))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return self.measured(answer)
+
+    def notify(self, _status):
+        pass
+
+    def release_records(self):
+        pass
+
+    def rows(self, file):
+        return list(TUNING.rows(self, self, file))
+
+
+def test_candidates_are_searched_from_rate_of_default(tmp_path, make_measurement, make_run):
+    searches = Searches(make_measurement, make_run, 6.0, 9.0, 7.0)
+    rows = searches.rows(SweepFile(tmp_path / "tune.jsonl", "tuning"))
+    assert [row.metrics["max_rate"] for row in rows] == [6.0, 9.0, 7.0]
+    assert searches.searches == [(SPEC, TALK, None), (TUNING.tuned(TUNING.candidates[0]), TALK, 6.0),
+                                 (SPEC, TALK.at_rate(0.5, 100), None)]
+    assert default_rates(rows, "here") == [6.0, 7.0]
+
+
+def test_setting_with_invalid_run_is_measured_again_and_refused_setting_is_not(tmp_path, make_measurement, make_run):
+    file = SweepFile(tmp_path / "tune.jsonl", "tuning")
+    first = Searches(make_measurement, make_run, 6.0, RunInvalid("at 7/s: requests were sent 11.3 ms late"), 7.0)
+    assert [row.is_final for row in first.rows(file)] == [True, False, True]
+    second = Searches(make_measurement, make_run, ServerDied("no such flag"))
+    rows = second.rows(file)
+    assert [spec for spec, _, _ in second.searches] == [TUNING.tuned(TUNING.candidates[0])]
+    assert [(row.metrics.get("max_rate"), row.problem) for row in rows] == [
+        (6.0, ""), (None, "no such flag"), (7.0, "")]
+    third = Searches(make_measurement, make_run)
+    third.rows(file)
+    assert third.searches == []
+
+
+def test_default_is_measured_again_on_another_host_and_candidate_is_not(tmp_path, make_measurement, make_run):
+    file = SweepFile(tmp_path / "tune.jsonl", "tuning")
+    Searches(make_measurement, make_run, 6.0, 9.0, 7.0).rows(file)
+    elsewhere = Searches(make_measurement, make_run, 12.0, 11.0)
+    elsewhere.host = "there"
+    rows = elsewhere.rows(file)
+    assert [spec for spec, _, _ in elsewhere.searches] == [SPEC, SPEC]
+    assert [(row.host, row.metrics["max_rate"]) for row in rows] == [
+        ("here", 6.0), ("here", 7.0), ("there", 12.0), ("here", 9.0), ("there", 11.0)]
+    assert default_rates(rows, "there") == [12.0, 11.0]
+    assert gain(best_row(rows), rows) == pytest.approx(9.0 / 7.0)
 
 
 def test_settings_equal_to_default_or_to_each_other_are_left_out():
@@ -34,17 +90,17 @@ def test_settings_equal_to_default_or_to_each_other_are_left_out():
     assert len(distinct(SPEC, settings)) == 1
 
 
-def test_best_setting_is_the_first_with_highest_rate():
-    rows = [row(9.0), row(4.0, a=1), row(6.0, a=2), row(6.0, a=3), row(None, a=4), row(None)]
+def test_best_setting_is_the_first_with_largest_gain():
+    rows = [row(5.0), row(4.0, a=1), row(6.0, a=2), row(6.0, a=3), row(None, a=4), row(None)]
     assert best_row(rows) == rows[2]
-    assert default_rates(rows) == [9.0]
-    assert best_row([row(9.0), row(None, a=1)]) is None
+    assert default_rates(rows, "") == [5.0]
+    assert best_row([row(9.0), row(None, a=1), row(9.0, a=2)]) is None
 
 
 @pytest.mark.parametrize(("low", "limit"), [(1.44, ">= 1.20"), (1.2, ">= 1.09"), (1.001, ">= 1.00")])
 def test_written_test_defines_same_engines_load_and_half_of_the_gain(low, limit):
     proof = CheckResult(BETTER, Verdict.PASS, unit=Unit.RATIO, estimate=1.6, interval=Interval(low, 1.8, 0.99))
-    text = TUNING.suite(TUNING.candidates[0], proof, "h200", "one H200")
+    text = TUNING.suite(TUNING.candidates[0], proof, "h200", "one H200", 2.0)
     assert '(TUNED, DEFAULT, LOAD, CLAIM, slo=SLOS, precision=0.1, start_sd={"max_rate": 0.02})' in text
     assert max(map(len, text.splitlines())) <= 120
     assert "@pytest.mark.h200" in text
@@ -53,13 +109,13 @@ def test_written_test_defines_same_engines_load_and_half_of_the_gain(low, limit)
     assert names["CLAIM"] == f"max_rate(a) / max_rate(b) {limit}"
     assert names["DEFAULT"] == SPEC
     assert names["TUNED"] == TUNING.tuned(TUNING.candidates[0])
-    assert names["LOAD"] == TALK.at_rate(0.5, 1000)
+    assert names["LOAD"] == TALK.at_rate(0.4, 1000)
     assert names["SLOS"] == list(TUNING.plan.slos)
 
 
 def test_written_test_of_unnamed_hardware_has_no_marker():
     proof = CheckResult(BETTER, Verdict.PASS, estimate=2.0, interval=Interval(1.5, 2.5, 0.99))
-    assert "pytest.mark" not in TUNING.suite({"max_num_seqs": 8}, proof, "other-gpu", "somewhere")
+    assert "pytest.mark" not in TUNING.suite({"max_num_seqs": 8}, proof, "other-gpu", "somewhere", 2.0)
 
 
 def test_flag_with_a_secret_is_not_written(tmp_path):

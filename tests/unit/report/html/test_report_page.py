@@ -154,11 +154,13 @@ def test_report_page_links_traces_and_shows_shares_of_each_rank(tmp_path, page, 
     ranks = (Breakdown("gpu", 100.0, 30.0, 20.0, 10.0, 15.0, 4, 12.0, 3.0, "nccl"),
              Breakdown("gpu", 200.0, 60.0, 40.0, 30.0, 30.0, 4, 30.0, 7.0, "nccl"))
     files = ("profiles/x.1.rank0.trace.json.gz", "profiles/x.1.rank1.trace.json.gz")
-    profiles = [Profile(1, "vllm('m')", files, ranks), Profile(2, "vllm('n')", problem="no <profiler>")]
+    profiles = [Profile(1, "vllm('m')", files, ranks, nsys="profiles/x.1.nsys-rep"),
+                Profile(2, "vllm('n')", problem="no <profiler>")]
     write_test(tmp_path / "run", TEST, [replace(measurement, side="a"), replace(measurement, side="b")], [],
                profiles=profiles)
     text = page()
     assert 'href="../run/profiles/x.1.rank1.trace.json.gz"' in text
+    assert text.count('href="../run/profiles/x.1.nsys-rep"') == 1
     rows = re.findall(r">trace of rank (\d)</a></td>(.*?)</tr>", text)
     shares = [(rank, re.findall(r">([\d.]+) %<", cells)) for rank, cells in rows]
     assert shares == [("0", ["30.0", "20.0", "10.0", "15.0", "25.0", "12.0"]),

@@ -1,0 +1,39 @@
+"""The commands of Nsight Systems, with a program that records them."""
+
+import pytest
+
+from pytest_llmperf.engines.nsys import NsightSystems, installed_nsys
+from pytest_llmperf.errors import EngineError
+
+
+@pytest.fixture
+def nsys(tmp_path, monkeypatch):
+    program = tmp_path / "nsys"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\necho no session; exit $(cat {tmp_path}/code)\n')
+    program.chmod(0o755)
+    (tmp_path / "code").write_text("0")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return installed_nsys()
+
+
+def test_capture_of_installed_nsys_names_session_and_file(nsys, tmp_path):
+    nsys.start(tmp_path / "test.1.nsys-rep")
+    nsys.stop()
+    start, stop = (tmp_path / "calls").read_text().splitlines()
+    assert start.startswith(f"start --session={nsys.session} --output={tmp_path}/test.1 ")
+    assert stop == f"stop --session={nsys.session}"
+    assert nsys.launch_words[:3] == (str(tmp_path / "nsys"), "launch", f"--session-new={nsys.session}")
+    assert installed_nsys().session != nsys.session
+
+
+def test_failed_nsys_command_raises_exit_code_and_output(nsys, tmp_path):
+    (tmp_path / "code").write_text("3")
+    with pytest.raises(EngineError, match="nsys stop ended with exit code 3: no session"):
+        nsys.stop()
+    with pytest.raises(EngineError, match=r"nsys stop failed: .*No such file"):
+        NsightSystems("/none/nsys", "s").stop()
+
+
+def test_path_without_nsys_gives_no_capture(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert installed_nsys() is None
