@@ -28,6 +28,7 @@ from pytest_llmperf.model.status import Notify, Starting, ignore_status
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # the emulator solves no equations, and starting threads takes 0.05 s of CPU
 NO_PORT = 1  # nothing listens in virtual time, and the engine's command line wants one
 
 
@@ -84,7 +85,7 @@ class VirtualLauncher:
         placement = Placement(kind, NO_PORT, name, model, environment, root=self.root)
         launch = Launch(
             argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),
-            env=child_environment(spec, adapter, placement),
+            env=ONE_THREAD | child_environment(spec, adapter, placement),
             cwd=self.root,
             run_dir=self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-emulated",
             hidden=secrets_of(spec),

@@ -324,7 +324,7 @@ class Series:
             return None
         tokens_per_block = whole_number(block_size)
         spec = self.engine if isinstance(self.engine, EngineSpec) else self.engine.spec
-        if spec.api.sends_text or any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
+        if spec.api.sends_text or self.workload.has_text(seed):
             return self.workload.expected_hit_rate(1, seed) if tokens_per_block else None
         return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 

@@ -20,6 +20,9 @@ from pytest_llmperf.workload.prompts import with_seeded_replies
 FORMAT = 1
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h)")
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
+#: Tokens or characters of all prompts that `DrawnWorkload` keeps: 32 MB of token ids.
+MOST_KEPT_TOKENS = 4_000_000
+_kept: dict[tuple[Workload, int], tuple[int, tuple[Request, ...]]] = {}
 
 
 class Workload(ABC):
@@ -71,6 +74,10 @@ class Workload(ABC):
         seed = getattr(self, "seed", 0) + seed_offset
         return cast(Self, replace(cast(Any, self), arrivals=arrivals, seed=seed))
 
+    def has_text(self, seed: int = 0) -> bool:
+        """Whether a prompt of this seed offset is text instead of token ids."""
+        return _has_text(self, seed)
+
     def longest(self) -> Request:
         """The request of the first run with the most tokens in prompt and answer together.
 
@@ -99,9 +106,40 @@ class Workload(ABC):
         return _expected_hit_rate(self, size, integer("expected_hit_rate", "seed", seed, least=None))
 
 
+class DrawnWorkload(Workload):
+    """A workload whose requests follow from its fields and the seed alone, so that each set is drawn once.
+
+    A run needs its requests for the plan and for the expected hit rate, and the other side of a claim needs them too.
+    The sets of the latest `MOST_KEPT_TOKENS` tokens stay in memory.
+    """
+
+    __slots__ = ()
+
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        key = self, seed_offset
+        entry = _kept.pop(key, None)
+        if entry is None:
+            drawn = self._draw(seed_offset)
+            entry = sum(len(request.prompt) for request in drawn), drawn
+        _kept[key] = entry
+        excess = sum(tokens for tokens, _ in _kept.values()) - MOST_KEPT_TOKENS
+        while excess > 0:
+            excess -= _kept.pop(next(iter(_kept)))[0]
+        return entry[1]
+
+    @abstractmethod
+    def _draw(self, seed_offset: int) -> tuple[Request, ...]:
+        """See `requests`."""
+
+
 @lru_cache(maxsize=1024)  # hashing a hundred long prompts takes a tenth of a second, and every run asks
 def _expected_hit_rate(workload: Workload, block_size: int, seed: int) -> float:
     return ideal_hit_rate(workload.requests(seed), block_size)
+
+
+@lru_cache(maxsize=1024)
+def _has_text(workload: Workload, seed: int) -> bool:
+    return any(isinstance(request.prompt, str) for request in workload.requests(seed))
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.base import Workload, arrival_count, check_arrivals
+from pytest_llmperf.workload.base import DrawnWorkload, Workload, arrival_count, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
 from pytest_llmperf.workload.seeds import stream
 from pytest_llmperf.workload.think_time import ThinkTime, draw_think_ns, think_time
@@ -18,7 +18,7 @@ Reply = Literal["seeded", "server"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MultiTurn(Workload):
+class MultiTurn(DrawnWorkload):
     """Built by `multi_turn`."""
 
     conversations: int
@@ -33,7 +33,7 @@ class MultiTurn(Workload):
     starters: int = 0
     starter: Length = 0
 
-    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+    def _draw(self, seed_offset: int) -> tuple[Request, ...]:
         seed = self.seed + seed_offset
         starts_ns = self.arrivals.offsets_ns(self.conversations, seed)
         starters = [self._starter(seed, number) for number in range(self.starters)] or [()]

@@ -7,16 +7,19 @@ larger than that, and their special tokens lie outside.
 from __future__ import annotations
 
 import re
-import sys
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length
 from pytest_llmperf.workload.seeds import stream, uniform_int
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FIRST_ID, LAST_ID = 1_000, 9_999
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
@@ -25,11 +28,10 @@ _FIRST_WORD = re.compile(r"\s*\S*")
 
 
 def draw_tokens(rng: Random, count: int) -> tuple[int, ...]:
-    """`count` token ids; about 30 ns each."""
-    draws = array("H", rng.randbytes(2 * count))
-    if sys.byteorder == "big":
-        draws.byteswap()
-    return tuple(map(_id_table().__getitem__, draws))
+    """`count` token ids; about 13 ns each."""
+    import numpy as np
+
+    return tuple(_id_table()[np.frombuffer(rng.randbytes(2 * count), "<u2")].tolist())
 
 
 def draw_length(rng: Random, bounds: Length) -> int:
@@ -101,10 +103,12 @@ def _behind(first: tuple[int, ...] | str, second: tuple[int, ...] | str) -> tupl
 
 
 @cache
-def _id_table() -> tuple[int, ...]:
-    """An id for each 16-bit draw; some ids stand for eight draws, the others for seven."""
-    span = LAST_ID - FIRST_ID + 1
-    return tuple(FIRST_ID + draw % span for draw in range(1 << 16))
+def _id_table() -> npt.NDArray[np.object_]:
+    """An id for each 16-bit draw; some ids stand for eight draws, the others for seven. Equal ids share one object."""
+    import numpy as np
+
+    ids = list(range(FIRST_ID, LAST_ID + 1))
+    return np.array([ids[draw % len(ids)] for draw in range(1 << 16)], dtype=object)
 
 
 @cache

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.base import Workload, arrival_count, check_arrivals
+from pytest_llmperf.workload.base import DrawnWorkload, Workload, arrival_count, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
 from pytest_llmperf.workload.seeds import stream
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SharedPrefix(Workload):
+class SharedPrefix(DrawnWorkload):
     """Built by `shared_prefix`."""
 
     prefix: int
@@ -25,7 +25,7 @@ class SharedPrefix(Workload):
     seed: int = 0
     text: bool = False
 
-    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+    def _draw(self, seed_offset: int) -> tuple[Request, ...]:
         seed = self.seed + seed_offset
         offsets_ns = self.arrivals.offsets_ns(self.count, seed)
         prefixes = [draw_tokens(stream(seed, "prefix", group), self.prefix) for group in range(self.groups)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import FAMILIES
@@ -15,6 +14,9 @@ from pytest_llmperf.results.reader import names
 from pytest_llmperf.results.requests_file import Requests, decode, start_ns
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from pytest_llmperf.model.record import RequestRecord
 
 # Every second percentile, and the tail where regressions show.
@@ -45,7 +47,7 @@ class _Drawn:
     """The numbers of a run that the charts show. The records of a run take ten times the memory of these numbers, so
     the records are read run by run."""
 
-    samples: Mapping[str, array[float]]
+    samples: Mapping[str, npt.NDArray[np.float64]]
     timeline: Mapping[str, object]
     stored: int
     left_out: int
@@ -53,7 +55,7 @@ class _Drawn:
 
 def _drawn(run: Run) -> _Drawn:
     requests = Requests() if run.requests is None else decode(run.requests)
-    samples = {family: array("d", _samples(family, requests.records)) for family in DISTRIBUTIONS}
+    samples = {family: _samples_ms(family, requests.records) for family in DISTRIBUTIONS}
     return _Drawn(samples, _timeline(run, requests), len(requests.records), requests.left_out)
 
 
@@ -73,8 +75,10 @@ def _label(measurement: Measurement, name: str) -> str:
 
 def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, object]:
     """Quantiles of each run, and of all runs together, in ms."""
+    import numpy as np
+
     samples = [run.samples[family] for run in runs]
-    pooled = array("d", chain.from_iterable(samples))
+    pooled = np.concatenate(samples) if samples else np.empty(0)
     request_count, left_out = sum(run.stored for run in runs), sum(run.left_out for run in runs)
     return {
         "side": label,
@@ -85,13 +89,14 @@ def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, 
     }
 
 
-def _samples(family: str, records: Sequence[RequestRecord]) -> Iterator[float]:
-    for record in records:
-        if record.ok:
-            yield from (value_ns / 1e6 for value_ns in FAMILIES[family].take(record) or ())
+def _samples_ms(family: str, records: Sequence[RequestRecord]) -> npt.NDArray[np.float64]:
+    import numpy as np
+
+    taken_ns = [FAMILIES[family].take(record) or () for record in records if record.ok]
+    return np.fromiter(chain.from_iterable(taken_ns), dtype=float) / 1e6
 
 
-def _quantiles(sample: Sequence[float]) -> list[float]:
+def _quantiles(sample: npt.NDArray[np.float64]) -> list[float]:
     import numpy as np
 
     return rounded(np.quantile(sample, PROBABILITIES)) if len(sample) else []
@@ -112,12 +117,13 @@ def _gaps(records: Sequence[RequestRecord]) -> dict[str, list[float]]:
     import numpy as np
 
     origin_ns = start_ns(records)
-    ends = [
-        (after - origin_ns, after - previous) for record in records for previous, after in pairwise(record.arrivals_ns)
-    ]
-    if not ends:
+    arrivals_ns = [np.array(record.arrivals_ns) - origin_ns for record in records if len(record.arrivals_ns) > 1]
+    if not arrivals_ns:
         return {"time_s": [], "median": [], "largest": []}
-    at_ns, gap_ns = np.array(sorted(ends), dtype=float).T
+    ends_ns = np.concatenate([stamps_ns[1:] for stamps_ns in arrivals_ns])
+    gaps_ns = np.concatenate([np.diff(stamps_ns) for stamps_ns in arrivals_ns])
+    order = np.argsort(ends_ns, kind="stable")
+    at_ns, gap_ns = ends_ns[order].astype(float), gaps_ns[order].astype(float)
     width_ns = max(at_ns[-1] / BINS, 1.0)
     slices, first = np.unique(np.minimum(at_ns // width_ns, BINS - 1), return_index=True)
     groups = np.split(gap_ns / 1e6, first[1:])

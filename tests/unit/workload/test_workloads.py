@@ -23,6 +23,7 @@ from pytest_llmperf.workload import (
     shared_prefix,
     sharegpt,
 )
+from pytest_llmperf.workload.base import MOST_KEPT_TOKENS
 from pytest_llmperf.workload.prompts import relabelled
 
 RANDOM = random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)
@@ -189,6 +190,23 @@ class TestMixed:
 
     def test_mixed_accepts_workload_instead_of_mapping(self):
         assert mixed(stream=RANDOM, prefill=RANDOM).stream == RANDOM
+
+
+@pytest.mark.parametrize("workload", [RANDOM, SHARED, TURNS, WORDS], ids=str)
+def test_equal_workload_and_seed_share_one_drawing(workload):
+    first = workload.requests(3)
+    assert replace(workload).requests(3) is first
+    assert replace(workload, seed=1).requests(3) is not first
+
+
+def test_drawn_requests_beyond_memory_limit_are_forgotten():
+    workload = random_tokens(input=MOST_KEPT_TOKENS // 2, output=1, arrivals=closed(1), requests=1)
+    first, second, third = (workload.requests(seed) for seed in range(3))
+    assert workload.requests(1) is second
+    assert workload.requests(2) is third
+    assert workload.requests(0) is not first
+    larger = replace(workload, input=MOST_KEPT_TOKENS + 1)
+    assert larger.requests() is not larger.requests()
 
 
 def test_concurrency_is_set_by_arrival_process():
