@@ -135,11 +135,12 @@ class Campaign:
     def _quiet_sessions(
         self, noise: str, tests: Sequence[SuiteTest], numbers: Sequence[int]
     ) -> Iterator[tuple[int, Last]]:
-        """Sessions in which nothing is planted, each with its number."""
+        """Sessions in which nothing is planted, each with its number. Only the tests with a baseline run."""
         with closing(EmulatedSession(self.settings, self.root, Emulation(self.kind, noise=noise))) as session:
+            compared_tests = [test for test in tests if session.baselines.of_test(test.name, f"{EMULATED}{self.kind}")]
             for number in numbers:
                 session.begin_suite_run(number)
-                outcomes = [outcome_of(test, session, self.kind) for test in tests]
+                outcomes = [outcome_of(test, session, self.kind) for test in compared_tests]
                 yield number, {o.test: m for o in outcomes for m in o.measurements if m.baseline is not None}
 
 
