@@ -114,7 +114,7 @@ def tuned(ratios: list[float], start_sd: float, run_sd: float, rng: np.random.Ge
 
 
 def tunings_table(tunings: int, rng: np.random.Generator) -> Iterator[str]:
-    """Whole tunings of three candidates, and the proof alone between two equal servers."""
+    """Whole tunings of three candidates."""
     yield from heading(f"Tunings of {CANDIDATES} candidates, precision {PRECISION:.0%}, stated sd of starts "
                        f"{STATED.value:.0%}, {tunings} tunings", "true rates of the candidates", "sd of starts",
                        "sd of runs", "proves the best", "proves another", "runs")
@@ -127,6 +127,10 @@ def tunings_table(tunings: int, rng: np.random.Generator) -> Iterator[str]:
             yield row(", ".join(f"{ratio:g}" for ratio in ratios), f"{start_sd:.0%}", f"{run_sd:.0%}",
                       "–" if best is None else limits(right, tunings), limits(wrong, tunings),
                       f"{np.mean([runs for _, runs in results]):.0f}")
+
+
+def proofs_table(tunings: int, rng: np.random.Generator) -> Iterator[str]:
+    """The proof alone between two equal servers."""
     yield from heading(f"The proof between two equal servers, precision {PRECISION:.0%}, {tunings} proofs",
                        "rates of successive searches", "sd of starts", "sd of runs", "false proof")
     for displaced in (False, True):
@@ -138,4 +142,4 @@ def tunings_table(tunings: int, rng: np.random.Generator) -> Iterator[str]:
                       limits(proofs, tunings))
 
 
-TABLES = {"tunings": tunings_table}
+TABLES = {"tunings": tunings_table, "tuning_proofs": proofs_table}
