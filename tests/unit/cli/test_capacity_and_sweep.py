@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from subprocess import PIPE, Popen
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.bisection import SearchResult, TriedRate
 
+TAKE_SIGINT = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's job in the background ignores it
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
 
 
@@ -72,9 +74,9 @@ def test_capacity_prints_equal_max_rate_for_equal_seed(capsys):
 
 @pytest.mark.emulated
 def test_interrupted_capacity_search_prints_known_bounds():
-    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "1600", "--rate", "60",
+    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "400", "--rate", "60",
                "--slo", "ttft_p50 <= 100ms", "--precision", "0.001"]
-    with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=TAKE_SIGINT) as search:  # noqa: PLW1509
         said = next(line for line in search.stderr if "within the SLO" in line or "over the SLO" in line)
         search.send_signal(signal.SIGINT)
         out, _ = search.communicate(timeout=60)
@@ -131,7 +133,7 @@ def test_search_resumes_in_several_commands(tmp_path, capsys):
     (run_file,) = tmp_path.glob(".llmperf/runs/*/tests/*.json")
     cut(run_file, 3)
     command = [sys.executable, "-m", "pytest_llmperf", *SEARCH, "--resume", str(run_file.parents[1])]
-    with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=TAKE_SIGINT) as search:  # noqa: PLW1509
         next(line for line in search.stderr if "the SLO" in line)
         search.send_signal(signal.SIGINT)
         search.communicate(timeout=60)
