@@ -16,7 +16,7 @@ SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyp
 .PHONY: venv
 venv: $(VENV)/wheel
 
-# Eleven claims on an emulated H200, in an environment that holds the plugin and what it needs to run, nothing else.
+# Twelve claims on an emulated H200, in an environment that holds the plugin and what it needs to run, nothing else.
 DEMO := .venv-demo
 CLAIMS := shared_prefixes or small_chunks or without_chunks or fp8_weights or fp8_cache_holds or evicted_prefixes \
 	or graphs_decode or ngram or two_gpus_decode or warm_prefixes

@@ -35,7 +35,7 @@ class Profile:
 
     def __str__(self) -> str:
         """One line: the files, the shares of all ranks, and the problem."""
-        place = ", ".join([*self.files, *([self.nsys] if self.nsys else [])]) or "no trace"
+        place = ", ".join(filter(None, (*self.files, self.nsys))) or "no trace"
         parts = [place, *([shares_text(self.ranks)] if self.ranks else []), *([self.problem] if self.problem else [])]
         return f"profile of {self.engine}: {'; '.join(parts)}"
 

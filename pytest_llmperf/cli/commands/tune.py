@@ -118,7 +118,7 @@ def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
         check_requests(spec, tuning.plan.workload, session.pool.model_of(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
-    file.read()
+    file.read()  # a file of another tuning is an error before the session begins
     session.begin()
     file.begin()
     execution.stored += finished_measurements(session.resumed.get(NAME))
