@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
                 rows.append(row)
         finally:
             if any(row.is_final for row in rows):
-                say("\n".join([*sweep_table(rows, _names(rows), tuning.plan.columns), *_judged_rates(rows)]))
+                say("\n".join([*sweep_table(rows, _names(rows), tuning.plan.columns), *_rate_lines(rows)]))
             final = sum(row.is_final and (bool(row.flags) or row.host == here) for row in rows)
             if final < tuning.size:
                 remark(f"{final} of {tuning.size} settings are measured. Go on with the same command and "
@@ -180,7 +180,7 @@ def _write(path: Path, text: str) -> None:
                          "newest and another file.") from error
 
 
-def _judged_rates(rows: Sequence[SweepRow]) -> list[str]:
+def _rate_lines(rows: Sequence[SweepRow]) -> list[str]:
     """How each tried rate is known, one line per setting."""
     from pytest_llmperf.session.sweep import flags_text
 
