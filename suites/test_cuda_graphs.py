@@ -34,7 +34,7 @@ def test_graphs_gain_less_in_larger_batches(case: SimpleNamespace, perf: Perf) -
     sooner. So the ratio at 64 streams is below the ratio at one."""
     graphs = vllm(case.model, max_model_len=case.context)
     eager = graphs.with_flags(enforce_eager=True)
-    gains: list[float] = []
+    gains: list[float | None] = []  # None: a run is invalid, and the comparison an ERROR
     answers = {
         streams: random_tokens(input=256, output=64, arrivals=closed(streams), requests=max(4, streams))
         for streams in (1, 4, 16, 64)
@@ -45,7 +45,7 @@ def test_graphs_gain_less_in_larger_batches(case: SimpleNamespace, perf: Perf) -
     }
     with_graphs = measured[graphs]
     for streams, launched in measured[eager].items():
-        limit = f" <= {gains[0]:.3g}" if streams == 64 else ""
+        limit = f" <= {gains[0]:.3g}" if streams == 64 and gains[0] is not None else ""
         replayed = with_graphs[streams]
         perf.check(replayed, "eager == 0", "error_rate == 0")
         perf.check(launched, "eager == 1", "error_rate == 0")

@@ -147,17 +147,22 @@ def test_crowd_in_which_drafts_stop_to_pay_is_found(tokens: int, case: SimpleNam
     perf.together(plain(case), drafts_of(case, tokens))
     without = {streams: perf.measure(plain(case), crowd) for streams, crowd in crowds.items()}
 
-    def gain(streams: int, limit: str = "") -> float:
+    def gain(streams: int, limit: str = "") -> float | None:
         drafts = perf.measure(drafts_of(case, tokens), crowds[streams])
         (ratio,) = perf.compare(
             f"output_throughput(drafts) / output_throughput(without){limit}", without=without[streams], drafts=drafts
         )
-        return float(ratio.estimate)
+        return ratio.estimate
 
+    # An invalid run has no ratio: the comparison is an ERROR, and the search ends.
     alone = gain(CROWDS[0], " >= 1.0")
-    pays, stops = 0, len(CROWDS) - 1
-    if gain(CROWDS[stops], f" <= {alone:.3g}") >= 1:
+    largest = None if alone is None else gain(CROWDS[-1], f" <= {alone:.3g}")
+    if largest is None or largest >= 1:
         return  # they pay in the largest crowd, too
+    pays, stops = 0, len(CROWDS) - 1
     while stops - pays > 1:
         between = (pays + stops) // 2
-        pays, stops = (between, stops) if gain(CROWDS[between]) >= 1 else (pays, between)
+        ratio = gain(CROWDS[between])
+        if ratio is None:
+            return
+        pays, stops = (between, stops) if ratio >= 1 else (pays, between)
