@@ -9,9 +9,11 @@ from pathlib import Path
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.model.engine import EngineSpec
 
+#: Method of vLLM's speculative_config → the module that the engine imports for this method, and its requirement.
+METHOD_MODULES = {"suffix": ("arctic_inference", "arctic-inference==0.1.1")}
 PATHS = (".", "/", "~")  # a name with one of these prefixes is a path, never a hub id
 
 
@@ -47,6 +49,29 @@ def with_draft_resolved(
     if isinstance(config, dict):
         return spec.with_flags(speculative_config=config | {"model": draft.path_or_hub_id})
     return spec.with_flags(speculative_draft_model_path=draft.path_or_hub_id)
+
+
+def check_method_module(spec: EngineSpec, has_module: Callable[[str], bool | None], origin: str) -> None:
+    """Refuse a draft method whose package the engine's environment lacks. The engine would end with an ImportError
+    half a minute after its start.
+
+    Args:
+        spec: spec of the target model.
+        has_module: whether the environment has a module; None if this is not known.
+        origin: where the environment was found, for people.
+
+    Raises:
+        EnvironmentMissing: the package is not installed there.
+    """
+    config = flags_of(spec).get("speculative_config")
+    method = config.get("method") if isinstance(config, dict) else None
+    module, requirement = METHOD_MODULES.get(method, ("", "")) if isinstance(method, str) else ("", "")
+    if module and has_module(module) is False:
+        raise EnvironmentMissing(
+            f"{spec.engine}({spec.model!r}): the draft method {method!r} needs the package "
+            f"{requirement.partition('=')[0]}, and the environment ({origin}) does not have it. No server was started. "
+            f"Install it there: pip install {requirement}."
+        )
 
 
 def _is_local(name: str, root: Path) -> bool:

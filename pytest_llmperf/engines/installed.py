@@ -24,6 +24,7 @@ FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s 
 PULL_TIMEOUT_S = 900.0
 LEAST_FLAGS = 20  # fewer are the options of a small parser before the server's own
 ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+ASK_MODULE = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]) is not None)"
 # Runs an engine's own program up to the point where it parses its command line, and prints the options that it knows.
 # Should that point not be reached, --help ends the program.
 ASK_FLAGS = f"""
@@ -56,6 +57,15 @@ def version_in(environment: Environment, engine: str) -> str | None:
 def installed_version(environment: Environment, engine: str) -> str | None:
     """As `version_in`; asked once."""
     return version_in(environment, engine)
+
+
+@cache
+def has_module(environment: Environment, module: str) -> bool | None:
+    """Whether an environment has a top-level module; None if its interpreter gives no answer. The module is not
+    imported."""
+    answer = _answer([*_python(environment), "-c", ASK_MODULE, module], _with_bundle(environment, os.environ),
+                     _timeout_s(environment, TIMEOUT_S))
+    return None if answer is None else answer == "True"
 
 
 def known_flags(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.draft_models import with_draft_resolved
+from pytest_llmperf.engines.draft_models import check_method_module, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
-from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
+from pytest_llmperf.engines.installed import check_flags, emulated_flags, has_module, known_flags
 from pytest_llmperf.engines.models import ResolvedModel, resolve_model
 from pytest_llmperf.engines.transformers_adapter import TransformersAdapter
 from pytest_llmperf.engines.variables import inherited_environment
@@ -64,7 +64,7 @@ class Resolver:
 
         Raises:
             SpecError: there is no such model or flag, or the emulator cannot stand in for this engine.
-            EnvironmentMissing: the engine is not installed.
+            EnvironmentMissing: the engine, or a package that a flag needs, is not installed.
         """
         if self._emulated:
             _check_emulated(spec)
@@ -77,6 +77,7 @@ class Resolver:
             raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "
                             "both instead of the image.")
         self._check_flags(spec, environment)
+        check_method_module(spec, partial(has_module, environment), environment.origin)
         return Resolution(resolved, model, environment)
 
     def _check_flags(self, spec: EngineSpec, environment: Environment) -> None:

@@ -1,6 +1,8 @@
 """A draft model is named like any model."""
 
 import random
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,13 @@ import pytest
 from pytest_llmperf import sglang, vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.draft_models import check_method_module
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.installed import has_module
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import EnvironmentMissing, SpecError
 
 
 @pytest.fixture
@@ -99,3 +104,29 @@ class TestOfAnEngine:
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))
         with pytest.raises(SpecError, match=r"no model '\./drafts/eagel'"):
             launcher.check(build("./drafts/eagel"))
+
+
+def test_suffix_method_without_package_is_refused_before_start(tmp_path):
+    bundle = tmp_path / "bundle"
+    (bundle / "vllm" / "entrypoints" / "cli").mkdir(parents=True)
+    (bundle / "vllm" / "__init__.py").touch()
+    environment = Environment((sys.executable,), True, bundle, "bundle")
+    spec = vllm("tiny", speculative_config={"method": "suffix", "num_speculative_tokens": 8})
+
+    with pytest.raises(EnvironmentMissing, match=r"'suffix' needs the package arctic-inference.*pip install arctic"):
+        check_method_module(spec, partial(has_module, environment), environment.origin)
+    (bundle / "arctic_inference").mkdir()
+    (bundle / "arctic_inference" / "__init__.py").write_text("raise ImportError('never imported')")
+    has_module.cache_clear()
+    check_method_module(spec, partial(has_module, environment), environment.origin)
+
+
+@pytest.mark.parametrize("config", [{"method": "ngram"}, {"method": ["suffix"]}, "suffix", None])
+def test_other_draft_methods_need_no_package(config):
+    flags = {} if config is None else {"speculative_config": config}
+    check_method_module(vllm("tiny", **flags), lambda _: pytest.fail("asked"), "here")
+
+
+def test_engine_that_gives_no_answer_is_not_refused():
+    spec = vllm("tiny", speculative_config={"method": "suffix"})
+    check_method_module(spec, lambda _: None, "here")
