@@ -64,9 +64,10 @@ def test_a_batch_reads_the_weights_once(case: SimpleNamespace, engine: Server, p
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=2048))
 def test_offline_prompts_use_the_arithmetic(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     """With all prompts there at once no step waits for requests, so a share of the peak arithmetic bounds the tokens a
-    second from below: peak ÷ operations of a token. A kernel runs nearly always."""
+    second from below: peak ÷ operations of a token. A kernel runs nearly always. The share of time with a kernel differs
+    by some points from run to run, so two runs leave it open."""
     prompts = random_tokens(input=512, output=64, arrivals=closed(case.requests), requests=case.requests)
-    run = perf.measure(engine, prompts, runs=2, may_preempt=True)
+    run = perf.measure(engine, prompts, may_preempt=True)
     most = PEAK_FLOPS[case.kind][2] / SHAPES[case.model].prompt_flops
     busy = [] if perf.emulated else ["gpu_utilization >= 80%"]
     perf.check(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.verdict import Verdict
@@ -41,6 +41,11 @@ class SuiteOutcome:
     test: str
     results: tuple[CheckResult, ...]
     measurements: tuple[Measurement, ...]
+
+    def compared_alone(self) -> SuiteOutcome:
+        """Without the measurements that no baseline is compared with. The request records of a whole suite run take
+        gigabytes."""
+        return replace(self, measurements=tuple(each for each in self.measurements if each.baseline is not None))
 
 
 class UnwrittenExecution(Execution):

@@ -89,7 +89,9 @@ def test_suite_runs_of_one_session_are_first_executions_without_run_files(tmp_pa
     with closing(EmulatedSession(Settings(), tmp_path, Emulation("h200", noise=""))) as session:
         for number in (1, 2):
             session.begin_suite_run(number)
-            (measurement,) = outcome_of(test, session, "h200").measurements
+            outcome = outcome_of(test, session, "h200")
+            (measurement,) = outcome.measurements
+            assert outcome.compared_alone().measurements == ()
             assert [run.execution for run in measurement.runs] == [1]
         assert session.executions("t") == []
         assert not list((session.run_dir / "tests").rglob("*"))
