@@ -64,8 +64,8 @@ def test_a_batch_reads_the_weights_once(case: SimpleNamespace, engine: Server, p
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=2048))
 def test_offline_prompts_use_the_arithmetic(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     """With all prompts there at once no step waits for requests, so a share of the peak arithmetic bounds the tokens a
-    second from below: peak ÷ operations of a token. A kernel runs nearly always. The share of time with a kernel differs
-    by some points from run to run, so two runs leave it open."""
+    second from below: peak ÷ operations of a token. A kernel runs nearly always, and this share differs by some points
+    from run to run."""
     prompts = random_tokens(input=512, output=64, arrivals=closed(case.requests), requests=case.requests)
     run = perf.measure(engine, prompts, may_preempt=True)
     most = PEAK_FLOPS[case.kind][2] / SHAPES[case.model].prompt_flops
