@@ -107,9 +107,9 @@ def rows(place: Path, measured: Path) -> Iterator[Row]:
             continue
         for check in _requirements(predicted[test]):
             same = list(_same_workload(predicted[test], hosts))
-            measured_by_host = ((host, other, _measured(other, check)) for host, other in same)
+            measured_by_host = ((host, other, _measured(predicted[test], other, check)) for host, other in same)
             values_by_host = [(host, other, value) for host, other, value in measured_by_host if value is not None]
-            verdicts = tuple(_verdict(other, check) for _, other, _ in values_by_host)
+            verdicts = tuple(_verdict(predicted[test], other, check) for _, other, _ in values_by_host)
             yield Row(test, check.subject, check, tuple((host, value) for host, _, value in values_by_host), verdicts)
 
 
@@ -218,17 +218,33 @@ def _same_workload(
             yield host, other
 
 
-def _verdict(test: TestResult, check: CheckResult) -> str:
+def _verdict(predicted: TestResult, test: TestResult, check: CheckResult) -> str:
     """The verdict of that day on the same demand; a demand with another limit has none."""
-    same = [other.verdict.value for other in test.checks if other.subject == check.subject]
-    return same[0] if same else "with another limit"
+    same = _same_check(predicted, test, check)
+    return same.verdict.value if same is not None and same.subject == check.subject else "with another limit"
 
 
-def _measured(test: TestResult, check: CheckResult) -> str | None:
-    """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
-    same = [other for other in test.checks if other.metric == check.metric]
+def _same_check(predicted: TestResult, test: TestResult, check: CheckResult) -> CheckResult | None:
+    """The same demand, else one of the same metric. Of several with one text the place in the test decides.
+
+    A demand on one measurement that a test repeats with other limits has no counterpart: it is of another engine.
+    """
+    same = [other for other in test.checks if other.subject == check.subject]
     if same:
-        return estimate_text(min(same, key=lambda other: other.subject != check.subject))
+        place = [other for other in predicted.checks if other.subject == check.subject].index(check)
+        return same[min(place, len(same) - 1)]
+    same = [other for other in test.checks if other.metric == check.metric]
+    place = [other for other in predicted.checks if other.metric == check.metric].index(check)
+    if len(same) > 1 and " / " not in check.metric:
+        return None
+    return same[min(place, len(same) - 1)] if same else None
+
+
+def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> str | None:
+    """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
+    same = _same_check(predicted, test, check)
+    if same is not None:
+        return estimate_text(same)
     claimed = CLAIM.fullmatch(check.metric)
     if claimed is None:
         return None

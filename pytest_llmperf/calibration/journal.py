@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,20 +21,25 @@ class RowJournal:
         about: what must be equal for rows to belong together.
 
     Raises:
-        UsageError: the file holds something else, or cannot be written.
+        UsageError: the file holds something else, cannot be written, or is written by another calibration.
     """
 
     def __init__(self, path: Path, about: Mapping[str, object]) -> None:
         self.path = path
         self.about = dict(about)
         self.rows: dict[tuple[str, int], CalibrationRow] = {}
-        self._read()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("a", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error}. Name another file with --out.") from error
-        if self._file.tell() == 0:
+        try:
+            self._lock()
+            self._read()
+        except UsageError:
+            self._file.close()
+            raise
+        if path.stat().st_size == 0:
             self._say(self.about)
 
     def add(self, row: CalibrationRow) -> None:
@@ -49,12 +55,20 @@ class RowJournal:
     ) -> None:
         self._file.close()
 
+    def _lock(self) -> None:
+        """Be the only writer until the file is closed: two calibrations would do the same suite runs."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{self.path}: another calibration writes this file now. Wait for its end, or name "
+                             "another file with --out.") from error
+
     def _say(self, value: Mapping[str, object]) -> None:
         self._file.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._file.flush()
 
     def _read(self) -> None:
-        if not self.path.exists() or not self.path.stat().st_size:
+        if not self.path.stat().st_size:
             return
         lines = self._lines()
         if next(lines, None) != self.about:

@@ -33,6 +33,16 @@ def test_an_interrupted_journal_goes_on(tmp_path):
         assert list(journal.rows) == [(A_A, 1), (A_A, 2)]
 
 
+def test_second_writer_of_journal_is_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with RowJournal(path, ABOUT) as journal:
+        with pytest.raises(UsageError, match="another calibration writes this file now"):
+            RowJournal(path, ABOUT)
+        journal.add(row(1))
+    with RowJournal(path, ABOUT) as journal:
+        assert list(journal.rows) == [(A_A, 1)]
+
+
 @pytest.mark.parametrize("content", ['{"calibration": "l4"}\n', "# A page\n"])
 def test_journal_of_other_calibration_is_refused(tmp_path, content):
     path = tmp_path / "rows.jsonl"

@@ -82,15 +82,36 @@ def _check(subject):
 
 def test_each_limit_of_metric_is_matched_to_separate_measurement(predicting):
     (test,) = read_run(next(MEASURED.glob("i-*ee591c")))
-    assert predicting._measured(test, _check("spec_acceptance_length(a) >= 2.25")) == "2.495 tokens/step"
-    assert predicting._measured(test, _check("spec_acceptance_length(a) <= 2.75")) == "2.507 tokens/step"
+    lower, upper = (_check(f"spec_acceptance_length(a) {limit}") for limit in (">= 2.25", "<= 2.75"))
+    predicted = SimpleNamespace(checks=(lower, upper))
+    assert predicting._measured(predicted, test, lower) == "2.495 tokens/step"
+    assert predicting._measured(predicted, test, upper) == "2.507 tokens/step"
 
 
 def test_measurement_is_found_for_changed_limit_and_later_claim(predicting):
     (test,) = read_run(next(MEASURED.glob("c-*")))
-    assert predicting._measured(test, _check("tpot_mean(b) / tpot_mean(a) >= 1.3")) == "1.47×"
-    assert predicting._measured(test, _check("itl_p50(b) / itl_p50(a) >= 1.2")) == "1.42×"
-    assert predicting._measured(test, _check("eager(a) <= 1")) is None
+    checks = [_check(f"{metric}(b) / {metric}(a) >= 1.3") for metric in ("tpot_mean", "itl_p50")]
+    checks.append(_check("eager(a) <= 1"))
+    predicted = SimpleNamespace(checks=checks)
+    assert [predicting._measured(predicted, test, check) for check in checks] == ["1.47×", "1.42×", None]
+
+
+def test_repeated_ratio_of_test_is_matched_by_its_place(predicting):
+    (test,) = (each for each in read_run(next(MEASURED.glob("C-*d75b94"))) if "gain_less" in each.test)
+    ratio = "itl_p50(launched) / itl_p50(replayed)"
+    checks = [CheckResult(f"{ratio}{limit}", Verdict.PASS, metric=ratio, estimate=number)
+              for number, limit in enumerate(("", "", "", " <= 4.01"))]
+    predicted = SimpleNamespace(checks=checks)
+    assert [predicting._measured(predicted, test, check) for check in checks] == ["7.23×", "4.89×", "4.63×", "5.33×"]
+    assert predicting._verdict(predicted, test, checks[0]) == "REPORTED"
+    assert predicting._verdict(predicted, test, checks[3]) == "with another limit"
+
+
+def test_repeated_limit_of_other_engine_has_no_measurement(predicting):
+    (test,) = (each for each in read_run(next(MEASURED.glob("C-*d75b94"))) if "larger_blocks" in each.test)
+    checks = [_check("kv_fragmentation >= 1.6%"), _check("kv_fragmentation >= 3.32%")]
+    predicted = SimpleNamespace(checks=checks)
+    assert [predicting._measured(predicted, test, check) for check in checks] == [None, "5.495 %"]
 
 
 @pytest.mark.parametrize(("predicted", "measured", "ratio"), [
