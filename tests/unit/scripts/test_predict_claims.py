@@ -96,7 +96,7 @@ def test_measurement_is_found_for_changed_limit_and_later_claim(predicting):
     assert [predicting._measured(predicted, test, check) for check in checks] == ["1.47×", "1.42×", None]
 
 
-def test_repeated_ratio_of_test_is_matched_by_its_place(predicting):
+def test_repeated_ratio_of_test_is_matched_by_position(predicting):
     (test,) = (each for each in read_run(next(MEASURED.glob("C-*d75b94"))) if "gain_less" in each.test)
     ratio = "itl_p50(launched) / itl_p50(replayed)"
     checks = [CheckResult(f"{ratio}{limit}", Verdict.PASS, metric=ratio, estimate=number)
