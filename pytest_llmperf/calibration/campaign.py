@@ -101,7 +101,7 @@ class Campaign:
         suite_primaries = session.baselines.terms(kind, (), {}).suite_primaries
         for number in numbers:
             if experiment.drawn:
-                session.drawn_baselines.drawn = draw_baseline(drawn, lasts, random.Random(number))
+                session.drawn_baselines.draw(draw_baseline(drawn, lasts, random.Random(number)))
             session.begin_suite_run(number)
             outcomes = [outcome_of(test, session, self.kind).compared_alone() for test in tests]
             stored = {test.name: session.baselines.find(test.name, kind, "") for test in tests}

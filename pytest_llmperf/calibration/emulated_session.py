@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_llmperf.baseline.paths import baseline_path
@@ -23,11 +24,22 @@ from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 
 class DrawnBaselines(Baselines):
-    """Baselines of one kind, whose tests compare with `drawn`: a calibration may replace it, and the folder stays."""
+    """Baselines of one kind, which a calibration may replace by `draw`. The folder stays as it is.
+
+    The noise that is estimated from baselines, between runs and between starts, is that of the drawn ones.
+    """
 
     def __init__(self, store: Store, kind: str, host: str, rules: FieldRules) -> None:
         super().__init__(store, host, rules)
-        self.drawn = store.read_all(kind)
+        self._kind = kind
+        self.draw(store.read_all(kind))
+
+    def draw(self, drawn: Mapping[str, Baseline]) -> None:
+        """Let every test compare with these baselines: path of the file → baseline."""
+        self.drawn = dict(drawn)
+        self._by_kind[self._kind] = dict(drawn)
+        self._run_sds.clear()
+        self._start_sds.clear()
 
     def of_test(self, test: str, kind: str) -> Baseline | None:
         return self.drawn.get(baseline_path(test, kind))

@@ -1,12 +1,15 @@
 """`llmperf calibrate`: suite runs on engines that restart are suite runs, and the command does what its help says."""
 
 import json
+import math
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,33 @@ def test_suite_runs_of_one_session_are_first_executions_without_run_files(tmp_pa
             assert [run.execution for run in measurement.runs] == [1]
         assert session.executions("t") == []
         assert not list((session.run_dir / "tests").rglob("*"))
+
+
+def with_noise(baseline, rng, sd):
+    """The baseline with noise on each value of its sessions."""
+    def noisy(session):
+        metrics = {name: tuple(value and value * math.exp(rng.gauss(0, sd)) for value in values)
+                   for name, values in session.metrics.items()}
+        return replace(session, metrics=metrics)
+
+    return replace(baseline, measurements={
+        name: replace(measurement, sessions=tuple(map(noisy, measurement.sessions)))
+        for name, measurement in baseline.measurements.items()
+    })
+
+
+def test_drawn_baselines_give_the_noise_of_tests_without_baseline():
+    """The gate on steadiness and the widths of claims follow this noise."""
+    new = ("suites/test_new.py::test_new[h200]", "emulated-h200")
+    rng = random.Random(0)
+    with closing(EmulatedSession(Settings(), ROOT, Emulation("h200"))) as session:
+        stored = session.baselines.run_sd(*new)
+        drawn = session.drawn_baselines.drawn
+        session.drawn_baselines.draw({path: with_noise(baseline, rng, 0.05) for path, baseline in drawn.items()})
+        assert stored == pytest.approx(0.006, rel=0.1)
+        assert session.baselines.run_sd(*new) > 0.03
+        session.drawn_baselines.draw(drawn)
+        assert session.baselines.run_sd(*new) == stored
 
 
 @pytest.fixture
