@@ -28,8 +28,8 @@ from pytest_llmperf.results.conditions import EMULATED
 from pytest_llmperf.session.provenance import VIRTUAL_HOST, provenance
 from pytest_llmperf.version import PACKAGE_DIR, VERSION
 
-#: Trials of each simulated server: more take hours.
-MOST_SLOW_TRIALS = 400
+#: Trials of each simulated server. 400 take three hours of one core; docs/evidence/slow_servers.md has such tables.
+MOST_SLOW_TRIALS = 100
 LIMITS_SEED = 1
 
 
