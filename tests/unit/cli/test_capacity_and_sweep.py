@@ -281,8 +281,9 @@ def test_another_installation_or_version_is_another_sweep(tmp_path):
     bundles = [bundle(tmp_path / "old", "0.26.0"), bundle(tmp_path / "new", "0.26.0"), bundle(tmp_path / "x", "0.27.0")]
     places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={bundle}"]), spec) for bundle in bundles]
     assert len(set(places)) == 3
-    assert "vllm 0.26.0 at " in places[0]
-    assert "vllm 0.27.0 at " in places[2]
+    assert places[0].engine.startswith(f"vllm 0.26.0 at {bundles[0]}")
+    assert places[2].engine.startswith(f"vllm 0.27.0 at {bundles[2]}")
+    assert len({(place.hardware, place.host) for place in places}) == 1
 
 
 def test_a_sweep_file_of_another_sweep_is_left_alone(tmp_path, capsys):
