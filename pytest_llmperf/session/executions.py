@@ -71,6 +71,7 @@ class Execution:
         self.stored = finished_rates(session.resumed.get(test))  # rates of a resumed search, until it takes them over
         self.claims: list[tuple[str, Series, Series]] = []
         self.beside: dict[EngineSpec, tuple[EngineSpec, ...]] = {}  # spec → specs whose servers live with its server
+        self.alone: dict[EngineSpec, str] = {}  # spec → why its server runs alone, though the test announced others
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.profiles: list[Profile] = []
