@@ -173,7 +173,7 @@ def _length(option: str, text: str) -> Length:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlace:
-    """What determines the numbers of a started engine beside its flags and its workload.
+    """Engine build, hardware and host: with flags and workload they determine the numbers of a started engine.
 
     Args:
         engine: name, version and installation of the engine; "" on the emulator.

@@ -124,7 +124,7 @@ def test_stored_heads_of_tuning_and_sweep_are_continued(tmp_path, capsys):
     assert (tmp_path / "sweep.jsonl").read_text() == sweep
 
 
-def test_text_of_place_has_host_and_head_of_tuning_has_none():
+def test_head_of_tuning_lacks_host_of_place():
     place = EnginePlace("vllm 0.26.0 at /opt/a, host 0123", "1 × NVIDIA H200, driver 570.1", "0123")
     assert str(place) == "vllm 0.26.0 at /opt/a, host 0123, 1 × NVIDIA H200, driver 570.1, host 0123"
     assert place.without_host == "vllm 0.26.0 at /opt/a, host 0123, 1 × NVIDIA H200, driver 570.1"
