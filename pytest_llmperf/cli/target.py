@@ -249,8 +249,7 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation,
                           session_id=None if folder is None else folder.name)
     if folder is not None:
-        tests = resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host)
-        session.resumed = {test.test: test for test in tests}
+        session.resume(resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host))
         add_host(folder, session.host)
     execution = begin_execution(session, name, hardware.kind)
     try:

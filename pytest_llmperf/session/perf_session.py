@@ -334,6 +334,17 @@ class PerfSession:
         """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
 
+    def resume(self, tests: Collection[TestResult], decided: Collection[str] = ()) -> None:
+        """Go on in a run folder. Server starts are numbered from the last stored one, so no two starts share a number.
+
+        Args:
+            tests: all tests of the run folder.
+            decided: ids of tests that do not run again.
+        """
+        self.resumed = {test.test: test for test in tests if test.test not in decided}
+        runs = (run for test in tests for measurement in test.measurements for run in measurement.runs)
+        self.pool.starts = max((run.start_id for run in runs), default=0)
+
     def release_records(self) -> None:
         """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""
         for execution in (execution for executions in self._executions.values() for execution in executions):
