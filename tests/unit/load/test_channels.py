@@ -143,7 +143,7 @@ def test_trust_that_cannot_be_read_is_an_error_of_the_load(identity, tmp_path):
         replay_scripts(server, channel=channel)
 
 
-def test_scripted_server_closes_unfinished_tls_handshake_at_its_end(identity):
+def test_end_of_scripted_server_closes_unfinished_tls_handshake(identity):
     """The client sends nothing, so the handshake has no end of its own."""
     with ScriptedServer(GOOD, tls=identity) as server:
         client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
