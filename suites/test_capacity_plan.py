@@ -28,6 +28,8 @@ from pytest_llmperf.workload.arrivals import Arrivals
 #: Tokens that a step of EAGLE-3 with k = 3 yields for each sequence: the engine is told to accept so many.
 ACCEPTED = 2.6
 LIMITS = ["ttft_p99 <= 1000ms", "tpot_p99 <= 60ms"]
+#: What the 99th percentiles do not see: a cache that loses answers, and a scheduler that pauses for less than a second.
+CAUSES = ["hit_rate_turn2plus >= 95%", "largest_stall_p50 <= 60ms"]
 TURNS = 5
 
 PLAN = {"model": "llama-3.1-70b", "flags": {"quantization": "fp8"}, "draft": "eagle3-llama-3.1-70b", "rate": 0.15,
@@ -64,10 +66,18 @@ def test_plan_serves_its_rate_within_both_limits(case: SimpleNamespace, perf: Pe
 
     The 99th percentile needs 407 requests that do not depend on each other. Conversations begin at equal distances,
     because under Poisson arrivals the number in flight differs from seed to seed and the requests depend on each other.
+
+    A later turn has 4,600 to 6,900 tokens of prompt. All but its own 16 and a part of a block are cached: 99 %. Without
+    the last answer, 780 tokens, 83 to 89 % are cached. The limit of 95 % lies between them.
+
+    A step of 21 sequences takes 27 ms, and the few tokens of a warm turn add little. So the largest gap of an answer is
+    a step of less than 60 ms, unless a cold starter comes meanwhile. Most of the ten cold starters come in the first
+    50 s of the 340 s of a run, so few answers see one. A pause of 50 ms in 2 % of the steps meets 16 of the 780 steps
+    of each answer, and 50 + 27 ms are above 60 ms. Answers wait together, so few are independent: the median decides.
     """
     load = talk(case, 45, turns=TURNS, load=4 / 3, starters=10, arrivals=constant)
     run = perf.measure(plan_of(case), load, until=LIMITS)
-    perf.check(run, *LIMITS)
+    perf.check(run, *LIMITS, *CAUSES)
 
 
 @CASES

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,14 +171,37 @@ def _length(option: str, text: str) -> Length:
     return (numbers[0], numbers[1]) if len(numbers) == 2 else numbers[0]
 
 
-def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
-    """What else than flags and workload makes the numbers of a started engine: host, GPUs, installation and version.
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """Engine build, hardware and host: with flags and workload they determine the numbers of a started engine.
+
+    Args:
+        engine: name, version and installation of the engine; "" on the emulator.
+        hardware: the GPUs, or the emulated kind with its noise seed.
+        host: digest of the host; "" on the emulator.
+    """
+
+    engine: str
+    hardware: str
+    host: str = ""
+
+    @property
+    def without_host(self) -> str:
+        """Engine and hardware as text: a tuning goes on with these on another host."""
+        return ", ".join(filter(None, (self.engine, self.hardware)))
+
+    def __str__(self) -> str:
+        return f"{self.without_host}, host {self.host}" if self.host else self.without_host
+
+
+def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> EnginePlace:
+    """The place where the command measures a started engine.
 
     Raises:
         EnvironmentMissing: the engine is not installed.
     """
     if arguments.emulate is not None:
-        return f"emulated {arguments.emulate}, seed {arguments.emulate_seed}"
+        return EnginePlace("", f"emulated {arguments.emulate}, seed {arguments.emulate_seed}")
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
     from pytest_llmperf.doctor.installed import environment_at
@@ -190,7 +213,7 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
     here = this_place(root, with_engine_options(read_settings(root), arguments.llmperf_engine), hardware)
     environment = environment_at(here, spec.engine)
     version = here.version_in(environment, spec.engine) or "of unknown version"
-    return f"{spec.engine} {version} at {environment.origin}, {hardware}, host {host_digest(hardware)}"
+    return EnginePlace(f"{spec.engine} {version} at {environment.origin}", str(hardware), host_digest(hardware))
 
 
 @contextmanager
@@ -226,8 +249,7 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation,
                           session_id=None if folder is None else folder.name)
     if folder is not None:
-        tests = resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host)
-        session.resumed = {test.test: test for test in tests}
+        session.resume(resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host))
         add_host(folder, session.host)
     execution = begin_execution(session, name, hardware.kind)
     try:

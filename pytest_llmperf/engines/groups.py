@@ -80,9 +80,9 @@ class GroupPlans:
                 self._note_once(f"{count} servers do not run at the same time: {reasons[count]}{also}.")
         return Group({requested[0]: alone[0]})
 
-    def live_together(self, planted: Mapping[EngineSpec, EngineSpec], kind: str | None, *, in_turn: bool) -> bool:
-        """Whether servers of all these specs can live together: awake, or all but one asleep. A reason against it is
-        told once.
+    def reason_apart(self, planted: Mapping[EngineSpec, EngineSpec], kind: str | None, *, in_turn: bool) -> str:
+        """Why servers of all these specs cannot live together: awake, or all but one asleep; "" if they can. The
+        reason is told once.
 
         Args:
             planted, kind: as in `group`.
@@ -92,7 +92,8 @@ class GroupPlans:
         if isinstance(shares, str):
             self._note_once(f"{len(planted)} servers do not {'take turns' if in_turn else 'run at the same time'}: "
                             f"{shares}.")
-        return not isinstance(shares, str)
+            return shares
+        return ""
 
     def give_up_turns(self, specs: Iterable[EngineSpec], why: str) -> None:
         """Servers of these specs, as they are started alone, take no turns any more in this session."""

@@ -209,9 +209,9 @@ class EnginePool:
         self._servers[spec].fresh = fresh
         return self._servers[spec]
 
-    def can_live_together(self, specs: Sequence[EngineSpec], kind: str | None = None, *, in_turn: bool = False) -> bool:
-        """Whether servers of all these specs fit into the memory together; see `GroupPlans.live_together`."""
-        return self._plans.live_together({each: self._plant(each) for each in specs}, kind, in_turn=in_turn)
+    def reason_apart(self, specs: Sequence[EngineSpec], kind: str | None = None, *, in_turn: bool = False) -> str:
+        """Why servers of all these specs do not fit into the memory together; see `GroupPlans.reason_apart`."""
+        return self._plans.reason_apart({each: self._plant(each) for each in specs}, kind, in_turn=in_turn)
 
     def lives_beside(self, spec: EngineSpec, others: Sequence[EngineSpec], kind: str | None = None) -> bool:
         """Whether servers of all these specs run at the same time once `spec` is acquired with `beside=others`."""

@@ -112,5 +112,5 @@ def register(config: pytest.Config) -> None:
     except OSError as error:
         raise pytest.UsageError(f"--resume {named}: {error}") from error
     decided = {test.test: test for test in tests if test.complete and not test.error and test.verdict.value in DECIDED}
-    state.session.resumed = {test.test: test for test in tests if test.test not in decided}
+    state.session.resume(tests, decided)
     config.pluginmanager.register(Resume(decided), "llmperf-resume")

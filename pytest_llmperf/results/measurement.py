@@ -164,6 +164,8 @@ class Measurement:
         side: "a" or "b" of a claim; "" outside a claim.
         bound: lower bound of the latencies for this model on these GPUs; None if model or GPU is unknown.
         looks: largest number of looks at the measurement's SLOs, which share one error rate (`perf.measure(until=…)`).
+        alone: why the server ran alone in a test of several servers; "" if the test did not decide this. No condition,
+            because a server alone is the default.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -182,6 +184,7 @@ class Measurement:
     looks: int = 1
     stored_run_sd: float | None = None
     bound: LatencyBound | None = None
+    alone: str = ""
 
     def __post_init__(self) -> None:
         if not self.metrics:

@@ -134,6 +134,7 @@ def _measurement(node: Node, folder: Path) -> Measurement:
         margins=dict(_margins(fields)),
         side=fields["side"].text() if "side" in fields else "",
         looks=_looks(fields["looks"]) if "looks" in fields else 1,
+        alone=fields["alone"].text() if "alone" in fields else "",
     )
 
 

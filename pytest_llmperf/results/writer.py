@@ -162,6 +162,7 @@ def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str,
         "negligible": {metric: margin.negligible for metric, margin in measurement.margins.items()},
         "side": measurement.side,
         "looks": measurement.looks,
+        "alone": measurement.alone,
         "conditions": dict(measurement.conditions),
         "runs": [
             _run(run, metrics, name)

@@ -16,6 +16,7 @@ from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.sample import unverified, values_of
 from pytest_llmperf.judging.validity import judged_by_requirements
+from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.failed_as_infinite import sample_with_failures_ms
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.summary import statistic
@@ -23,7 +24,7 @@ from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note, SearchRest
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import worst
+from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
@@ -38,7 +39,15 @@ from pytest_llmperf.session.bisection import (
 )
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Watch
-from pytest_llmperf.session.resumption import RATE, RATE_HOST, RATE_SIDE, RATE_VERDICT, SEARCH, take_rate
+from pytest_llmperf.session.resumption import (
+    RATE,
+    RATE_HOST,
+    RATE_SIDE,
+    RATE_VERDICT,
+    SEARCH,
+    VALID_RUNS,
+    take_rate,
+)
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -136,6 +145,7 @@ class RateSeries(Series):
 
     search = ""  # the workload and terms of the search
     rest: Callable[[int], SearchRest | None] = staticmethod(lambda _runs: None)  # of the search after so many runs
+    problems: Callable[[Measurement], Sequence[CheckResult]] = staticmethod(lambda _runs: ())  # that make runs invalid
 
     def begun(self, server: Server) -> Measurement:
         """The measurement before its first run."""
@@ -153,11 +163,40 @@ class RateSeries(Series):
         return self._shown(RunProgress(earlier + run, earlier + runs, self.label, server.quiet_itl_s,
                                        self.rest(earlier + runs)))
 
+    def take_over(self, stored: Measurement | None, server: Server) -> None:
+        """Go on from the stored runs of this rate, with the seeds that follow. The stored runs count as valid."""
+        if stored is None or RATE_VERDICT in stored.conditions:
+            self.measurement = stored
+            return
+        tokenizer = "" if server.text_counter is None else server.text_counter.name
+        runs = tuple(replace(run, execution=self.execution) for run in stored.runs)
+        metrics = tuple(measure(run.records, run.counters, tokenizer) for run in runs)
+        self.follow((), execution=self.execution, first_seed=runs[0].seed)
+        self.measurement = replace(self.begun(server), conditions=stored.conditions, runs=runs, metrics=metrics)
+
+    def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
+        """Store the run, and whether it is valid: a resumed search takes over the first runs that are valid."""
+        metrics = measure(run.records, run.counters, run.tokenizer)
+        valid = int(measured.conditions.get(VALID_RUNS, "0"))
+        if valid == len(measured.runs) and not self.problems(replace(measured, runs=(run,), metrics=(metrics,))):
+            measured = replace(measured, conditions={**measured.conditions, VALID_RUNS: str(valid + 1)})
+        return super()._keep(measured, run, complete=complete)
+
+    def reject(self) -> None:
+        """Store that these runs are invalid as a group. No resumed search takes over such runs."""
+        self.measurement = replace(self.finished, conditions=without_valid_runs(self.finished))
+        self._on_run()
+
     def judged(self, point: TriedRate) -> None:
         """Store the answer of the search about this rate, which a resumed search takes over."""
         answer = {RATE_VERDICT: point.verdict.value, RATE_SIDE: "within" if point.within else "over"}
-        self.measurement = replace(self.finished, conditions={**self.finished.conditions, **answer})
+        self.measurement = replace(self.finished, conditions=without_valid_runs(self.finished) | answer)
         self._on_run()
+
+
+def without_valid_runs(measurement: Measurement) -> dict[str, str]:
+    """The conditions without the number of valid runs, which ends with the verdict."""
+    return {name: value for name, value in measurement.conditions.items() if name != VALID_RUNS}
 
 
 class Capacity(Series):
@@ -308,7 +347,8 @@ class Capacity(Series):
         series.search = f"{self.workload}, {self.terms}"
         series.rest = partial(self._rest, workload)
         series.follow((), execution=self.execution, first_seed=first_seed)
-        series.measurement = take_rate(self._stored, series.begun(server))
+        series.problems = partial(self._problems, rate)
+        series.take_over(take_rate(self._stored, series.begun(server)), server)
         self._keep_series(series)
         verdict = self._stored_verdict(series) or self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
@@ -328,25 +368,31 @@ class Capacity(Series):
         return took_ms is not None and self._arrivals / workload.rate < took_ms / 1e3
 
     def _stored_verdict(self, series: RateSeries) -> Verdict | None:
-        """The verdict of an earlier command; None if this rate has to be measured."""
-        if series.measurement is None:
-            return None
-        return Verdict(series.measurement.conditions[RATE_VERDICT])
+        """The verdict of an earlier command; None if this rate has to be judged."""
+        verdict = None if series.measurement is None else series.measurement.conditions.get(RATE_VERDICT)
+        return None if verdict is None else Verdict(verdict)
 
     def _measured_verdict(self, series: RateSeries, rate: float) -> Verdict:
         if self._measured_rates:
             self.session.clock.sleep_ns(seconds(self.terms.pause_s))
         self._measured_rates += 1
         begun_ns = self.session.clock.now_ns()
-        verdict = Verdict.INCONCLUSIVE
-        for confidence in self.terms.confidence_of_looks:
-            measurement = series.extend(self.terms.runs_per_look)
+        verdict, stored = Verdict.INCONCLUSIVE, len(series.measurement.runs) if series.measurement else 0
+        for look, confidence in enumerate(self.terms.confidence_of_looks, start=1):
+            present = len(series.measurement.runs) if series.measurement else 0
+            missing = look * self.terms.runs_per_look - present
+            if missing < 0:
+                continue  # an earlier command had this look, which decided nothing
+            measurement = series.extend(missing) if missing else series.finished
+            if errors := self._problems(rate, measurement.only(lambda run: run.requests is None)):
+                series.reject()
+                raise RunInvalid(reason_text(errors[0]))
             verdict = self._verdict(measurement, rate, confidence)
             if verdict is not Verdict.INCONCLUSIVE or self._is_clear(measurement, rate):
                 break
-        runs = len(series.finished.runs)
-        took_s = (self.session.clock.now_ns() - begun_ns) / 1e9
-        self._overhead_s = took_s / runs - self._schedule_s(series.workload.rate)
+        if runs := len(series.finished.runs) - stored:
+            took_s = (self.session.clock.now_ns() - begun_ns) / 1e9
+            self._overhead_s = took_s / runs - self._schedule_s(series.workload.rate)
         return verdict
 
     def _is_clear(self, measurement: Measurement, rate: float) -> bool:
@@ -372,11 +418,13 @@ class Capacity(Series):
     def _run_s(self, rate: float) -> float:
         return max(self._schedule_s(rate) + self._overhead_s, 0.0)
 
-    def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
+    def _problems(self, rate: float, measurement: Measurement) -> Sequence[CheckResult]:
+        """One ERROR if runs of this command are invalid; an earlier command has judged the stored runs."""
         # Overload fails requests: they count as over the limit, and say nothing against the run.
         judged_metrics = {"error_rate", "rate_limited_rate", *judged_by_requirements(self.terms.slos)}
-        if errors := invalid_results([(f"at {rate:.4g}/s", measurement, judged_metrics)], self.session.settings):
-            raise RunInvalid(reason_text(errors[0]))
+        return invalid_results([(f"at {rate:.4g}/s", measurement, judged_metrics)], self.session.settings)
+
+    def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
         results = [
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos

@@ -14,8 +14,8 @@ from types import FunctionType, ModuleType
 
 from pytest_llmperf.errors import NotJudged
 
-#: Methods of `perf` that judge, and those that judge only with a limit: the argument of the limit.
-CHECKS = frozenset({"check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "refuses"})
+#: Methods of `perf` that judge or store a verdict. Those that judge only with a limit: the argument of the limit.
+CHECKS = frozenset({"check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "record", "refuses"})
 LIMITED = {"accuracy": "at_least"}
 REMEDY = "Let every path through the test reach a check, or leave the test before it measures."
 

@@ -20,7 +20,7 @@ from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
-from pytest_llmperf.session.resumption import finished_rates
+from pytest_llmperf.session.resumption import stored_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
@@ -68,9 +68,11 @@ class Execution:
         self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
         self._results: list[CheckResult] = []
         self.series: list[Series] = []
-        self.stored = finished_rates(session.resumed.get(test))  # rates of a resumed search, until it takes them over
+        #: Rates of a resumed search, until the search takes them over.
+        self.stored = stored_rates(session.resumed.get(test), session.host)
         self.claims: list[tuple[str, Series, Series]] = []
         self.beside: dict[EngineSpec, tuple[EngineSpec, ...]] = {}  # spec → specs whose servers live with its server
+        self.alone: dict[EngineSpec, str] = {}  # spec → why its server runs alone, though the test announced others
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.profiles: list[Profile] = []

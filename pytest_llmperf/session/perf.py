@@ -208,8 +208,11 @@ class Perf:
             reason = self._reason_to_run_alone()
         if reason:
             self._note_alone(len(specs), reason)
-        elif len(specs) > 2 or not any(map(pool.runs_alone, specs)):  # one start alone is shorter than two together
-            groups = execution.session.groups(specs, self.kind)
+        elif len(specs) == 2 and any(map(pool.runs_alone, specs)):  # one start alone is shorter than two together
+            reason = "the server of one of the two specs runs already"
+        else:
+            groups, reason = execution.session.groups(specs, self.kind)
+        execution.alone |= {group[0]: reason for group in groups if len(group) == 1}
         execution.beside |= {spec: group for group in groups if len(group) > 1 for spec in group}
         groups.sort(key=lambda group: not any(map(pool.runs, group)))
         return tuple(spec for group in groups for spec in sorted(group, key=lambda spec: not pool.runs(spec)))
@@ -461,9 +464,9 @@ class Perf:
         self._check_sides(a, b, judge.metrics)
         accuracy = AccuracyGuards(self._execution, tolerated_losses)
         accuracy.check([spec_of(a), spec_of(b)])
-        beside = self._beside_sides(a, b, judge, may_preempt=may_preempt)
+        beside, alone = self._beside_sides(a, b, judge, may_preempt=may_preempt)
         side_a, side_b = (
-            self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside)
+            self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside, alone=alone)
             for side, spec in (("a", a), ("b", b))
         )
         return self._judged(judge, text, side_a, side_b, runs, accuracy=accuracy)
@@ -649,25 +652,27 @@ class Perf:
 
     def _beside_sides(
         self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, judge: ClaimJudge, *, may_preempt: bool
-    ) -> tuple[EngineSpec, ...]:
+    ) -> tuple[tuple[EngineSpec, ...], str]:
         """The specs whose servers live together in a claim: both sides, and in a session with a reference build A's.
 
         Without a reference build each side runs alone in a claim about memory and in a test that compares with a stored
-        baseline. A stored baseline is of a server alone.
+        baseline. A stored baseline is of a server alone. The second value is the reason why each side runs alone; ""
+        where the sides live together or a side is a running server.
         """
         execution = self._execution
         session, spec = execution.session, spec_of(a)
         reference = session.reference_of(spec)
         if reference is not None:
-            return spec, spec_of(b), reference
+            return (spec, spec_of(b), reference), ""
         if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)):
-            return ()
+            return (), ""
         if reason := self._reason_to_run_alone(judge.metrics & MEMORY_METRICS, may_preempt=may_preempt):
             self._note_alone(2, reason)
-            return ()
+            return (), reason
         if b in execution.beside.get(a, ()):
-            return execution.beside[a]
-        return (a, b) if session.live_together((a, b), self.kind) else ()
+            return execution.beside[a], ""
+        reason = session.reason_apart((a, b), self.kind)
+        return (() if reason else (a, b)), reason
 
     def _note_alone(self, count: int, reason: str) -> None:
         session = self._execution.session
@@ -736,16 +741,20 @@ class Perf:
         side: str = "",
         looks: int = 1,
         beside: tuple[EngineSpec, ...] | None = None,
+        alone: str = "",
     ) -> Series:
         execution = self._execution
         if beside is None:
             announced = () if may_preempt or fresh else execution.beside.get(spec_of(engine), ())
             beside = execution.session.beside(spec_of(engine)) or announced
-        return execution.begin(
+            alone = execution.alone.get(spec_of(engine), "")
+        series = execution.begin(
             Series(execution.session, execution.test, self.kind, handle_of(engine), workload, on_run=execution.write,
                    fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks,
                    beside=beside)
         )
+        series.alone = alone
+        return series
 
 
 def _is_recorded(result: CheckResult, recorded: Sequence[CheckResult]) -> bool:

@@ -234,28 +234,36 @@ class PerfSession:
         reference = self.reference_of(spec)
         return () if reference is None else (reference,)
 
-    def live_together(self, specs: Sequence[EngineSpec], kind: str) -> bool:
-        """Whether servers of all these specs live together in a test that names them together; else each runs alone.
+    def reason_apart(self, specs: Sequence[EngineSpec], kind: str) -> str:
+        """Why each of these specs runs alone in a test that names them together; "" if their servers live together.
 
         The servers share the memory. Servers that start one after the other save no time and differ in age. So servers
         that sleep in turn, or of an engine that sizes its memory by what is free, need the setting `resident_servers`.
         """
-        if any(each.url is not None or each.kind != specs[0].kind for each in specs):
-            return False
+        if any(each.url is not None for each in specs):
+            return "a server that already runs is measured as it is"
+        if any(each.kind != specs[0].kind for each in specs):
+            return "the servers are measured on different hardware kinds"
         wanted = self.settings.resident_servers
         if wanted == "auto" and any(adapter_of(each.engine).sizes_by_free_memory for each in specs):
-            self.notify(Note(f"Each server runs alone: {' and '.join(map(str, specs))} cannot start at the same time. "
-                             "--llmperf-resident share lets them live together."))
-            return False
-        return self.pool.can_live_together(specs, specs[0].kind or kind, in_turn=wanted == "sleep")
+            reason = f"{' and '.join(map(str, specs))} cannot start at the same time"
+            self.notify(Note(f"Each server runs alone: {reason}. --llmperf-resident share lets them live together."))
+            return reason
+        return self.pool.reason_apart(specs, specs[0].kind or kind, in_turn=wanted == "sleep")
 
-    def groups(self, specs: Sequence[EngineSpec], kind: str) -> list[tuple[EngineSpec, ...]]:
-        """Specs whose servers live together, in groups of equal size as far as possible, the last one being smaller."""
+    def groups(self, specs: Sequence[EngineSpec], kind: str) -> tuple[list[tuple[EngineSpec, ...]], str]:
+        """Specs whose servers live together, in groups of equal size as far as possible, the last one being smaller.
+
+        The text says why the groups are not larger; "" for one group of all specs.
+        """
+        reason = ""
         for size in range(len(specs), 1, -1):
             groups = [tuple(specs[first : first + size]) for first in range(0, len(specs), size)]
-            if all(self.live_together(group, kind) for group in groups if len(group) > 1):
-                return groups
-        return [(spec,) for spec in specs]
+            reasons = (self.reason_apart(group, kind) for group in groups if len(group) > 1)
+            if not (apart := next(filter(None, reasons), "")):
+                return groups, reason
+            reason = apart
+        return [(spec,) for spec in specs], reason
 
     def planted_in(self, spec: EngineSpec) -> tuple[PlantedFlag, ...]:
         """The flags that are planted into this specification: none into the reference build."""
@@ -325,6 +333,17 @@ class PerfSession:
     def executions(self, test: str) -> list[MeasuringTest]:
         """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
+
+    def resume(self, tests: Collection[TestResult], decided: Collection[str] = ()) -> None:
+        """Go on in a run folder. Server starts are numbered from the last stored one, so no two starts share a number.
+
+        Args:
+            tests: all tests of the run folder.
+            decided: ids of tests that do not run again.
+        """
+        self.resumed = {test.test: test for test in tests if test.test not in decided}
+        runs = (run for test in tests for measurement in test.measurements for run in measurement.runs)
+        self.pool.starts = max((run.start_id for run in runs), default=0)
 
     def release_records(self) -> None:
         """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""

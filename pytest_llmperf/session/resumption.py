@@ -16,6 +16,9 @@ from pytest_llmperf.telemetry.hardware import Hardware
 RATE, SEARCH, RATE_HOST = "tried_rate", "search", "rate_host"
 #: The answer of the search: proven or not, and on which side of the SLOs the rate lies ("within" or "over").
 RATE_VERDICT, RATE_SIDE = "rate_verdict", "rate_side"
+#: Number of runs that the search found to be valid, before the verdict of the rate.
+VALID_RUNS = "rate_valid_runs"
+OF_SEARCH = (RATE_VERDICT, RATE_SIDE, VALID_RUNS)
 
 
 def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:
@@ -71,10 +74,26 @@ def resumed_tests(
     return tests
 
 
-def finished_rates(stored: TestResult | None) -> list[Measurement]:
-    """The rates that searches of this test have tried and judged."""
-    measurements = () if stored is None else stored.measurements
-    return [measurement for measurement in measurements if RATE_VERDICT in measurement.conditions]
+def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
+    """The rates that a resumed search of this test can take over.
+
+    A judged rate has its verdict. Of a rate without a verdict the first runs are taken over that are valid and whose
+    requests are stored: the search measures the missing runs and judges. These runs must be of the same host, because a
+    verdict mixes no hosts.
+
+    Args:
+        stored: the test in the resumed run folder; None for a new test.
+        host: digest of this host.
+    """
+    rates: list[Measurement] = []
+    for measurement in () if stored is None else stored.measurements:
+        if RATE_VERDICT in measurement.conditions:
+            rates.append(measurement)
+        elif VALID_RUNS in measurement.conditions and measurement.conditions.get(RATE_HOST) == host:
+            valid = measurement.runs[: int(measurement.conditions[VALID_RUNS])]
+            if valid and all(run.requests is not None and run.requests.is_file() for run in valid):
+                rates.append(measurement.with_runs(valid))
+    return rates
 
 
 def finished_measurements(stored: TestResult | None) -> list[Measurement]:
@@ -86,7 +105,7 @@ def finished_measurements(stored: TestResult | None) -> list[Measurement]:
 def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | None:
     """Remove and return the stored rate with the engine, workload and conditions of `begun`; None if there is none."""
     for position, rate in enumerate(rates):
-        conditions = {name: value for name, value in rate.conditions.items() if name not in (RATE_VERDICT, RATE_SIDE)}
+        conditions = {name: value for name, value in rate.conditions.items() if name not in OF_SEARCH}
         if (rate.engine, rate.workload, conditions) == (begun.engine, begun.workload, dict(begun.conditions)):
             return rates.pop(position)
     return None

@@ -106,6 +106,7 @@ class Series:
         self.key: tuple[object, ...] = (
             str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label, looks
         )
+        self.alone = ""  # why the test lets the server run alone, see `Measurement`
         self.judged_metrics: set[str] = set()  # by checks or mechanisms; their deviations do not make a run invalid
         self.execution = 1
         self._first_seed = 0
@@ -297,6 +298,7 @@ class Series:
             side=self.side,
             looks=self._looks,
             bound=latency_bound(server.spec, server.model, self.kind, facts),
+            alone="" if server.siblings else self.alone,
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
         )
 

@@ -72,7 +72,7 @@ class ScriptedServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024, ssl=self._tls)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
@@ -80,8 +80,6 @@ class ScriptedServer:
         for handler in list(self._handlers):
             handler.cancel()
         await asyncio.gather(*self._handlers, return_exceptions=True)
-        if self._tls is not None:
-            await asyncio.sleep(0.01)  # the loop closes the connections whose handshake the client has given up
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handler = self._loop.create_task(self._converse(reader, writer, self.connections))
@@ -92,6 +90,8 @@ class ScriptedServer:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             try:
+                if self._tls is not None:  # here, so that the end of the server waits for a refused handshake, too
+                    await writer.start_tls(self._tls)
                 while not writer.is_closing():
                     received = await _receive(reader, number)
                     self.requests.append(received)

@@ -83,6 +83,18 @@ def test_shipped_suite_fails_for_every_planted_fault_with_cause(suites, fault, s
     assert any(cause in text for text in failure_texts), failure_texts
 
 
+@pytest.mark.parametrize(("fault", "cause"), [
+    ("stalls=2%", "largest_stall_p50"), ("answer_cache=off", "hit_rate_turn2plus"),
+])
+def test_capacity_plan_fails_for_planted_fault_with_cause(suites, fault, cause):
+    """The limits of the plan's 99th percentiles hold under both faults."""
+    done, junit = suites("suites/test_capacity_plan.py", "--emulate", "h200", "-k", "h200 and plan_serves",
+                         "--emulate-seed", "8", "--emulate-fault", fault)
+    (failure,) = junit.iter("failure")
+    assert done.returncode == EXIT_CODES["FAIL"], done.stdout[-3000:]
+    assert cause in failure.text
+
+
 @pytest.mark.parametrize(("flag", "suite", "selected", "cause"), PLANTED, ids=[flag for flag, *_ in PLANTED])
 def test_shipped_suite_fails_for_every_planted_flag_with_mechanism(suites, flag, suite, selected, cause):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",

@@ -37,6 +37,17 @@ def starts(run, pytester):
     return starts
 
 
+@pytest.fixture
+def reasons(pytester):
+    """Reads why each server of the newest run ran alone."""
+
+    def reasons():
+        newest = max(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return [each["alone"] for each in json.loads(newest.read_text())["measurements"]]
+
+    return reasons
+
+
 THREE = """
 def test_three(perf):
     for each in perf.together(spec(4), spec(8), spec(16)):
@@ -51,19 +62,22 @@ def test_announced_servers_that_fit_start_together(starts):
     result.stdout.fnmatch_lines(["*3 servers share the GPU; KV caches of 24 GiB*"])
 
 
-def test_announced_servers_are_split_into_groups_that_fit(starts):
+def test_announced_servers_are_split_into_groups_that_fit(starts, reasons):
     """Two servers of 19 GiB each leave room on 80 GiB for their KV caches, three do not."""
     result, tests = starts(THREE, kind="h100")
     assert tests["test_three"] == [(4, "1 idle server beside it", [1]), (8, "1 idle server beside it", [2]),
                                    (16, None, [3])]
     result.stdout.fnmatch_lines(["*3 servers do not run at the same time: 3 servers need 57 GiB*"])
+    first, second, third = reasons()
+    assert (first, second) == ("", "")
+    assert third.startswith("3 servers need 57 GiB")
 
 
 @pytest.mark.parametrize(("call", "reason"), [
     ("perf.compare_with_baseline(run)", "the test compares with a stored baseline"),
     ("", "resident_servers is"),
 ], ids=["baseline", "setting"])
-def test_note_names_reason_for_announced_servers_that_run_alone(starts, call, reason):
+def test_note_names_reason_for_announced_servers_that_run_alone(starts, reasons, call, reason):
     text = f"""
 def test_two(perf):
     for each in perf.together(spec(4), spec(8)):
@@ -73,9 +87,10 @@ def test_two(perf):
     result, tests = starts(text, *(() if call else ("--llmperf-resident", "none")))
     assert [(treatment, start) for _, treatment, start in tests["test_two"]] == [(None, [1]), (None, [2])]
     result.stdout.fnmatch_lines([f"*2 servers do not run at the same time: {reason}*"])
+    assert all(text.startswith(reason) for text in reasons())
 
 
-def test_server_that_runs_alone_is_measured_first_and_needs_no_second_start(starts):
+def test_server_that_runs_alone_is_measured_first_and_needs_no_second_start(starts, reasons):
     _, tests = starts("""
 def test_first(perf):
     perf.measure(spec(8), TRAFFIC, runs=1)
@@ -85,6 +100,7 @@ def test_second(perf):
         perf.measure(each, TRAFFIC, runs=1)
 """)
     assert tests["test_second"] == [(8, None, [1]), (4, None, [2])]
+    assert reasons() == ["the server of one of the two specs runs already"] * 2
 
 
 def test_claim_of_two_running_announced_servers_needs_no_start(starts):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.cli import main
 from pytest_llmperf.plugin.identity import compares_with_baseline
 
 pytestmark = pytest.mark.emulated
@@ -86,6 +87,7 @@ def test_sides_that_fit_into_memory_alternate_run_by_run(claim):
     _, run_file = claim("", compared=False)
     assert run_file["claims"][0]["order"] == {"1": "ABBAAB"}
     assert sides_of(run_file) == [("1 idle server beside it", [1, 1, 1]), ("1 idle server beside it", [2, 2, 2])]
+    assert [side["alone"] for side in run_file["measurements"]] == ["", ""]
 
 
 @pytest.mark.parametrize(("more", "options", "compared", "reason"), [
@@ -100,6 +102,20 @@ def test_sides_run_alone_in_claims_about_memory_and_before_baseline_comparison(c
     result.stdout.fnmatch_lines([f"*2 servers do not run at the same time: *{reason}*"])
     assert run_file["claims"][0]["order"] == {"1": "AB"}
     assert sides_of(run_file) == [(None, [1, 1, 1]), (None, [2, 2, 2])]
+    assert all(reason in side["alone"] for side in run_file["measurements"])
+
+
+def test_reason_for_servers_alone_is_shown_and_leaves_baseline_comparable(claim, pytester, capsys):
+    """The second claim allows preemptions, so it gives another reason than the session that stored the baseline."""
+    claim("", "--update-baselines-new")
+    _, run_file = claim("may_preempt=True")
+    reason = "preemptions are allowed, and a server beside it takes memory"
+    assert [side["alone"] for side in run_file["measurements"]] == [reason, reason]
+    assert run_file["checks"][-1]["verdict"] == "PASS"
+    folder = max(Path(pytester.path).glob(".llmperf/runs/*"))
+    assert main(["show", str(folder), "test_it"]) == 0
+    assert capsys.readouterr().out.count(f"The server ran alone: {reason}\n") == 2
+    assert (folder / "report.html").read_text().count(f"The server ran alone: {reason}.") == 2
 
 
 @pytest.mark.parametrize(("options", "order"), [((), "AB"), (("--llmperf-resident", "share"), "ABBAAB")])

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     place = target.place_of(arguments, spec)
     with target.measuring(arguments, NAME, arguments.resume) as execution:
         here = execution.session.host
-        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place.replace(f', host {here}', '')}")
+        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place.without_host}")
         _begin(execution, tuning, file, resumed=arguments.resume is not None)
         rows: list[SweepRow] = []
         try:
@@ -125,7 +125,8 @@ def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
 
 
 def _proven(
-    arguments: argparse.Namespace, execution: Execution, tuning: Tuning, rows: Sequence[SweepRow], place: str
+    arguments: argparse.Namespace, execution: Execution, tuning: Tuning, rows: Sequence[SweepRow],
+    place: target.EnginePlace,
 ) -> int:
     """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
     from pytest_llmperf.model.verdict import Verdict
@@ -160,7 +161,7 @@ def _proven(
             remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
         return NOT_BETTER
     if arguments.write is not None:
-        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, place, middle))
+        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, str(place), middle))
         say(f"Written: {arguments.write}. Run it: pytest {arguments.write}"
             + (f" --emulate {arguments.emulate}" if arguments.emulate else ""))
     return 0

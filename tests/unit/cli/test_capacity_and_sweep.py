@@ -1,10 +1,12 @@
 """`llmperf capacity` and `llmperf sweep` on the emulator, and their messages for invalid input."""
 
 import json
+import shutil
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from functools import partial
+from itertools import count
 from subprocess import PIPE, Popen
 
 import pytest
@@ -17,6 +19,7 @@ from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.bisection import SearchResult, TriedRate
+from pytest_llmperf.session.capacity import RateSeries
 
 TAKE_SIGINT = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's job in the background ignores it
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
@@ -124,6 +127,74 @@ def test_resumed_search_measures_only_missing_rates_and_finds_same_answer(tmp_pa
         judged, whole = again, resumed
     assert len(list(tmp_path.glob(".llmperf/runs/*/tests/*.json"))) == 1
     assert all((run_file.parents[1] / path).is_file() for paths in again.values() for path in paths)
+
+
+SHORT_SEARCH = (*SEARCH, "--precision", "0.5")
+
+
+def runs_of_rates(run_file):
+    return [path for paths in tried(run_file).values() for path in paths]
+
+
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    """Searches until so many runs and verdicts of rates were stored; gives the run file, or None after the end."""
+
+    def interrupted(times):
+        shutil.rmtree(tmp_path / ".llmperf", ignore_errors=True)
+        stored = count(1)
+
+        def interrupting(store):
+            def store_and_interrupt(series, *args, **kwargs):
+                result = store(series, *args, **kwargs)
+                if next(stored) == times:
+                    raise KeyboardInterrupt
+                return result
+
+            return store_and_interrupt
+
+        with monkeypatch.context() as patch:
+            for name in ("_keep", "judged"):
+                patch.setattr(RateSeries, name, interrupting(getattr(RateSeries, name)))
+            ended = main(SHORT_SEARCH) == 0
+        return None if ended else next(tmp_path.glob(".llmperf/runs/*/tests/*.json"))
+
+    return interrupted
+
+
+@pytest.mark.emulated
+def test_search_interrupted_after_any_run_or_verdict_keeps_stored_runs(tmp_path, capsys, interrupted):
+    """The resumed search has another server start, whose noise may ask for more runs at a rate."""
+    assert main(SHORT_SEARCH) == 0
+    capsys.readouterr()
+    (run_file,) = tmp_path.glob(".llmperf/runs/*/tests/*.json")
+    rates, runs = list(tried(run_file)), len(runs_of_rates(run_file))
+    stored_counts = set()
+    for times in count(1):
+        run_file = interrupted(times)
+        if run_file is None:
+            break
+        stored = runs_of_rates(run_file)
+        stored_counts.add(len(stored))
+        assert main((*SHORT_SEARCH, "--resume", "newest")) == 0
+        assert capsys.readouterr().out.splitlines()[-1].startswith("max_rate: ")
+        assert list(tried(run_file)) == rates
+        assert runs_of_rates(run_file)[: len(stored)] == stored
+    assert stored_counts == set(range(1, runs + 1))
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("change", [{"rate_host": "elsewhere"}, {"rate_valid_runs": "0"}], ids=["host", "invalid run"])
+def test_unfinished_rate_of_other_host_or_with_invalid_run_is_measured_again(tmp_path, interrupted, change):
+    run_file = interrupted(2)  # runs, before the verdict
+    content = json.loads(run_file.read_text())
+    (rate,) = (each for each in content["measurements"] if "tried_rate" in each["conditions"])
+    assert (len(rate["runs"]), rate["conditions"]["rate_valid_runs"]) == (2, "2")
+    rate["conditions"] |= change
+    run_file.write_text(json.dumps(content))
+    stored = runs_of_rates(run_file)
+    assert main((*SHORT_SEARCH, "--resume", "newest")) == 0
+    assert not set(stored) & set(runs_of_rates(run_file))
 
 
 @pytest.mark.emulated
@@ -281,8 +352,9 @@ def test_another_installation_or_version_is_another_sweep(tmp_path):
     bundles = [bundle(tmp_path / "old", "0.26.0"), bundle(tmp_path / "new", "0.26.0"), bundle(tmp_path / "x", "0.27.0")]
     places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={bundle}"]), spec) for bundle in bundles]
     assert len(set(places)) == 3
-    assert "vllm 0.26.0 at " in places[0]
-    assert "vllm 0.27.0 at " in places[2]
+    assert places[0].engine.startswith(f"vllm 0.26.0 at {bundles[0]}")
+    assert places[2].engine.startswith(f"vllm 0.27.0 at {bundles[2]}")
+    assert len({(place.hardware, place.host) for place in places}) == 1
 
 
 def test_a_sweep_file_of_another_sweep_is_left_alone(tmp_path, capsys):

@@ -9,6 +9,8 @@ import pytest
 
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.grid import sweep_table
+from pytest_llmperf.cli.target import EnginePlace
+from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.session.sweep import SweepRow
 
 LOAD = ("--slo", "ttft_p50 <= 150ms", "--rate", "20", "--requests", "20", "--output", "1", "--precision", "0.2",
@@ -17,6 +19,17 @@ SPEC = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--flag", "max_num_
         "--flag", "max_num_batched_tokens=64")
 TUNE = ("tune", *SPEC, *LOAD)
 WRITTEN = "suites/test_tuned.py"
+# The first lines that `llmperf tune` and `llmperf sweep` wrote in November 2026.
+STORED_TUNING = (
+    "Tuning(plan=SweepPlan(spec=vllm('llama-3.1-8b', max_model_len=4096, max_num_batched_tokens=64, max_num_seqs=32), "
+    "workload=random_tokens(input=(400, 1200), output=1, arrivals=poisson(20), requests=20), metrics=(), "
+    "slos=('ttft_p50 <= 150ms',), runs=3, precision=0.2, quick=True, to_beat=None), "
+    "candidates=({'max_num_batched_tokens': 32},), start_sd=None), emulated h200, seed 0"
+)
+STORED_SWEEP = (
+    "vllm('llama-3.1-8b', max_model_len=4096), random_tokens(input=(400, 1200), output=8, arrivals=poisson(4), "
+    "requests=40), ['ttft_p95', 'tpot_mean'], [], 1 runs, emulated h200, seed 0"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +96,38 @@ def test_default_that_cannot_be_measured_ends_tuning_and_is_resumed(tmp_path, ca
         assert "0 of 3 settings are measured. Go on with the same command and --resume" in shown
         assert shown.count("Setting: ") == 1
     assert list((tmp_path / "suites").iterdir()) == []
+
+
+def test_stored_heads_of_tuning_and_sweep_are_continued(tmp_path, capsys):
+    """A stored file with another first line cannot be resumed, so these lines must not change."""
+    folder = tmp_path / ".llmperf" / "runs" / "20261126T231413Z-acee9a"
+    write_test(folder, "llmperf tune", [], [], complete=False)
+    (folder / "session.json").write_text(json.dumps(
+        {"schema": 1, "session": folder.name, "date": "2026-11-26", "commit": None, "dirty": False, "host": "virtual"}))
+    search = {"flags": {}, "metrics": {"max_rate": 14.0}, "problem": "", "runs": {"max_rate": [14.0]},
+              "kind": "emulated-h200", "host": "virtual"}
+    slow = search | {"flags": {"max_num_batched_tokens": 32}, "metrics": {"max_rate": 12.0}}
+    tuning = "".join(json.dumps(line) + "\n" for line in (
+        {"schema": 2, "sweep": STORED_TUNING}, search, slow, search))
+    (folder / "tune.jsonl").write_text(tuning)
+    assert main((*TUNE, "--try", "max_num_batched_tokens=32", "--resume", "newest")) == 1
+    assert "No setting is better than the default as measured." in capsys.readouterr().out
+    assert (folder / "tune.jsonl").read_text() == tuning
+
+    row = {"flags": {"max_num_seqs": 4}, "metrics": {"ttft_p95": 39.0, "tpot_mean": 5.1}, "problem": "", "runs": {},
+           "kind": "emulated-h200", "host": "virtual"}
+    sweep = "".join(json.dumps(line) + "\n" for line in ({"schema": 2, "sweep": STORED_SWEEP}, row))
+    (tmp_path / "sweep.jsonl").write_text(sweep)
+    assert main(("sweep", "vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8",
+                 "--runs", "1", "--grid", "max_num_seqs=4", "--emulate", "h200")) == 0
+    assert "1 of 1 rows are sweep.jsonl's" in capsys.readouterr().err
+    assert (tmp_path / "sweep.jsonl").read_text() == sweep
+
+
+def test_head_of_tuning_lacks_host_of_place():
+    place = EnginePlace("vllm 0.26.0 at /opt/a, host 0123", "1 × NVIDIA H200, driver 570.1", "0123")
+    assert str(place) == "vllm 0.26.0 at /opt/a, host 0123, 1 × NVIDIA H200, driver 570.1, host 0123"
+    assert place.without_host == "vllm 0.26.0 at /opt/a, host 0123, 1 × NVIDIA H200, driver 570.1"
 
 
 @pytest.mark.parametrize(("options", "words"), [

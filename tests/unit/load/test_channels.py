@@ -17,7 +17,7 @@ from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.testing.replaying import replay_scripts
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import Close, Send, StreamShape, plain, streamed
-from pytest_llmperf.testing.waiting import least
+from pytest_llmperf.testing.waiting import least, until
 
 EVENTS = StreamShape().events()
 GOOD = streamed(EVENTS, ttft_s=0.03, itl_s=0.01)
@@ -141,6 +141,15 @@ def test_trust_that_cannot_be_read_is_an_error_of_the_load(identity, tmp_path):
     channel = Channel(tls=True, tls_ca_file=str(tmp_path / "empty.pem"))
     with ScriptedServer(GOOD, tls=identity) as server, pytest.raises(LoadError, match="exit code 1"):
         replay_scripts(server, channel=channel)
+
+
+def test_end_of_scripted_server_closes_unfinished_tls_handshake(identity):
+    """The client sends nothing, so the handshake has no end of its own."""
+    with ScriptedServer(GOOD, tls=identity) as server:
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        until(lambda: server.connections == 1)
+    with client:
+        assert client.recv(1) == b""
 
 
 def test_a_server_without_tls_is_named():

@@ -39,6 +39,7 @@ def decorated(function):
 @decorated
 def behind_a_decorator(perf, run): perf.check(run)
 
+def recorded(perf, run): return run and perf.record(run)
 def limited(perf, spec): perf.accuracy(spec, "sums.yaml", at_least=0.5)
 def reported(perf, spec, **options): perf.accuracy(spec, "sums.yaml", **options)
 
@@ -77,7 +78,7 @@ def module(root):
 
 @pytest.mark.parametrize("name", [
     "returned", "judge", "through_a_function", "through_a_module", "through_a_lambda", "behind_a_decorator", "closed",
-    "method", "limited",
+    "method", "limited", "recorded",
 ])
 def test_check_in_the_code_of_a_test_is_found(module, root, name):
     assert contains_check([getattr(module, name)], root)
