@@ -103,7 +103,7 @@ class Campaign:
             if experiment.drawn:
                 session.drawn_baselines.draw(draw_baseline(drawn, lasts, random.Random(number)))
             session.begin_suite_run(number)
-            outcomes = [outcome_of(test, session, self.kind).compared_alone() for test in tests]
+            outcomes = [outcome_of(test, session, self.kind).only_compared() for test in tests]
             stored = {test.name: session.baselines.find(test.name, kind, "") for test in tests}
             last = lasts[number % len(lasts)]
             yield row_of(experiment.name, number, outcomes, last=last, stored=stored, suite_primaries=suite_primaries)

@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.calibration.restarted_engines import Restarter
 from pytest_llmperf.calibration.simulator import PlannedRequests, Simulator
@@ -40,9 +39,6 @@ class DrawnBaselines(Baselines):
         self._by_kind[self._kind] = dict(drawn)
         self._run_sds.clear()
         self._start_sds.clear()
-
-    def of_test(self, test: str, kind: str) -> Baseline | None:
-        return self.drawn.get(baseline_path(test, kind))
 
 
 class EmulatedSession(PerfSession):

@@ -42,7 +42,7 @@ class SuiteOutcome:
     results: tuple[CheckResult, ...]
     measurements: tuple[Measurement, ...]
 
-    def compared_alone(self) -> SuiteOutcome:
+    def only_compared(self) -> SuiteOutcome:
         """Without the measurements that no baseline is compared with. The request records of a whole suite run take
         gigabytes."""
         return replace(self, measurements=tuple(each for each in self.measurements if each.baseline is not None))

@@ -94,7 +94,7 @@ def test_suite_runs_of_one_session_are_first_executions_without_run_files(tmp_pa
             session.begin_suite_run(number)
             outcome = outcome_of(test, session, "h200")
             (measurement,) = outcome.measurements
-            assert outcome.compared_alone().measurements == ()
+            assert outcome.only_compared().measurements == ()
             assert [run.execution for run in measurement.runs] == [1]
         assert session.executions("t") == []
         assert not list((session.run_dir / "tests").rglob("*"))
