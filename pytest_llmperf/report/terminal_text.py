@@ -12,8 +12,6 @@ from pytest_llmperf.report.table import aligned, table
 from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
-ALONE = "The server ran alone"
-
 
 def overview(tests: Sequence[TestResult]) -> str:
     """A line a test, worst first, and how many came to which verdict."""
@@ -43,7 +41,7 @@ def _test_lines(test: TestResult) -> Iterator[str]:
         yield f"{measurement.side.upper() or number}: {measurement.engine}"
         yield f"   {measurement.workload}"
         if measurement.alone:
-            yield f"   {ALONE}: {measurement.alone}"
+            yield f"   The server ran alone: {measurement.alone}"
         yield from ("   " + line for line in aligned(sorted(measurement.conditions.items())))
         yield from ("   " + line for line in aligned(_metrics(measurement)))
         yield from ("   " + line for line in aligned(replica_rows(measurement)))
