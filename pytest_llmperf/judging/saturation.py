@@ -11,6 +11,9 @@ from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.measurement import Run
 
+#: A run with fewer than 100 requests has its longest pause as p99. Pauses below this share of the slots' time change
+#: throughput and the number of requests in flight by less than 1 %.
+EMPTY_SHARE_LIMIT = 0.01
 GAP_METRICS = ("itl", "largest_stall")
 
 
@@ -47,8 +50,9 @@ def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: S
     if run.load is None:
         return None
     empty_ms = (run.load.turnaround_p99_ns or 0) / 1e6
-    if empty_ms > limit_ms:
-        return Problem(Cause.SLOTS_EMPTY, {"measured_ms": empty_ms, "limit_ms": limit_ms})
+    if empty_ms > limit_ms and (share := _empty_share(run, run.load)) > EMPTY_SHARE_LIMIT:
+        return Problem(Cause.SLOTS_EMPTY, {"measured_ms": empty_ms, "limit_ms": limit_ms, "share": share,
+                                           "share_limit": EMPTY_SHARE_LIMIT})
     error_ms, error_limit_ms = run.load.stamp_error_p99_ns / 1e6, settings.stamp_error_p99_limit_ms
     if error_ms > error_limit_ms and (worst := max(run.load.hosts, key=attrgetter("clock_error_ns"), default=None)):
         return Problem(Cause.CLOCKS_UNCERTAIN, {"measured_ms": error_ms, "limit_ms": error_limit_ms,
@@ -57,6 +61,12 @@ def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: S
         return Problem(Cause.ARRIVALS_STAMPED_LATE, {"measured_ms": error_ms, "limit_ms": error_limit_ms,
                                                      "kernel_stamped": run.load.kernel_stamped or 0.0})
     return None
+
+
+def _empty_share(run: Run, load: LoadReport) -> float:
+    """Share of the slots' time between an answer and the next request; 0 in an open loop."""
+    taken_ns = sum(record.ended_ns - record.sent_ns for record in run.records if record.sent_ns is not None)
+    return load.turnaround_total_ns / max(1, load.turnaround_total_ns + taken_ns)
 
 
 def _load_facts(load: LoadReport | None) -> Facts:

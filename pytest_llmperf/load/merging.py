@@ -77,6 +77,7 @@ def _report(ends: Sequence[End], cores: Cores, hosts: Sequence[HostReport]) -> L
         stamp_error_p99_ns=_p99_of_all(errors, kernel) + max((host.clock_error_ns for host in hosts), default=0),
         read_delay_p99_ns=delays.quantile_ns(0.99),
         turnaround_p99_ns=turnarounds.quantile_ns(0.99),
+        turnaround_total_ns=sum(end.turnaround_ns for end in ends),
         busy=max(end.cpu_ns / max(1, end.elapsed_ns) for end in ends),
         peak_memory_bytes=sum(end.memory_bytes for end in ends),
         hosts=tuple(hosts),

@@ -20,7 +20,7 @@ from pytest_llmperf.model.plan import LoadPlan
 _FRAME = struct.Struct("<cQ")
 # index, intended, sent, ended, ending, reused, attempts, reads, data and error bytes
 _EXCHANGE = struct.Struct("<IqqqBBBIQI")
-_END = struct.Struct("<qqqqq")
+_END = struct.Struct("<qqqqqq")
 _START = struct.Struct("<q")
 _ENDINGS = tuple(Ending)
 _NEVER = -1
@@ -35,6 +35,7 @@ class End:
         clock_gap_ns: longest time in ns in which the event loop did not run.
         cpu_ns, elapsed_ns: what it used, in how long.
         memory_bytes: largest resident size.
+        turnaround_ns: sum of the turnarounds.
         read_delays, stamp_errors, turnarounds: see `LoadReport`.
     """
 
@@ -43,6 +44,7 @@ class End:
     cpu_ns: int
     elapsed_ns: int
     memory_bytes: int
+    turnaround_ns: int
     read_delays: Histogram
     stamp_errors: Histogram
     turnarounds: Histogram
@@ -69,7 +71,8 @@ class RecordingWriter:
         self._append(b"L", beats_ns.tobytes())
 
     def end(self, end: End) -> None:
-        numbers = _END.pack(end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes)
+        numbers = _END.pack(end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes,
+                            end.turnaround_ns)
         histograms = (end.read_delays, end.stamp_errors, end.turnarounds)
         self._append(b"E", numbers, *(histogram.counts.tobytes() for histogram in histograms))
         os.close(self._fd)
@@ -204,8 +207,8 @@ def _read_end(payload: memoryview) -> End:
     width = BINS * array("q").itemsize
     starts = range(_END.size, _END.size + 3 * width, width)
     delays, errors, turnarounds = (Histogram(array("q", bytes(payload[at : at + width]))) for at in starts)
-    ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes = _END.unpack_from(payload)
-    return End(ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, delays, errors, turnarounds)
+    ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, turnaround_ns = _END.unpack_from(payload)
+    return End(ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, turnaround_ns, delays, errors, turnarounds)
 
 
 def _moved(exchange: Exchange, intended_ns: int) -> Exchange:

@@ -64,6 +64,7 @@ class PlanReplayer:
         self._beats = 0
         self._lag = array("q")
         self._turnarounds = Histogram()
+        self._turnaround_ns = 0
         self._clock_gap_ns = 0
         self._started_ns: int | None = None
         self._begun_ns, self._begun_cpu_ns = monotonic_ns(), time.process_time_ns()
@@ -196,6 +197,7 @@ class PlanReplayer:
             if intended_ns is None:
                 intended_ns = monotonic_ns()
                 self._turnarounds.add(intended_ns - due.possible_ns)
+                self._turnaround_ns += max(0, intended_ns - due.possible_ns)
             request = self._client.send(due.request, intended_ns, self._conversations.reader_for(due.request))
             cancellation = due.request.cancellation
             if cancellation is not None and cancellation.after_ns is not None:
@@ -248,6 +250,7 @@ class PlanReplayer:
             cpu_ns=time.process_time_ns() - self._begun_cpu_ns,
             elapsed_ns=monotonic_ns() - self._begun_ns,
             memory_bytes=_peak_memory_bytes(),
+            turnaround_ns=self._turnaround_ns,
             read_delays=self._arrivals.delays,
             stamp_errors=self._arrivals.errors,
             turnarounds=self._turnarounds,

@@ -177,6 +177,7 @@ class Facts(TypedDict, total=False):
     needs: str
     statistic: str
     share: float
+    share_limit: float
     allowed_share: float
     confidence: float
     needed: int

@@ -729,9 +729,14 @@ def _not_streamed(facts: Facts) -> str:
 
 
 def _late(what: str) -> Callable[[Facts], str]:
+    def of_their_time(facts: Facts) -> str:
+        if "share_limit" not in facts:  # a run file that was written when p99 alone was limited
+            return ""
+        return f" and for {facts['share']:.1%} of their time (limit {facts['share_limit']:.0%})"
+
     def text(facts: Facts) -> str:
         values = what.format(ms=facts["measured_ms"], limit_ms=facts["limit_ms"],
-                             kernel=facts.get("kernel_stamped", 0.0))
+                             kernel=facts.get("kernel_stamped", 0.0), of_their_time=of_their_time(facts))
         return f"load generator saturated: {values}. {_load_state(facts)}{_load_remedy(facts)}"
 
     return text
@@ -791,7 +796,8 @@ PROBLEMS: Mapping[Cause, Callable[[Facts], str]] = {
     Cause.REQUESTS_FAILED: _requests_failed,
     Cause.ANSWERS_NOT_STREAMED: _not_streamed,
     Cause.REQUESTS_SENT_LATE: _late("requests were sent {ms:.1f} ms late (p99, limit {limit_ms:g} ms)"),
-    Cause.SLOTS_EMPTY: _late("slots of the closed loop stood empty for {ms:.1f} ms (p99, limit {limit_ms:g} ms)"),
+    Cause.SLOTS_EMPTY: _late("slots of the closed loop stood empty for {ms:.1f} ms (p99, limit {limit_ms:g} ms)"
+                             "{of_their_time}"),
     Cause.ARRIVALS_STAMPED_LATE: _late("arrivals may be stamped {ms:.1f} ms late (p99, limit {limit_ms:g} ms), because "
                                        "the kernel stamped only {kernel:.0%} of the reads"),
     Cause.CLOCKS_UNCERTAIN: lambda facts: (

@@ -125,7 +125,7 @@ def test_only_a_limit_from_above_judges_an_excess():
 
 
 def load_report(**fields):
-    sound = LoadReport(1, (0, 1), False, 1.0, 0, 100_000, None, 0.2, 1 << 25)
+    sound = LoadReport(1, (0, 1), False, 1.0, 0, 100_000, None, 0, 0.2, 1 << 25)
     return replace(sound, **fields)
 
 
@@ -159,11 +159,20 @@ def test_idle_load_process_gets_advice_about_cpus_instead_of_processes(problems)
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
 def test_slow_refill_of_closed_loop_invalidates_run(problems, judging):
     """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
-    empty = load_report(turnaround_p99_ns=12_000_000)
+    empty = load_report(turnaround_p99_ns=12_000_000, turnaround_total_ns=160_000_000)
     (problem,) = problems(load=empty)
-    assert states(problem, Cause.SLOTS_EMPTY, measured_ms=12.0, limit_ms=10.0)
+    assert states(problem, Cause.SLOTS_EMPTY, measured_ms=12.0, limit_ms=10.0, share_limit=0.01)
     assert problems([judging], load=empty) == [problem]  # a closed loop has no intended send time, so none is late
     assert problems(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
+
+
+def test_single_pause_of_long_requests_leaves_run_valid(problems):
+    """20 requests of 100 ms: their longest pause is the p99, and takes 0.65 % of the slots' time."""
+    paused = load_report(turnaround_p99_ns=13_000_000, turnaround_total_ns=13_000_000)
+    answers = [make_record(index, intended_ms=100 * index) for index in range(20)]
+    taken_ns = sum(answer.ended_ns - answer.sent_ns for answer in answers)
+    assert 0.001 < 13_000_000 / taken_ns < 0.01
+    assert problems(records=answers, load=paused) == []
 
 
 def test_late_stamps_invalidate_run(problems):

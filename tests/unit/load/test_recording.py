@@ -26,7 +26,7 @@ def histogram_of(*durations_ns):
 
 
 def end_of(ended_ns):
-    return End(ended_ns, 13, 14, 15, 16, histogram_of(1 << 20), histogram_of(), histogram_of(5))
+    return End(ended_ns, 13, 14, 15, 16, 17, histogram_of(1 << 20), histogram_of(), histogram_of(5))
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def test_recording_read_equals_recording_written(recorded):
     assert recording.exchanges == {0: EXCHANGES[0], 7: EXCHANGES[1]}
     assert list(recording.loop_lag_ns) == [1, 2, 3]
     end = recording.end
-    assert (end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes) == (12, 13, 14, 15, 16)
+    assert (end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes,
+            end.turnaround_ns) == (12, 13, 14, 15, 16, 17)
     counted = [histogram.counts.tolist() for histogram in (end.read_delays, end.stamp_errors, end.turnarounds)]
     assert counted == [histogram_of(1 << 20).counts.tolist(), [0] * BINS, histogram_of(5).counts.tolist()]
 

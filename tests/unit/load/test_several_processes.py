@@ -41,6 +41,7 @@ def test_closed_loop_over_several_processes_keeps_concurrency():
     spans = [(e.sent_ns, e.ended_ns) for e in replayed.replay.exchanges]
     assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) == 4
     assert replayed.replay.load.turnaround_p99_ns > 0
+    assert replayed.replay.load.turnaround_total_ns > 0
 
 
 def test_progress_is_summed_over_load_processes(progress_of):
