@@ -15,6 +15,8 @@ from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
 from pytest_llmperf.workload.arguments import integer
 
 BYTES_PER_WEIGHT = {"fp8": 1}  # of a `quantization`; others are not known
+# An engine can compute with activations of 8 bits where the weights are integers of 4 bits.
+BYTES_WITH_INTEGERS = 1
 # Flags that change the model's dimensions, or spread one sequence over GPUs in a way that is not known here.
 UNKNOWN_SHAPE = ("hf_overrides", "json_model_override_args")
 UNKNOWN_SPREAD = ("context_parallel", "cp_size")
@@ -31,7 +33,7 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
     Reading the KV cache takes additional time, so no server reaches the bound.
 
     Args:
-        model: name of a shape in the model registry; the weights are bfloat16.
+        model: name of a shape in the model registry; its weights are read as they are stored.
         kind: hardware kind of the GPU.
         gpus: number of GPUs over which tensor parallelism splits the weights evenly.
 
@@ -61,17 +63,19 @@ def latency_bound(
         facts: configuration that the server resolved.
     """
     shape, flags = None if model is None else model.shape, flags_of(spec)
-    weight, tokens = _bytes_per_weight(flags), _tokens_per_step(flags, facts)
+    tokens = _tokens_per_step(flags, facts)
     spread = any(part in name for name in flags for part in UNKNOWN_SPREAD)
-    if shape is None or kind not in MEMORY_BANDWIDTH or weight is None or tokens is None or spread:
+    if shape is None or kind not in MEMORY_BANDWIDTH or tokens is None or spread:
         return None
-    if any(name in flags for name in UNKNOWN_SHAPE):
+    weights = _weights(shape, flags)
+    if weights is None or any(name in flags for name in UNKNOWN_SHAPE):
         return None
+    read_bytes, operand = weights
     ranks = {group: size_of(flags, group) for group in (TENSOR, PIPELINE, DATA)}
     reading = ranks[TENSOR] * (ranks[DATA] if shape.experts > 1 else 1)  # whole experts may lie on any rank
     computing, gpu = prod(ranks.values()), kind.upper()
-    read = max(0.0, shape.decode_bytes * weight / BYTES_PER_VALUE[shape.dtype] / reading - CACHE_BYTES[kind])
-    flops = PEAK_FLOPS[kind][weight]
+    read = max(0.0, read_bytes / reading - CACHE_BYTES[kind])
+    flops = PEAK_FLOPS[kind][operand]
     return LatencyBound(
         gpus=f"{computing} × {gpu}" if computing > 1 else gpu,
         step_ns=read / MEMORY_BANDWIDTH[kind] * 1e9,
@@ -86,10 +90,16 @@ def _flops(shape: Shape) -> str:
     return f"{shape.prompt_flops / 1e9:.3g} GFLOP"
 
 
-def _bytes_per_weight(flags: Mapping[str, object]) -> int | None:
-    """Lower bound of the bytes per weight in memory; a wider `dtype` only increases the real time. None if unknown."""
+def _weights(shape: Shape, flags: Mapping[str, object]) -> tuple[float, int] | None:
+    """Lower bounds of the bytes of weights that a step reads, and of the bytes per operand of a matrix product.
+
+    A wider `dtype` only increases the real time. None if a flag quantises the weights in an unknown way.
+    """
     quantization = flags.get("quantization")
-    return 2 if quantization is None else BYTES_PER_WEIGHT.get(str(quantization))
+    if shape.quantization is not None:
+        return (shape.decode_bytes, BYTES_WITH_INTEGERS) if quantization is None else None
+    weight = 2 if quantization is None else BYTES_PER_WEIGHT.get(str(quantization))
+    return None if weight is None else (shape.decode_bytes * weight / BYTES_PER_VALUE[shape.dtype], weight)
 
 
 def _tokens_per_step(flags: Mapping[str, object], facts: Mapping[str, str]) -> int | None:

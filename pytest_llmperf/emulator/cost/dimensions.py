@@ -28,6 +28,21 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """Integer weights in the matrices of all layers. Their products are computed in bfloat16.
+
+    Args:
+        method: format of the checkpoint, "gptq" or "awq".
+        bits: bits of a weight.
+        bits_per_weight: bits of a weight with its part of the scale and zero point of its group.
+    """
+
+    method: str
+    bits: int
+    bits_per_weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """Dimensions as published. A dense model is one expert that is always active, without a router.
 
@@ -45,6 +60,7 @@ class ModelShape:
         linear_layers: so many layers have linear attention: a state of fixed size instead of a KV cache.
         published: how its weights are kept unless the engine's flags say otherwise.
         expert_bits: bits per weight of the routed experts where these are published in a smaller format.
+        packed: set where the matrices of all layers are published as integers.
     """
 
     name: str
@@ -69,6 +85,7 @@ class ModelShape:
     linear_layers: int = 0
     published: Dtype = "bfloat16"
     expert_bits: float | None = None
+    packed: Packed | None = None
 
     @property
     def moe(self) -> bool:
@@ -123,15 +140,23 @@ class ModelShape:
         return self._parameters(self.active_experts)
 
     def weight_bytes(self, weights: Dtype) -> int:
-        """Bytes of all weights; embedding, head and norms stay in bfloat16 where the rest is fp8."""
-        matrices = self.dense_parameters * BYTES[weights]
+        """Bytes of all weights; embedding, head and norms stay in bfloat16 where the rest is fp8 or packed."""
+        matrices = self.dense_parameters * self.matrix_bytes(weights)
         routed = self.expert_layers * self.experts * self.expert_parameters if self.moe else 0
         rest = self.parameters - self.dense_parameters - routed
         return int(matrices + routed * self.expert_bytes(weights) + rest * 2)
 
+    def weights_text(self, weights: Dtype) -> str:
+        """The format of the matrices, for people."""
+        return f"{self.packed.method} int{self.packed.bits}" if self.packed else weights
+
+    def matrix_bytes(self, weights: Dtype) -> float:
+        """Bytes per weight of a matrix that every token passes."""
+        return self.packed.bits_per_weight / 8 if self.packed else float(BYTES[weights])
+
     def expert_bytes(self, weights: Dtype) -> float:
         """Bytes per weight of a routed expert."""
-        return self.expert_bits / 8 if self.expert_bits else float(BYTES[weights])
+        return self.expert_bits / 8 if self.expert_bits else self.matrix_bytes(weights)
 
     def kv_bytes_per_token(self, kv: Dtype) -> int:
         """KV cache bytes per token over all layers. Layers with a sliding window count in full."""

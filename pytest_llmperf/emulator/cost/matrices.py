@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-from pytest_llmperf.emulator.cost.dimensions import BYTES
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.config import EngineConfig
@@ -80,7 +79,7 @@ def matrices_of(config: EngineConfig, coefficients: Coefficients) -> Matrices:
     expert_bytes = shape.expert_bytes(config.weights)
     expert_bandwidth = bandwidth * coefficients.expert_bandwidth
     return Matrices(
-        dense_read_s=shape.dense_parameters / tp * BYTES[config.weights] / bandwidth,
+        dense_read_s=shape.dense_parameters / tp * shape.matrix_bytes(config.weights) / bandwidth,
         dense_token_s=2 * shape.dense_parameters / tp / flops,
         head_read_s=shape.head_parameters / tp * 2 / bandwidth,
         head_row_s=2 * shape.head_parameters / tp / bf16,

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.emulator.cost.dimensions import Dtype, Latent, ModelShape
+from pytest_llmperf.emulator.cost.dimensions import Dtype, Latent, ModelShape, Packed
 
 __all__ = ["SHAPES", "ModelShape", "UnknownModel", "read_shape"]
 
 _V3 = Latent(query_rank=1536, kv_rank=512, rope=64, nope=128, value=128)
 
+_LLAMA_8B = ModelShape("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256)
+# Each group of 128 weights has a scale of 16 bits, in AWQ also a zero point of 4 bits.
+_GPTQ, _AWQ = Packed("gptq", 4, 4 + 16 / 128), Packed("awq", 4, 4 + 20 / 128)
+
 _SHAPES = (
-    ModelShape("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256),
+    _LLAMA_8B,
+    replace(_LLAMA_8B, name="llama-3.1-8b-gptq-int4", packed=_GPTQ),
+    replace(_LLAMA_8B, name="llama-3.1-8b-awq-int4", packed=_AWQ),
     ModelShape("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256),
     ModelShape("qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, qk_norm=True, max_positions=40960),
     ModelShape("qwen3-32b", 64, 5120, 64, 8, 128, 25600, 151936, qk_norm=True, max_positions=40960),
@@ -42,6 +49,8 @@ _ALIASES = {
     "meta-llama/llama-3.1-8b": "llama-3.1-8b",
     "meta-llama/llama-3.1-8b-instruct": "llama-3.1-8b",
     "meta-llama/meta-llama-3.1-8b-instruct": "llama-3.1-8b",
+    "hugging-quants/meta-llama-3.1-8b-instruct-gptq-int4": "llama-3.1-8b-gptq-int4",
+    "hugging-quants/meta-llama-3.1-8b-instruct-awq-int4": "llama-3.1-8b-awq-int4",
     "meta-llama/llama-3.1-70b": "llama-3.1-70b",
     "meta-llama/llama-3.1-70b-instruct": "llama-3.1-70b",
     "meta-llama/llama-3.3-70b-instruct": "llama-3.1-70b",
@@ -119,6 +128,7 @@ def _from_config(name: str, config: dict[str, Any]) -> ModelShape:
         linear_layers=linear,
         published=_published(config),
         expert_bits=4.25 if _method(config) == "mxfp4" else None,
+        packed=_packed(config.get("quantization_config") or {}),
     )
 
 
@@ -137,6 +147,16 @@ def _latent(config: dict[str, Any]) -> Latent | None:
 
 def _method(config: dict[str, Any]) -> str:
     return str((config.get("quantization_config") or {}).get("quant_method", ""))
+
+
+def _packed(quantization: dict[str, Any]) -> Packed | None:
+    """Weights of GPTQ and AWQ. GPTQ's weights are symmetric by default and then have no zero points."""
+    method = quantization.get("quant_method")
+    if method not in ("gptq", "awq"):
+        return None
+    bits, group = quantization["bits"], quantization["group_size"]
+    zero_bits = bits if quantization.get("zero_point", not quantization.get("sym", True)) else 0
+    return Packed(method, bits, bits + ((16 + zero_bits) / group if group > 0 else 0))
 
 
 def _published(config: dict[str, Any]) -> Dtype:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks, kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.gpu import Gpu
-from pytest_llmperf.emulator.cost.shape import ModelShape, UnknownModel, read_shape
+from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.launch import Launch, Machine
+from pytest_llmperf.emulator.flags.model import served_shape
 from pytest_llmperf.emulator.flags.parser import StartError, only, without_serve
 from pytest_llmperf.emulator.flags.sglang_parser import METHODS, sglang_parser
 from pytest_llmperf.emulator.flags.speculation import speculation
@@ -42,10 +43,7 @@ def sglang_launch(
     machine.check(namespace.tp_size, namespace.dp_size, 2 if split else 1)
     if namespace.model_path is None:
         raise UsageError("sglang: which model? Say --model-path MODEL.")
-    try:
-        shape = read_shape(namespace.model_path)
-    except UnknownModel as error:
-        raise StartError(str(error)) from None
+    shape = served_shape(namespace.model_path, namespace.quantization)
     chunk = _chunk(namespace, machine.gpu)
     fraction = namespace.mem_fraction_static or default_utilization("sglang", machine.gpu, chunk, namespace.tp_size)
     drafts = _speculation(namespace, shape, acceptance)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_llmperf.emulator.config import Link
-from pytest_llmperf.emulator.cost.shape import UnknownModel, read_shape
 from pytest_llmperf.emulator.flags.launch import Launch, Machine
-from pytest_llmperf.emulator.flags.parser import StartError, only, without_serve
+from pytest_llmperf.emulator.flags.model import served_shape
+from pytest_llmperf.emulator.flags.parser import only, without_serve
 from pytest_llmperf.emulator.flags.vllm_config import FP8_KV, vllm_config
 from pytest_llmperf.emulator.flags.vllm_extras import vllm_speculation, vllm_tiers
 from pytest_llmperf.emulator.flags.vllm_parser import vllm_parser
@@ -44,10 +44,7 @@ def vllm_launch(
     model = namespace.model_tag or namespace.model
     if model is None:
         raise UsageError("vllm: which model? Write `serve MODEL …`, or --model MODEL.")
-    try:
-        shape = read_shape(model)
-    except UnknownModel as error:
-        raise StartError(str(error)) from None
+    shape = served_shape(model, namespace.quantization)
     drafts = vllm_speculation(namespace, shape, model, acceptance)
     config = vllm_config(
         namespace, shape, machine.gpu, drafts=drafts, tiers=vllm_tiers(namespace, machine.gpu, env), split=split
@@ -66,7 +63,7 @@ def vllm_launch(
         facts={
             "dtype": "torch.float16" if namespace.dtype in ("float16", "half") else "torch.bfloat16",
             "enforce_eager": namespace.enforce_eager,
-            "quantization": namespace.quantization,
+            "quantization": f"auto_{shape.packed.method}" if shape.packed else namespace.quantization,
             "cache_dtype": namespace.kv_cache_dtype,
             "speculative_config": namespace.speculative_config,
         },

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from pytest_llmperf.engines.models.shape import Shape
+from pytest_llmperf.engines.models.shape import Quantization, Shape
 
+_LLAMA_8B = Shape(
+    "llama-3.1-8b", "llama", "LlamaForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
+    intermediate=14336, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001,
+)  # fmt: skip
 _SHAPES = (
-    Shape("llama-3.1-8b", "llama", "LlamaForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
-          intermediate=14336, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001),
+    _LLAMA_8B,
+    replace(_LLAMA_8B, name="llama-3.1-8b-gptq-int4", quantization=Quantization("gptq", zero_points=False)),
+    replace(_LLAMA_8B, name="llama-3.1-8b-awq-int4", quantization=Quantization("awq", zero_points=True)),
     Shape("llama-3.1-70b", "llama", "LlamaForCausalLM", layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128,
           intermediate=28672, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001),
     Shape("qwen3-8b", "qwen3", "Qwen3ForCausalLM", layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128,
@@ -42,6 +48,8 @@ _PHI_4_LONG_FACTORS = [
 
 _FURTHER: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": _LLAMA_3_1,
+    "llama-3.1-8b-gptq-int4": _LLAMA_3_1,
+    "llama-3.1-8b-awq-int4": _LLAMA_3_1,
     "llama-3.1-70b": _LLAMA_3_1,
     "qwen3-8b": {"rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_window_layers": 36, "sliding_window": None,
                  "use_sliding_window": False},
@@ -80,4 +88,22 @@ def config_json(shape: Shape) -> str:
         "transformers_version": "4.43.0",  # without it transformers 5 suspects a faulty tokenizer, and says so
         "use_cache": True,
     }
+    if shape.quantization is not None:
+        config["quantization_config"] = quantization_config(shape.quantization)
     return json.dumps(config | _FURTHER[shape.name], indent=2, sort_keys=True) + "\n"
+
+
+def quantization_config(quantization: Quantization) -> dict[str, Any]:
+    """The section `quantization_config` of config.json, with the keys that publishers of checkpoints write.
+
+    vLLM 0.26.0 reads from the headers of a GPTQ checkpoint which layers are quantised. Dummy weights have no headers,
+    and vLLM would quantise no layer. So the section names the modules, as checkpoints of Optimum do.
+    """
+    common: dict[str, Any] = {"quant_method": quantization.method, "bits": quantization.bits,
+                              "group_size": quantization.group_size}
+    if quantization.method == "awq":
+        return common | {"zero_point": quantization.zero_points, "version": "gemm", "modules_to_not_convert": None}
+    modules = [["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["self_attn.o_proj"],
+               ["mlp.gate_proj", "mlp.up_proj"], ["mlp.down_proj"]]
+    return common | {"sym": not quantization.zero_points, "desc_act": False, "true_sequential": True,
+                     "modules_in_block_to_quantize": modules}

@@ -64,6 +64,14 @@ def test_parallel_gpus_and_quantization_reduce_latency_bound(spec, step, prompt)
     assert bound.prompt_token_ns == pytest.approx(alone.prompt_token_ns / prompt)
 
 
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_latency_bound_of_int4_reads_packed_weights_and_allows_8_bit_arithmetic(method):
+    shape, bound = SHAPES[f"llama-3.1-8b-{method}-int4"], bound_of(vllm(f"llama-3.1-8b-{method}-int4"))
+    assert bound.step_ns == pytest.approx((shape.decode_bytes - CACHE_BYTES["h200"]) / MEMORY_BANDWIDTH["h200"] * 1e9)
+    assert bound.prompt_token_ns == pytest.approx(shape.prompt_flops / PEAK_FLOPS["h200"][1] * 1e9)
+    assert bound.step_ns < bound_of(vllm("llama-3.1-8b", quantization="fp8")).step_ns
+
+
 @pytest.mark.parametrize(("spec", "facts", "most"), [
     (vllm("llama-3.1-8b", speculative_config={"method": "ngram", "num_speculative_tokens": 4}), {}, 5),
     (sglang("llama-3.1-8b", speculative_algorithm="EAGLE", speculative_num_draft_tokens=8), {}, 9),
@@ -78,6 +86,7 @@ def test_maximum_tokens_per_step_follow_speculation_flags(spec, facts, most):
     (vllm("llama-3.1-8b"), "other-gpu"),
     (vllm("org/model"), "h200"),
     (vllm("llama-3.1-8b", quantization="awq"), "h200"),
+    (vllm("llama-3.1-8b-awq-int4", quantization="awq_marlin"), "h200"),
     (vllm("llama-3.1-8b", hf_overrides={"num_hidden_layers": 2}), "h200"),
     (vllm("llama-3.1-8b", speculative_config={"method": "suffix"}), "h200"),
     (vllm("llama-3.1-8b", prefill_context_parallel_size=2), "h200"),

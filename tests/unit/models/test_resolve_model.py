@@ -19,6 +19,8 @@ from pytest_llmperf.errors import InfrastructureError, SpecError
 GOLDEN_FORMAT = 2
 GOLDEN = {
     "llama-3.1-8b": "422ea2c128200438",
+    "llama-3.1-8b-gptq-int4": "a2898bc7a3edd220",
+    "llama-3.1-8b-awq-int4": "48e8ce64b4a511a9",
     "llama-3.1-70b": "59b6c97299537dd9",
     "qwen3-8b": "d8a5f290c9a5d74b",
     "phi-4-mini": "1433325e241bf901",

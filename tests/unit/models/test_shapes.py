@@ -1,10 +1,11 @@
 """Shapes against published counts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.engines.models import SHAPES, Shape
+from pytest_llmperf.engines.models import SHAPES, Quantization, Shape
 from pytest_llmperf.engines.models.registry import config_json
 
 # Totals as the publishers' checkpoints count them (safetensors headers on the model pages).
@@ -33,6 +34,7 @@ def test_a_mixture_passes_two_of_eight_experts():
 @pytest.mark.parametrize(("name", "kv_bytes"), [
     ("llama-3.1-8b", 128 * 1024), ("llama-3.1-70b", 320 * 1024), ("qwen3-8b", 144 * 1024),
     ("phi-4-mini", 128 * 1024), ("mixtral-8x7b", 128 * 1024), ("tiny", 2 * 1024),
+    ("llama-3.1-8b-gptq-int4", 128 * 1024), ("llama-3.1-8b-awq-int4", 128 * 1024),
 ])
 def test_kv_bytes_per_token_match_architecture(name, kv_bytes):
     assert SHAPES[name].kv_bytes_per_token == kv_bytes
@@ -54,3 +56,46 @@ def test_special_tokens_are_outside_token_range_of_workloads(shape: Shape):
     for special in (shape.bos_id, shape.eos_id):
         assert special < shape.vocab
         assert not 1_000 <= special <= 9_999
+
+
+# Of Llama-3.1-8B: parameters in the matrices of all layers, which GPTQ and AWQ quantise, and in the embedding table.
+LAYERS, TABLE = 32 * (2 * 4096 * 40 * 128 + 3 * 4096 * 14336), 128256 * 4096
+
+
+@pytest.mark.parametrize(("name", "group_bits"), [
+    ("llama-3.1-8b-gptq-int4", 128 * 4 + 16),  # 128 weights and their scale
+    ("llama-3.1-8b-awq-int4", 128 * 4 + 16 + 4),  # and their zero point
+])
+def test_int4_weights_take_bits_of_groups_and_leave_the_rest_in_16_bits(name, group_bits):
+    shape, bfloat16 = SHAPES[name], SHAPES["llama-3.1-8b"]
+    assert shape.parameters == bfloat16.parameters
+    assert shape.weight_bytes == LAYERS // 128 * group_bits // 8 + 2 * (bfloat16.parameters - LAYERS)
+    assert shape.weight_bytes / 1e9 == pytest.approx(5.7, abs=0.03)
+    assert shape.decode_bytes == shape.weight_bytes - 2 * TABLE
+
+
+def test_int4_step_of_a_mixture_reads_its_active_experts_only():
+    mixtral = SHAPES["mixtral-8x7b"]
+    int4 = replace(mixtral, quantization=Quantization("gptq", zero_points=False))
+    saved = (mixtral.weight_bytes - int4.weight_bytes) / (mixtral.decode_bytes - int4.decode_bytes)
+    attention, expert = 2 * 4096 * 40 * 128, 3 * 4096 * 14336
+    assert saved == pytest.approx((attention + 8 * expert) / (attention + 2 * expert))
+
+
+def test_int4_configs_have_the_sections_of_checkpoints():
+    gptq, awq = (json.loads(config_json(SHAPES[f"llama-3.1-8b-{method}-int4"])) for method in ("gptq", "awq"))
+    modules = gptq["quantization_config"].pop("modules_in_block_to_quantize")
+    assert gptq["quantization_config"] == {
+        "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False, "true_sequential": True}
+    assert awq["quantization_config"] == {
+        "quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
+        "modules_to_not_convert": None}
+    # vLLM 0.26.0 quantises no layer with dummy weights unless the section names the modules.
+    assert sorted(module.rpartition(".")[2] for group in modules for module in group) == [
+        "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+
+
+def test_int4_config_differs_from_bfloat16_by_its_section_only():
+    bfloat16, awq = (json.loads(config_json(SHAPES[name])) for name in ("llama-3.1-8b", "llama-3.1-8b-awq-int4"))
+    del awq["quantization_config"]
+    assert awq == bfloat16

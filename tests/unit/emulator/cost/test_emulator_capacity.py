@@ -28,6 +28,14 @@ def test_more_gpus_smaller_weights_and_a_smaller_budget_leave_more():
     assert blocks(budget=2048) > blocks()
 
 
+def test_memory_that_int4_frees_becomes_blocks():
+    gptq, awq = SHAPES["llama-3.1-8b-gptq-int4"], SHAPES["llama-3.1-8b-awq-int4"]
+    # 16.06 − 5.70 GB in blocks of 2 MiB; AWQ's zero points take 4 bits of each group of 128 weights.
+    assert blocks(gptq) - blocks() == pytest.approx(4940, abs=1)
+    assert blocks(gptq) - blocks(awq) == pytest.approx(32 * 218103808 / 128 / 2 / 2**21, abs=1)
+    assert blocks(awq) > blocks(weights="fp8")
+
+
 def test_kv_heads_are_copied_if_gpus_outnumber_heads():
     shape = SHAPES["qwen3-235b-a22b"]
     four, eight = (blocks(shape, tp=tp, weights="fp8") for tp in (4, 8))
@@ -37,6 +45,8 @@ def test_kv_heads_are_copied_if_gpus_outnumber_heads():
 def test_model_that_does_not_fit_is_refused_with_memory_sizes():
     with pytest.raises(DoesNotFit, match=r"llama-3\.1-70b in bfloat16 on 1 × h100: weights take 131\.\d GiB"):
         blocks(SHAPES["llama-3.1-70b"], GPUS["h100"])
+    with pytest.raises(DoesNotFit, match=r"gptq-int4 in gptq int4 on 1 × l4: weights take 5\.3 GiB"):
+        blocks(SHAPES["llama-3.1-8b-gptq-int4"], GPUS["l4"], share=0.3)
 
 
 def test_sglang_memory_share_contains_weights_and_cache():

@@ -1,11 +1,14 @@
 """Dimensions and datasheets."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES, UnknownModel, read_shape
+from pytest_llmperf.engines.models import SHAPES as BUILT_SHAPES
+from pytest_llmperf.engines.models import resolve_model
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,29 @@ def test_fp8_halves_the_matrices_and_leaves_embedding_and_head():
     saved = shape.weight_bytes("bfloat16") - shape.weight_bytes("fp8")
     assert saved == shape.dense_parameters
     assert shape.parameters - shape.dense_parameters == pytest.approx(2 * 128256 * 8192, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b-gptq-int4", "llama-3.1-8b-awq-int4"])
+def test_int4_shape_has_the_bytes_of_its_folder_and_of_the_registry(name, tmp_path):
+    shape = SHAPES[name]
+    folder_shape = read_shape(resolve_model(name, tmp_path).path_or_hub_id)
+    assert folder_shape.packed == shape.packed
+    assert folder_shape.weight_bytes("bfloat16") == shape.weight_bytes("bfloat16") == BUILT_SHAPES[name].weight_bytes
+    assert read_shape(f"hugging-quants/Meta-Llama-3.1-8B-Instruct-{shape.packed.method.upper()}-INT4") is shape
+
+
+def test_symmetric_groups_and_whole_channels_have_fewer_bits(tmp_path):
+    config = json.loads((Path(resolve_model("llama-3.1-8b", tmp_path).path_or_hub_id) / "config.json").read_text())
+    (tmp_path / "given").mkdir()
+
+    def bits(**section):
+        text = json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 4} | section})
+        (tmp_path / "given" / "config.json").write_text(text)
+        return read_shape(tmp_path / "given").packed.bits_per_weight
+
+    assert bits(group_size=64, sym=True) == 4 + 16 / 64
+    assert bits(group_size=64, sym=False) == 4 + 20 / 64
+    assert bits(group_size=-1) == 4
 
 
 def test_hub_ids_are_aliases():

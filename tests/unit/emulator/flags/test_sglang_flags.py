@@ -108,3 +108,8 @@ def test_sglang_launch_is_refused_with_reason():
         launch("--tp", "2")
     with pytest.raises(StartError, match="Not enough memory"):
         launch(model="llama-3.1-70b", hardware="l4")
+
+
+def test_second_quantization_of_int4_model_is_refused():
+    with pytest.raises(StartError, match=r"in the model config \(gptq\) does not match .* argument \(fp8\)"):
+        launch("--quantization", "fp8", model="llama-3.1-8b-gptq-int4")

@@ -217,3 +217,15 @@ def test_prompts_that_need_not_fit_whole_are_refused():
     assert config("--scheduler-reserve-full-isl") == config()
     with pytest.raises(UsageError, match="--scheduler-reserve-full-isl False cannot be emulated; only True can"):
         config("--no-scheduler-reserve-full-isl")
+
+
+def test_second_quantization_of_int4_model_is_refused():
+    with pytest.raises(StartError, match=r"in the model config \(gptq\) does not match .* argument \(fp8\)"):
+        launch("--quantization", "fp8", model="llama-3.1-8b-gptq-int4")
+
+
+def test_int4_model_reports_its_quantization_and_more_blocks():
+    flags = ("--max-model-len", "8192")
+    launched = launch(*flags, model="llama-3.1-8b-awq-int4")
+    assert launched.facts["quantization"] == "auto_awq"
+    assert launched.config.num_blocks > config(*flags, "--quantization", "fp8").num_blocks
