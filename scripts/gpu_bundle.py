@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Pack an engine and this plugin for a GPU host that reaches no package registry.
+"""Pack an engine and this plugin, or lm-evaluation-harness, for a GPU host that reaches no package registry.
 
     python scripts/gpu_bundle.py --kind vllm --wheel dist/pytest_llmperf-*.whl
+    python scripts/gpu_bundle.py --kind lm_eval
 
 The script reads the pins of scripts/engines/gpu/KIND.txt (and of every --add) for Python 3.12 on x86-64 and fetches the
 packages with pip. It removes files that a serving process does not load, and thins CUDA code to one compute capability
 (scripts/device_code.py). The result is one tar.xz in parts with two folders: engine/ for --llmperf-engine, plugin/ for
-PYTHONPATH. The two folders are separate because they pin different versions. The script needs pip and xz, about 3 GB of
-free space, and some minutes, mostly for the compression.
+PYTHONPATH. The two folders are separate because they pin different versions. The harness has a bundle of its own
+with the folder lm_eval/. The script needs pip and xz, about 3 GB of free space, and some minutes, mostly for the
+compression.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from device_code import thin  # noqa: E402
 PINS = HERE / "engines" / "gpu"
 PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)), "manylinux2014_x86_64",
              "manylinux1_x86_64", "any")
+JUDGE = "lm_eval"
 SOURCES = ("**/__pycache__", "**/*.hpp", "**/*.cuh", "**/*.h", "**/*.a")
 
 
@@ -39,12 +42,16 @@ class Recipe:
     """How to pack an engine: files to remove and files to add.
 
     Args:
-        drop: patterns below engine/ of files that `serve` never loads on one GPU generation.
+        drop: patterns below `folder` of files that `serve` never loads on one GPU generation.
+        keep: patterns of files and folders that stay although a pattern of `drop` matches.
+        folder: name of the unpacked folder.
         hollow: folder of stub modules, whose names the engine imports and never uses.
         environment: environment variables that the server needs in the host's shell.
     """
 
     drop: tuple[str, ...]
+    keep: tuple[str, ...] = ()
+    folder: str = "engine"
     hollow: str | None = None
     environment: str = ""
 
@@ -60,6 +67,10 @@ RECIPES = {
         "**/__pycache__", "**/*.a", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*", "sgl_kernel/sm100",
         "triton_kernels", "sglang/multimodal_gen", "sglang/srt/grpc/_core*", "tools", "zstandard/_cffi*",
     ), hollow="sglang_hollow", environment="export TVM_FFI_CACHE_DIR=/tmp/sglang_jit; "),
+    # Task files of the project and GSM8K; the harness brings 14,000 files of other tasks.
+    "lm_eval": Recipe((
+        "**/__pycache__", "lm_eval/tasks/*/", "lm_eval-*/RECORD",
+    ), keep=("lm_eval/tasks/gsm8k",), folder=JUDGE),
 }  # fmt: skip
 
 
@@ -69,15 +80,16 @@ class BundleError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--kind", choices=sorted(RECIPES), required=True, help="the engine")
-    parser.add_argument("--out", type=Path, default=Path(".bundle"), metavar="DIR", help="default: .bundle")
+    parser.add_argument("--kind", choices=sorted(RECIPES), required=True, help="the engine, or the harness")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: .bundle, of the harness .bundle/lm_eval")
     parser.add_argument("--pins", type=Path, default=PINS, metavar="DIR", help="of KIND.txt and plugin.txt")
-    parser.add_argument("--add", type=Path, action="append", default=[], metavar="LIST", help="more pins for engine/")
+    parser.add_argument("--add", type=Path, action="append", default=[], metavar="LIST", help="more pins")
     parser.add_argument("--wheel", type=Path, action="append", default=[], metavar="FILE", help="for plugin/")
-    parser.add_argument("--drop", action="append", default=[], metavar="PATTERN", help="leave out of engine/, too")
+    parser.add_argument("--drop", action="append", default=[], metavar="PATTERN", help="leave out, too")
     parser.add_argument("--capability", type=int, default=90, metavar="N", help="of the GPU; default: 90, Hopper")
     parser.add_argument("--part-mib", type=float, default=58, metavar="N", help="largest part; default: 58")
     arguments = parser.parse_args(argv)
+    arguments.out = arguments.out or Path(".bundle", *([JUDGE] if arguments.kind == JUDGE else []))
     try:
         parts = bundle(arguments)
     except BundleError as error:
@@ -94,14 +106,14 @@ def bundle(arguments: argparse.Namespace) -> list[Path]:
     recipe = RECIPES[arguments.kind]
     pins = [arguments.pins / f"{arguments.kind}.txt", *arguments.add]
     with tempfile.TemporaryDirectory() as scratch:
-        engine, plugin = Path(scratch, "tree", "engine"), Path(scratch, "tree", "plugin")
+        engine, plugin = Path(scratch, "tree", recipe.folder), Path(scratch, "tree", "plugin")
         for pin in pins:
             unpack(fetch(pin, Path(scratch, "wheels")), engine)
-        unpack(fetch(arguments.pins / "plugin.txt", Path(scratch, "for-plugin")) if arguments.wheel else [], plugin)
-        unpack(arguments.wheel, plugin)
+        if arguments.wheel:
+            unpack([*fetch(arguments.pins / "plugin.txt", Path(scratch, "for-plugin")), *arguments.wheel], plugin)
         if recipe.hollow is not None:
             shutil.copytree(arguments.pins / recipe.hollow, engine, dirs_exist_ok=True)
-        leave_out(engine, [*recipe.drop, *arguments.drop])
+        leave_out(engine, [*recipe.drop, *arguments.drop], recipe.keep)
         for library in engine.rglob("*.so"):
             thin(library, arguments.capability)
         return pack(engine.parent, arguments.out, round(arguments.part_mib * 2**20))
@@ -130,10 +142,15 @@ def unpack(wheels: Sequence[Path], into: Path) -> None:
             raise BundleError(f"{wheel} is no wheel: {error}.") from error
 
 
-def leave_out(tree: Path, patterns: Sequence[str]) -> None:
-    """Remove what matches; a pattern that matches nothing is an engine that has changed, or a typo, and is told."""
+def leave_out(tree: Path, patterns: Sequence[str], keep: Sequence[str] = ()) -> None:
+    """Remove what matches; a pattern that matches nothing is an engine that has changed, or a typo, and is told.
+
+    Args:
+        keep: patterns of paths that stay although `patterns` match them.
+    """
+    stays = {path for pattern in keep for path in tree.glob(pattern)}
     for pattern in patterns:
-        paths = list(tree.glob(pattern))
+        paths = [path for path in tree.glob(pattern) if path not in stays]
         if not paths and pattern not in SOURCES:
             print(f"gpu_bundle: nothing matches --drop {pattern}", file=sys.stderr)
         for path in paths:
@@ -166,9 +183,11 @@ def pack(tree: Path, out: Path, part_bytes: int) -> list[Path]:
 
 def unpack_command(kind: str, out: Path) -> str:
     """What to run on the host, in the folder that holds the checkout and the parts."""
+    unpacking = f"mkdir -p /tmp/llmperf && cat {out}/part.* | xz -dc -T0 | tar -C /tmp/llmperf -xf -\n"
+    if kind == JUDGE:
+        return f"{unpacking}# Add to the command of pytest: --llmperf-engine {kind}=/tmp/llmperf/{RECIPES[kind].folder}"
     return (
-        f"mkdir -p /tmp/llmperf && cat {out}/part.* | xz -dc -T0 | tar -C /tmp/llmperf -xf -\n"
-        f"{RECIPES[kind].environment}export HF_HUB_OFFLINE=1 PYTHONPATH=/tmp/llmperf/plugin\n"
+        f"{unpacking}{RECIPES[kind].environment}export HF_HUB_OFFLINE=1 PYTHONPATH=/tmp/llmperf/plugin\n"
         f"python3 -m pytest -m h200 suites/ --llmperf-engine {kind}=/tmp/llmperf/engine"
     )
 

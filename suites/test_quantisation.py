@@ -11,7 +11,7 @@ MODELS = "suites/models"
 TASK = "suites/tasks/sums.yaml"
 CHAINS = "suites/tasks/sums_chains.json"
 # The model is so small that the engine's own work fills a step: fewer bits may cost time, and not right answers.
-CASES = by_kind(cpu={"slower": 1.5, "points": 0.01})
+CASES = by_kind(**{kind: {"slower": 1.5, "points": 0.01} for kind in ("cpu", "h100", "h200")})
 METHODS = pytest.mark.parametrize("method", ["gptq", "awq"])
 AGREEING = by_kind(cpu={}, a100={}, h100={}, h200={})
 # Mean TPOT of one stream, bfloat16 ÷ these weights, at least: see the test for the arithmetic.
@@ -26,6 +26,11 @@ BLOCK_TOKENS = 16
 FREED_SHARE = 0.85  # of the arithmetic; kernels keep workspaces and scales in a layout of their own
 
 
+def skip_emulated(perf: Perf) -> None:
+    if perf.emulated:
+        pytest.skip("the emulator invents its answers, so no share of them is right or wrong")
+
+
 def trained(name: str) -> EngineSpec:
     return vllm(f"{MODELS}/{name}", max_model_len=512)
 
@@ -33,6 +38,7 @@ def trained(name: str) -> EngineSpec:
 @CASES
 @pytest.mark.parametrize("weights", ["int8", "gptq", "awq"])
 def test_quantised_weights_answer_as_well(case: SimpleNamespace, perf: Perf, weights: str) -> None:
+    skip_emulated(perf)
     perf.claim(
         trained(f"sums-{weights}"),
         trained("sums"),
@@ -45,9 +51,10 @@ def test_quantised_weights_answer_as_well(case: SimpleNamespace, perf: Perf, wei
 
 @CASES
 def test_sums_are_right_in_part(case: SimpleNamespace, perf: Perf) -> None:
+    skip_emulated(perf)
     answers = perf.accuracy(trained("sums"), TASK, at_least=0.5)
-    assert case.kind == "cpu"
-    assert answers is None or answers.share <= 0.95
+    assert answers is not None
+    assert answers.share <= 0.95, f"{case.kind}: too few questions are wrong, so a loss of accuracy would not show"
 
 
 @AGREEING

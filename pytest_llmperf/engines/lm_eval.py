@@ -103,7 +103,7 @@ def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accurac
     folder.mkdir(parents=True, exist_ok=True)
     described, out, cache = folder / "server.json", folder / OUT, folder / "cache"
     described.write_text(json.dumps(_server_facts(task, server, settings), indent=1), encoding="utf-8")
-    command = (*task.environment.prefix, ISOLATED, str(SCRIPT), "answer", task.source, str(described), str(out))
+    command = _command(task.environment, "answer", task.source, str(described), str(out))
     own = {"HF_DATASETS_CACHE": str(cache), "LLMPERF_SECRET_HEADERS": json.dumps(dict(server.headers)),
            "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"}
     launch = Launch(command, {**os.environ, **own}, folder, folder, log_name=LOG, hidden=server.secrets)
@@ -118,6 +118,12 @@ def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accurac
                           f"{launch.log_path}.", process.evidence(40))
     answers = json.loads(out.read_text(encoding="utf-8"))
     return Accuracy(task.name, str(server.spec), answers["metric"], answers["right"])
+
+
+def _command(environment: Environment, *arguments: str) -> tuple[str, ...]:
+    """The command of the script. An isolated interpreter ignores PYTHONPATH, so the script adds a bundle's folder."""
+    folder = () if environment.pythonpath is None else (f"--packages={environment.pythonpath}",)
+    return (*environment.prefix, ISOLATED, str(SCRIPT), *folder, *arguments)
 
 
 def _wait(process: Supervised, server: Server, timeout_s: float) -> str:
@@ -143,7 +149,7 @@ def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, o
 
 def _described(path: Path, given: str, environment: Environment, timeout_s: float) -> dict[str, str]:
     """The facts of a task file, or the sentence that says why it is none."""
-    command = [*environment.prefix, ISOLATED, str(SCRIPT), "describe", str(path)]
+    command = _command(environment, "describe", str(path))
     try:
         completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                                    timeout=timeout_s)

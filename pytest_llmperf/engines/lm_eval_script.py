@@ -2,6 +2,8 @@
 
     python lm_eval_script.py describe TASK.yaml                 facts of a task file, as JSON
     python lm_eval_script.py answer TASK SERVER.json OUT.json   asks a server, and writes which answers are right
+
+A first argument --packages=FOLDER adds the packages of this folder, where the interpreter does not have the harness.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 
 #: Metrics of lm-evaluation-harness that say of one answer whether it is right.
 BINARY = ("exact_match", "acc", "acc_norm")
+PACKAGES = "--packages="
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -91,6 +94,8 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
+    if arguments[:1] and arguments[0].startswith(PACKAGES):
+        sys.path.insert(0, arguments.pop(0).removeprefix(PACKAGES))
     match arguments:
         case ["describe", path]:
             print(json.dumps(describe(Path(path))))  # noqa: T201 - the answer

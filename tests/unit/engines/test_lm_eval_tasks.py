@@ -77,6 +77,16 @@ def test_missing_harness_is_named_with_install_command(tmp_path):
         read_task("sums.yaml", Settings(), tmp_path)
 
 
+def test_packages_of_a_bundle_folder_are_imported_first(tmp_path):
+    (tmp_path / "sums.yaml").write_text(TASK)
+    bundle = tmp_path / "bundle"
+    for package, code in {"lm_eval": "", "yaml": "raise ImportError('yaml of the bundle')"}.items():
+        (bundle / package).mkdir(parents=True)
+        (bundle / package / "__init__.py").write_text(code)
+    with pytest.raises(SpecError, match=r"cannot be read .*: ImportError: yaml of the bundle"):
+        read_task("sums.yaml", Settings(engines={"lm_eval": str(bundle)}), tmp_path)
+
+
 def test_interpreter_that_hangs_is_given_up(tmp_path):
     (tmp_path / "sums.yaml").write_text(TASK)
     python = tmp_path / "bin" / "python"

@@ -67,6 +67,24 @@ def test_bundle_separates_engine_and_plugin_and_excludes_dropped_files(bundler, 
     assert "--llmperf-engine vllm=/tmp/llmperf/engine" in printed
 
 
+def test_harness_bundle_unpacks_to_separate_folder_with_gsm8k_alone(bundler, index, tmp_path, monkeypatch, capsys):
+    make_wheel(tmp_path / "index", "lm_eval", {
+        "lm_eval/__init__.py": "", "lm_eval/tasks/__init__.py": "", "lm_eval/tasks/gsm8k/gsm8k.yaml": "task: gsm8k",
+        "lm_eval/tasks/mmlu/mmlu.yaml": "task: mmlu",
+    })
+    (index / "lm_eval.txt").write_text("lm_eval==1.0\n")
+    monkeypatch.chdir(tmp_path)
+    engine_part = tmp_path / ".bundle" / "part.0000"
+    engine_part.parent.mkdir()
+    engine_part.write_text("of vLLM's bundle")
+    assert bundler.main(["--kind", "lm_eval", "--pins", str(index)]) == 0
+    assert unpacked(tmp_path / ".bundle" / "lm_eval", tmp_path / "host") == {
+        "lm_eval/lm_eval/__init__.py", "lm_eval/lm_eval/tasks/__init__.py", "lm_eval/lm_eval/tasks/gsm8k/gsm8k.yaml",
+    }
+    assert engine_part.read_text() == "of vLLM's bundle"
+    assert "--llmperf-engine lm_eval=/tmp/llmperf/lm_eval" in capsys.readouterr().out
+
+
 def test_bundle_parts_stay_below_requested_size_and_replace_old_parts(bundler, index, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
