@@ -34,6 +34,8 @@ COUNTERS = {
     "generation_tokens": "sglang:generation_tokens_total",
     "requests_finished": "sglang:num_requests_total",
     "spec_drafts": "sglang:spec_verify_calls_total",
+    "expert_balance_sum": "sglang:eplb_balancedness_sum",  # one value a step, from the first rank of a replica alone
+    "expert_balance_steps": "sglang:eplb_balancedness_count",
     "process_start_time_s": "process_start_time_seconds",
 }
 OF_THE_SCHEDULER = {
@@ -190,6 +192,8 @@ class SglangAdapter:
                 values["num_gpu_blocks"] = str(tokens // page)
         if isinstance(chunk, int) and chunk > 0:  # -1: prompts are not divided
             values["max_num_batched_tokens"] = str(chunk)
+        if isinstance(experts := answer.get("ep_size"), int):
+            values["enable_expert_parallel"] = str(experts > 1)
         if answer.get("enable_dp_attention"):  # the chunk is that of one rank, and 0.5.23 moves dp_size to attn_dp_size
             for name in ("chunked_prefill_size", "dp_size"):
                 values.pop(name, None)

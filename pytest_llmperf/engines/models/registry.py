@@ -24,6 +24,9 @@ _SHAPES = (
           intermediate=8192, vocab=200064, max_positions=131072, bos_id=199999, eos_id=199999, tie_embeddings=True),
     Shape("mixtral-8x7b", "mixtral", "MixtralForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
           intermediate=14336, vocab=32000, max_positions=32768, bos_id=1, eos_id=2, experts=8, active_experts=2),
+    Shape("qwen3-30b-a3b", "qwen3_moe", "Qwen3MoeForCausalLM", layers=48, hidden=2048, heads=32, kv_heads=4,
+          head_dim=128, intermediate=768, vocab=151936, max_positions=40960, bos_id=151643, eos_id=151645, experts=128,
+          active_experts=8, qk_norm=True),
     Shape("tiny", "llama", "LlamaForCausalLM", layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64,
           intermediate=768, vocab=10240, max_positions=32768, bos_id=0, eos_id=1),
 )
@@ -60,6 +63,11 @@ _FURTHER: dict[str, dict[str, Any]] = {
     },
     "mixtral-8x7b": {"rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None, "num_local_experts": 8,
                      "num_experts_per_tok": 2},
+    "qwen3-30b-a3b": {
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_window_layers": 48, "sliding_window": None,
+        "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+        "intermediate_size": 6144, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    },
     "tiny": {"rms_norm_eps": 1e-05, "rope_theta": 10000.0},
 }
 

@@ -25,6 +25,7 @@ GOLDEN = {
     "qwen3-8b": "d8a5f290c9a5d74b",
     "phi-4-mini": "1433325e241bf901",
     "mixtral-8x7b": "232e8492a249068d",
+    "qwen3-30b-a3b": "cf4c0d8527fefd3b",
     "tiny": "dc998cffb969e22e",
 }
 

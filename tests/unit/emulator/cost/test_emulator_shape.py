@@ -20,6 +20,7 @@ from pytest_llmperf.engines.models import resolve_model
         ("qwen3-32b", 32.76, 32.76),
         ("phi-4-mini", 3.836, 3.836),
         ("mixtral-8x7b", 46.70, 12.88),
+        ("qwen3-30b-a3b", 30.53, 3.353),
         ("qwen3-235b-a22b", 235.09, 22.19),
         ("deepseek-v3", 671.03, 37.55),
     ],
