@@ -129,10 +129,10 @@ def test_tiny_model_answers_and_repeats_tokens(cache):
 @pytest.mark.parametrize(("method", "linear", "zero_bits"), [
     ("gptq", "AutoGPTQLinearMethod", 0), ("awq", "AutoAWQMarlinLinearMethod", 4),
 ])
-def test_vllm_quantises_all_layers_of_dummy_int4_weights(method, linear, zero_bits, cache, tmp_path):
-    """vLLM reads from a checkpoint's headers which layers are quantised. Dummy weights have none, so config.json says it.
+def test_dummy_int4_weights_are_packed_in_all_layers(method, linear, zero_bits, cache, tmp_path):
+    """vLLM reads from a checkpoint's headers which layers are quantised. Dummy weights need names in config.json.
 
-    Nothing is generated: vLLM's CPU build has int4 kernels for AVX-512 alone.
+    Nothing is generated: without AVX-512 vLLM's CPU build has no kernel for these weights.
     """
     tiny = Path(resolve_model("tiny", cache).path_or_hub_id)
     for name in ("tokenizer.json", "tokenizer_config.json"):
