@@ -85,10 +85,10 @@ def test_fewer_bits_decode_faster_and_leave_more_blocks(case: SimpleNamespace, p
     Weights take 16.06, 9.08, 5.70 and 5.73 GB in memory, and a KV block takes 2 MiB. So fp8, GPTQ and AWQ leave 3,328,
     4,940 and 4,927 more blocks than bfloat16. At least 85 % of them are required.
 
-    About 1.24 ms of a step do not depend on the weights. A100, H100 and H200 read bfloat16 in 8.25, 5.02 and 3.51 ms, at
-    89 % of the peak bandwidth. Integer kernels at half of this share read GPTQ in 5.1, 3.1 and 2.2 ms. Then mean TPOT
-    is 1.49, 1.44 and 1.39 times lower. The limits are a tenth below. Kernels with the full share reach 2.5, 2.2 and 2.0.
-    With fp8 the ratios are 1.5, 1.36 and 1.25, because each layer also brings its activations into fp8.
+    About 1.24 ms of a step do not depend on the weights. A100, H100 and H200 read bfloat16 in 8.25, 5.02 and 3.51 ms,
+    at 89 % of the peak bandwidth. Integer kernels at half of this share read GPTQ in 5.1, 3.1 and 2.2 ms. Then mean
+    TPOT is 1.49, 1.44 and 1.39 times lower. The limits are a tenth below. Kernels with the full share reach 2.5, 2.2
+    and 2.0. With fp8 the ratios are 1.5, 1.36 and 1.25, because each layer also brings its activations into fp8.
 
     At 192 streams a step computes about as long as it reads bfloat16. Integers save reading and no arithmetic, so the
     ratio of throughput has no limit and is reported.

@@ -33,7 +33,7 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
     Reading the KV cache takes additional time, so no server reaches the bound.
 
     Args:
-        model: name of a shape in the model registry; its weights are read as they are stored.
+        model: name of a shape in the model registry; a step reads the stored weights.
         kind: hardware kind of the GPU.
         gpus: number of GPUs over which tensor parallelism splits the weights evenly.
 

