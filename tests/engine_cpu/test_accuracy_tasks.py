@@ -67,7 +67,7 @@ def write_task(folder):
             print(json.dumps({"question": question, "answer": answer}), file=file)
 
 
-def test_random_weights_answer_no_question_of_gsm8k_form(run_real, pytester):
+def test_random_weights_fail_all_questions_of_gsm8k_form(run_real, pytester):
     write_task(pytester.path / "tasks")
     _result, tags = run_real(SUITE, "--llmperf-engine", f"lm_eval={HARNESS}")
     assert tags == {"test_questions": set()}
