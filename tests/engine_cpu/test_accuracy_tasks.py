@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,28 @@ def test_questions(perf):
     assert answers.share == 0
 """.replace("QUESTIONS", str(QUESTIONS))
 
+#: Lays out a data set as the cache of `datasets` has it after a download.
+CACHE = """
+import sys
+from pathlib import Path
+from datasets import DatasetInfo, Features, Value
+from datasets.arrow_writer import ArrowWriter
+from datasets.splits import SplitDict, SplitInfo
+
+folder = Path(sys.argv[1], "datasets", "openai___gsm8k", "main", "0.0.0", "0" * 40)
+folder.mkdir(parents=True)
+features = Features(question=Value("string"), answer=Value("string"))
+splits = SplitDict(dataset_name="gsm8k")
+for split in ("train", "test"):
+    writer = ArrowWriter(path=str(folder / f"gsm8k-{split}.arrow"), features=features)
+    for number in range(5):
+        writer.write({"question": f"How much is {number}+1?", "answer": f"#### {number + 1}"})
+    examples, size = writer.finalize()
+    splits.add(SplitInfo(split, num_bytes=size, num_examples=examples, dataset_name="gsm8k"))
+DatasetInfo(features=features, builder_name="parquet", dataset_name="gsm8k", config_name="main", version="0.0.0",
+            splits=splits).write_to_directory(str(folder))
+"""
+
 
 def write_task(folder):
     """A task file of GSM8K's form with written questions."""
@@ -81,3 +104,11 @@ def test_unreachable_data_set_is_refused_before_a_server_starts(monkeypatch, tmp
         read_task("gsm8k", settings, tmp_path)
     with pytest.raises(SpecError, match="lm-evaluation-harness has no task gsm8kk"):
         read_task("gsm8kk", settings, tmp_path)
+
+
+def test_cached_data_set_is_loaded_without_the_hub(monkeypatch, tmp_path):
+    subprocess.run([HARNESS / "bin" / "python", "-c", CACHE, tmp_path], check=True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    task = read_task("gsm8k", Settings(engines={"lm_eval": str(HARNESS)}), tmp_path)
+    assert (task.source, task.is_local, task.by_probability) == ("gsm8k", False, False)
