@@ -24,7 +24,7 @@ LOG = "lm_eval.log"
 OUT = "answers.json"
 CONCURRENCY = 16
 POLL_S = 0.2
-DESCRIBE_TIMEOUT_S = 60.0  # an interpreter on a slow disk needs seconds
+DESCRIBE_TIMEOUT_S = 300.0  # a data set may have to be downloaded
 #: Output types of tasks, and whether they compare the probabilities of given answers.
 OUTPUT_TYPES = {"generate_until": False, "multiple_choice": True, "loglikelihood": True}
 
@@ -36,25 +36,27 @@ class Task:
     Args:
         name: for results.
         source: path of the task file, or the name of a task that lm-evaluation-harness brings along.
-        by_probability: whether answers are chosen by their log-probabilities; None if only the harness knows.
+        by_probability: whether answers are chosen by their log-probabilities.
+        is_local: whether the questions are files beside the task file.
         environment: of the harness.
     """
 
     name: str
     source: str
-    by_probability: bool | None
+    by_probability: bool
+    is_local: bool
     environment: Environment
 
 
 def read_task(given: object, settings: Settings, root: Path, timeout_s: float = DESCRIBE_TIMEOUT_S) -> Task:
-    """Check a task before a server starts.
+    """Check a task, and load a data set that is no local file, before a server starts.
 
     Args:
         given: path of a task file, relative to `root`, or the name of a task of the harness.
-        timeout_s: for the harness's interpreter, which reads the file.
+        timeout_s: for the harness's interpreter, which reads the file and loads the data set.
 
     Raises:
-        SpecError: the file is missing, is no task, or names data that are missing or empty.
+        SpecError: the file is missing, is no task, or its data are missing, empty or cannot be loaded.
         EnvironmentMissing: lm-evaluation-harness is not installed, or its interpreter does not answer in time.
     """
     if not isinstance(given, str) or not given:
@@ -65,10 +67,10 @@ def read_task(given: object, settings: Settings, root: Path, timeout_s: float = 
         raise SpecError(f"accuracy: there is no task file {given} (looked at {path}). Nothing was started. Write the "
                         "path relative to the project's folder.")
     environment = find_environment(HARNESS, "cpu", configured_place(settings.engines, HARNESS, "cpu"), root)
-    if not is_file:
-        return Task(given, given, None, environment)
-    facts = _described(path, given, environment, timeout_s)
-    return Task(str(facts["task"]), str(path), OUTPUT_TYPES[facts["output_type"]], environment)
+    source = str(path) if is_file else given
+    facts = _described(source, given, environment, timeout_s)
+    by_probability = OUTPUT_TYPES[str(facts["output_type"])]
+    return Task(str(facts["task"]), source, by_probability, bool(facts["is_local"]), environment)
 
 
 def check_fits(task: Task, spec: EngineSpec) -> None:
@@ -104,8 +106,10 @@ def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accurac
     described, out, cache = folder / "server.json", folder / OUT, folder / "cache"
     described.write_text(json.dumps(_server_facts(task, server, settings), indent=1), encoding="utf-8")
     command = _command(task.environment, "answer", task.source, str(described), str(out))
-    own = {"HF_DATASETS_CACHE": str(cache), "LLMPERF_SECRET_HEADERS": json.dumps(dict(server.headers)),
-           "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"}
+    own = {"LLMPERF_SECRET_HEADERS": json.dumps(dict(server.headers)), "TOKENIZERS_PARALLELISM": "false",
+           "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"}
+    if task.is_local:  # a data set of the Hub is in the user's cache
+        own["HF_DATASETS_CACHE"] = str(cache)
     launch = Launch(command, {**os.environ, **own}, folder, folder, log_name=LOG, hidden=server.secrets)
     process = Supervised.start(launch, server.clock)
     try:
@@ -138,7 +142,7 @@ def _wait(process: Supervised, server: Server, timeout_s: float) -> str:
 
 def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, object]:
     chat = server.spec.api.protocol == "chat"
-    tokenizer = server.model.path_or_hub_id if task.by_probability is not False and server.model is not None else None
+    tokenizer = server.model.path_or_hub_id if task.by_probability and server.model is not None else None
     return {
         "url": f"{server.url.rstrip('/')}/v1/{'chat/' if chat else ''}completions",
         "model": server.served_name, "tokenizer": tokenizer, "chat": chat, "headers": {},
@@ -147,9 +151,9 @@ def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, o
     }  # fmt: skip
 
 
-def _described(path: Path, given: str, environment: Environment, timeout_s: float) -> dict[str, str]:
-    """The facts of a task file, or the sentence that says why it is none."""
-    command = _command(environment, "describe", str(path))
+def _described(source: str, given: str, environment: Environment, timeout_s: float) -> dict[str, object]:
+    """The facts of a task, or the sentence that says why it cannot be used."""
+    command = _command(environment, "describe", source)
     try:
         completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                                    timeout=timeout_s)
@@ -171,6 +175,9 @@ def _described(path: Path, given: str, environment: Environment, timeout_s: floa
 def _problem(facts: dict[str, object]) -> str:
     """Why a task file cannot be used; "" for a usable file."""
     missing = facts["missing_files"]
+    if facts["missing_data"]:
+        return (f"needs a data set that cannot be loaded: {facts['missing_data']}. Load it once where the Hub can be "
+                "reached, or write a task file with dataset_path: json and data_files.")
     if not facts["task"]:
         return "has no name. Add the line `task: NAME`."
     if isinstance(missing, list) and missing:

@@ -150,7 +150,7 @@ def capture_run(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Pat
             try:
                 nsys.start(file)
                 done.wait(CAPTURE_S)
-                nsys.stop()
+                nsys.stop(file)
             except EngineError as error:
                 problems.append(error)
 
@@ -159,7 +159,8 @@ def capture_run(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Pat
         if problems:
             raise problems[0]
         if not file.is_file():
-            raise EngineError(f"nsys wrote no {file.name}.")
+            raise EngineError(f"The run ended within {duration_s * BEFORE_TRACE:.1f} s, before its capture began. Send "
+                              "more requests.")
     finally:
         session.pool.release()
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,15 @@ def test_server_that_drops_tensor_parallelism_fails_by_resolved_size(run_real):
     result, tags = run_real(SUITE, "-k", "test_two_ranks_serve", "--plant-flag", "vllm:tensor_parallel_size=1")
     assert tags == {"test_two_ranks_serve[cpu]": {"failure"}}
     result.stdout.fnmatch_lines(["*tensor_parallel * 2 * 1 * FAIL*"])
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="needs Nsight Systems on PATH")
+def test_installed_nsys_writes_report_of_real_server(run_real):
+    run_real(TESTS, "--llmperf-profile-on-fail", "-k", "test_fails")
+    run = the_run()
+    (profile,) = the_test(run, "test_fails")["profiles"]
+    assert profile["problem"] == ""
+    assert (run / profile["nsys"]).stat().st_size > 100_000
+    (command,) = [text for path in run.glob("servers/*/command.txt") if "--session-new=" in (text := path.read_text())]
+    assert command.split()[1] == "launch"

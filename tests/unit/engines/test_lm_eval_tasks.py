@@ -41,8 +41,10 @@ def test_task_file_is_read_with_name_and_output_type(read, tmp_path, output, by_
     assert (task.name, task.source, task.by_probability) == ("sums", str(tmp_path / "tasks/sums.yaml"), by_probability)
 
 
-def test_name_of_a_task_of_the_harness_is_passed_on(read):
-    assert read(given="gsm8k").source == "gsm8k"
+@pytest.mark.parametrize("change", [{"given": "gsm8k"}, {"text": "task: sums\ndataset_path: openai/gsm8k\n"}])
+def test_data_set_of_the_hub_needs_the_harness_before_a_server_starts(read, change):
+    with pytest.raises(SpecError, match=r"ModuleNotFoundError: No module named 'lm_eval'\. Nothing was started"):
+        read(**change)
 
 
 @pytest.mark.parametrize(("change", "complaint"), [

@@ -17,8 +17,10 @@ def nsys(tmp_path, monkeypatch):
 
 
 def test_capture_of_installed_nsys_names_session_and_file(nsys, tmp_path):
-    nsys.start(tmp_path / "test.1.nsys-rep")
-    nsys.stop()
+    report = tmp_path / "test.1.nsys-rep"
+    report.touch()
+    nsys.start(report)
+    nsys.stop(report)
     start, stop = (tmp_path / "calls").read_text().splitlines()
     assert start.startswith(f"start --session={nsys.session} --output={tmp_path}/test.1 ")
     assert stop == f"stop --session={nsys.session}"
@@ -29,9 +31,19 @@ def test_capture_of_installed_nsys_names_session_and_file(nsys, tmp_path):
 def test_failed_nsys_command_raises_exit_code_and_output(nsys, tmp_path):
     (tmp_path / "code").write_text("3")
     with pytest.raises(EngineError, match="nsys stop ended with exit code 3: no session"):
-        nsys.stop()
+        nsys.stop(tmp_path / "test.1.nsys-rep")
     with pytest.raises(EngineError, match=r"nsys stop failed: .*No such file"):
-        NsightSystems("/none/nsys", "s").stop()
+        NsightSystems("/none/nsys", "s").stop(tmp_path / "test.1.nsys-rep")
+
+
+def test_stop_that_writes_no_report_raises_reason(nsys, tmp_path):
+    """nsys ends with exit code 0 also without a report: seen with 2023.4.4 whose importer is missing."""
+    report = tmp_path / "test.1.nsys-rep"
+    with pytest.raises(EngineError, match=r"nsys stop wrote no test\.1\.nsys-rep: no session"):
+        nsys.stop(report)
+    report.with_suffix(".qdstrm").touch()
+    with pytest.raises(EngineError, match=r"test\.1\.qdstrm and no report, because its importer is missing"):
+        nsys.stop(report)
 
 
 def test_path_without_nsys_gives_no_capture(monkeypatch, tmp_path):

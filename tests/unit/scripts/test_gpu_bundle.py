@@ -67,7 +67,7 @@ def test_bundle_separates_engine_and_plugin_and_excludes_dropped_files(bundler, 
     assert "--llmperf-engine vllm=/tmp/llmperf/engine" in printed
 
 
-def test_harness_bundle_unpacks_to_separate_folder_with_gsm8k_alone(bundler, index, tmp_path, monkeypatch, capsys):
+def test_harness_bundle_contains_gsm8k_alone_in_separate_folder(bundler, index, tmp_path, monkeypatch, capsys):
     make_wheel(tmp_path / "index", "lm_eval", {
         "lm_eval/__init__.py": "", "lm_eval/tasks/__init__.py": "", "lm_eval/tasks/gsm8k/gsm8k.yaml": "task: gsm8k",
         "lm_eval/tasks/mmlu/mmlu.yaml": "task: mmlu",
