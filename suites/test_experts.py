@@ -47,9 +47,9 @@ def test_whole_experts_keep_up_with_cut_ones(case: SimpleNamespace, perf: Perf) 
 def test_all_experts_occupy_memory_whole_or_cut(case: SimpleNamespace, perf: Perf) -> None:
     """Every expert lies in GPU memory, although a token passes two of eight.
 
-    vLLM takes 92 % of each GPU. Half of all weights are 43.5 GiB, and a block of 16 tokens is 1 MiB on each of two GPUs.
-    So at most 1024 × (0.92 × memory − 43.5) blocks fit: 87,173 on an H200. Beside the active experts alone 119,429 would
-    fit. Four whole experts are as large as eight halves, so both placements leave the same memory.
+    vLLM takes 92 % of each GPU. Half of all weights are 43.5 GiB. A block of 16 tokens is 1 MiB on each of two GPUs.
+    So at most 1024 × (0.92 × memory − 43.5) blocks fit: 87,173 on an H200. Beside the active experts alone 119,429
+    would fit. Four whole experts are as large as eight halves, so both placements leave the same memory.
     """
     cut = vllm(case.model, max_model_len=case.context, tensor_parallel_size=2)
     whole = cut.with_flags(enable_expert_parallel=True)
