@@ -77,9 +77,9 @@ def test_tokens_of_crowd_balance_ranks_better_than_tokens_of_one_stream(case: Si
     if perf.emulated:
         pytest.skip("the emulator has no router, and gives every GPU the same share of the tokens")
     engine = sglang(case.model, context_length=case.context, tp_size=2, ep_size=2, env=case.env, **case.counting)
-    stream = random_tokens(input=64, output=256, arrivals=closed(1), requests=4)
+    stream = random_tokens(input=64, output=128, arrivals=closed(1), requests=12)
     alone = perf.measure(engine, stream)
     perf.check(alone, "expert_balance >= 50%", "expert_parallel == 1", "error_rate == 0")
-    streams = random_tokens(input=64, output=256, arrivals=closed(case.crowd), requests=2 * case.crowd)
+    streams = random_tokens(input=64, output=128, arrivals=closed(case.crowd), requests=3 * case.crowd)
     crowd = perf.measure(engine, streams)
     perf.check(crowd, f"expert_balance >= {alone.value('expert_balance') or 0.5:.4f}", "error_rate == 0")
