@@ -122,11 +122,10 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("expert_parallel", Unit.COUNT, Direction.NEITHER, "expert_parallel",
            "1 where each GPU holds whole experts, 0 where each holds a part of every one: as the flags were read"),
     replace(_share("expert_balance", "expert_balance_sum", "expert_balance_steps"),
-            formula="Δexpert_balance_sum ÷ Δexpert_balance_steps: mean over steps and layers of tokens of the mean rank "
-            "÷ tokens of the busiest rank; 1 if all ranks get the same share",
-            needs="SGLang with expert parallelism, --enable-metrics and --expert-balancedness-report-mode prometheus "
-            "(0.5.15: --enable-expert-distribution-metrics and SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC=1); vLLM writes "
-            "the balance into its log only, where no metric reads it"),
+            formula="Δexpert_balance_sum ÷ Δexpert_balance_steps: mean over steps and layers of mean tokens per rank ÷ "
+            "tokens of the busiest rank; 1 if all ranks get the same share",
+            needs="SGLang with expert parallelism and --expert-balancedness-report-mode prometheus (0.5.15: "
+            "--enable-expert-distribution-metrics and SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC=1); vLLM only logs it"),
     _plain("tensor_parallel", Unit.COUNT, Direction.NEITHER, "tensor_parallel",
            "number of ranks that share each layer, as resolved by the server"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),

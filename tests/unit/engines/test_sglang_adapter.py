@@ -215,6 +215,35 @@ def test_acceptance_follows_from_tokens_and_verification_steps():
     assert metrics_of(after + of_two_ranks, earlier_page)["spec_acceptance_rate"] == 0.75
 
 
+# From the page of SGLang 0.5.23's own collector, two prefills and three decode steps later.
+BALANCE_PAGE = """
+sglang:eplb_balancedness_count{forward_mode="extend",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 1.0
+sglang:eplb_balancedness_sum{forward_mode="extend",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 0.9
+"""
+LATER_BALANCE_PAGE = """
+sglang:eplb_balancedness_count{forward_mode="extend",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 3.0
+sglang:eplb_balancedness_sum{forward_mode="extend",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 2.8
+sglang:eplb_balancedness_count{forward_mode="decode",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 3.0
+sglang:eplb_balancedness_sum{forward_mode="decode",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 2.1
+"""
+
+
+def test_expert_balance_is_mean_over_steps_of_both_modes():
+    metrics = metrics_of(PAGE + LATER_BALANCE_PAGE, PAGE + BALANCE_PAGE)
+    assert metrics["expert_balance"] == pytest.approx((2.8 + 2.1 - 0.9) / 5)
+
+
+def test_expert_balance_is_missing_without_summary_or_steps():
+    assert metrics_of(PAGE)["expert_balance"] is None
+    assert metrics_of(PAGE + BALANCE_PAGE, PAGE + BALANCE_PAGE)["expert_balance"] is None
+
+
+@pytest.mark.parametrize(("ranks", "parallel"), [(1, "False"), (2, "True")])
+def test_sglang_expert_parallelism_follows_resolved_size(ranks, parallel):
+    server = client({"/server_info": httpx.Response(200, json=INFO | {"ep_size": ranks})})
+    assert ADAPTER.resolved(server)["enable_expert_parallel"] == parallel
+
+
 def test_retractions_are_preemptions():
     assert metrics_of(PAGE + 'sglang:num_retracted_requests_total{tp_rank="0"} 3\n')["preemptions"] == 3
 

@@ -359,15 +359,17 @@ def test_maximum_slo_is_judged_by_largest_value():
     assert judge("ttft_max <= 500ms", [run_of(spread(50)), run_of(spread(50, 1))]).verdict is FAIL
 
 
-@pytest.mark.parametrize("name", ["kv_usage_peak <= 90%", "spec_acceptance_length >= 2"])
+@pytest.mark.parametrize("name", ["kv_usage_peak <= 90%", "spec_acceptance_length >= 2", "expert_balance >= 60%"])
 def test_one_run_of_a_server_average_has_no_interval(name):
-    run = counted(0, kv_usage_peak=0.5, spec_drafts=10, spec_accepted_tokens=20)
+    run = counted(0, kv_usage_peak=0.5, spec_drafts=10, spec_accepted_tokens=20, expert_balance_sum=8.1,
+                  expert_balance_steps=10)
     assert judge(name, [run]).verdict is INCONCLUSIVE
     assert judge(name, [run, run]).verdict is PASS
 
 
 @pytest.mark.parametrize(("text", "needs"), [
     ("prefix_cache_hit_rate >= 60%", "prompt_tokens_cached"), ("preemptions == 0", "preemptions"),
+    ("expert_balance >= 60%", "--expert-balancedness-report-mode prometheus"),
     ("kv_usage_peak <= 50%", "perf.measure(…, gauges=True)"), ("max_rate >= 3/s", "a search: perf.max_rate(…)"),
     ("tpot_p99 <= 60ms", "output tokens"), ("tpot_mean <= 60ms", "output tokens"),
     ("goodput(tpot <= 60ms) >= 1/s", "a served request"), ("slo_attainment(tpot <= 60ms) >= 99%", "a served request"),
