@@ -62,9 +62,10 @@ def engine_of(case: SimpleNamespace, step: int) -> EngineSpec:
     return vllm(case.model, max_model_len=case.context, gpu_memory_utilization=0.9, **STEPS[step])
 
 
-def accepts(*sides: str) -> list[str]:
-    return [f"spec_acceptance_length({side}) {sign} {ACCEPTED + slack:g}"
-            for side in sides for sign, slack in ((">=", -SLACK), ("<=", SLACK))]
+def accepted(side: str = "") -> list[str]:
+    """The limits of the accepted tokens a step, for a run or for a side of a claim."""
+    metric = f"spec_acceptance_length({side})" if side else "spec_acceptance_length"
+    return [f"{metric} >= {ACCEPTED - SLACK:g}", f"{metric} <= {ACCEPTED + SLACK:g}"]
 
 
 def claim(case: SimpleNamespace, perf: Perf, step: int, text: str, *mechanism: str) -> None:
@@ -148,16 +149,16 @@ def test_step_5_sixteen_drafts_do_not_pay_in_a_crowd(case: SimpleNamespace, perf
     """
     text = ("output_throughput(b) / output_throughput(a) >= 1" if case.kind == "l4"
             else "tpot_mean(a) / tpot_mean(b) >= 1")
-    claim(case, perf, 5, text, *accepts("a"))
+    claim(case, perf, 5, text, *accepted("a"))
 
 
 @CASES
-def test_step_6_twelve_drafts_waste_less_than_sixteen(case: SimpleNamespace, perf: Perf) -> None:
-    """13 computed tokens instead of 17 for the same 3: an answer of 365 tokens costs an L4 143 instead of 187 ms, with
-    33 ms of prefill 1.25 times. On an H200 50/s × 365 × 13 × 0.011 ÷ 3 = 0.88 < 1: requests no longer pile up."""
-    text = ("output_throughput(a) / output_throughput(b) >= 1" if case.kind == "l4"
-            else "tpot_mean(b) / tpot_mean(a) >= 1")
-    claim(case, perf, 6, text, *accepts("a", "b"))
+def test_step_6_twelve_drafts_instead_of_sixteen_are_reported(case: SimpleNamespace, perf: Perf) -> None:
+    """A draft ends where the suffix tree does, so `k` is its largest length. On an H200 vLLM drafted 11.5 tokens with 16
+    as with 12 (acceptance rate 17 % at 3 tokens a step), so no direction follows from 17 and 13 computed tokens."""
+    a, b = report(case, perf, 6)
+    perf.check(a, *accepted())
+    perf.check(b, *accepted())
 
 
 @CASES
@@ -168,8 +169,9 @@ def test_step_7_seats_beyond_requests_in_flight_are_reported(case: SimpleNamespa
 
 @CASES
 def test_step_8_eight_drafts_waste_less_than_twelve(case: SimpleNamespace, perf: Perf) -> None:
-    """9 computed tokens instead of 13 for the same 3: an answer costs an L4 99 instead of 143 ms, with 33 ms of prefill
-    1.33 times. On an H200 TPOT falls with the computed tokens, and with the requests in flight."""
+    """9 computed tokens instead of 12.5, the mean length of drafts in step 6, for the same 3: an answer costs an L4 99
+    instead of 138 ms, with 33 ms of prefill 1.3 times. On an H200 TPOT falls with the computed tokens, and with the
+    requests in flight."""
     text = ("output_throughput(a) / output_throughput(b) >= 1" if case.kind == "l4"
             else "tpot_mean(b) / tpot_mean(a) >= 1")
-    claim(case, perf, 8, text, *accepts("a", "b"))
+    claim(case, perf, 8, text, *accepted("a"), *accepted("b"))
