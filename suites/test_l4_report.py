@@ -154,8 +154,9 @@ def test_step_5_sixteen_drafts_do_not_pay_in_a_crowd(case: SimpleNamespace, perf
 
 @CASES
 def test_step_6_twelve_drafts_instead_of_sixteen_are_reported(case: SimpleNamespace, perf: Perf) -> None:
-    """A draft ends where the suffix tree does, so `k` is its largest length. On an H200 vLLM drafted 11.5 tokens with 16
-    as with 12 (acceptance rate 17 % at 3 tokens a step), so no direction follows from 17 and 13 computed tokens."""
+    """A draft ends where the suffix tree does, so `k` is its largest length. On an H200 vLLM drafted 11.6 tokens with
+    16 as with 12 (acceptance rate 17 % at 3 tokens a step), so no direction follows from 17 and 13 computed tokens.
+    """
     a, b = report(case, perf, 6)
     perf.check(a, *accepted())
     perf.check(b, *accepted())
@@ -169,8 +170,8 @@ def test_step_7_seats_beyond_requests_in_flight_are_reported(case: SimpleNamespa
 
 @CASES
 def test_step_8_eight_drafts_waste_less_than_twelve(case: SimpleNamespace, perf: Perf) -> None:
-    """9 computed tokens instead of 12.5, the mean length of drafts in step 6, for the same 3: an answer costs an L4 99
-    instead of 138 ms, with 33 ms of prefill 1.3 times. On an H200 TPOT falls with the computed tokens, and with the
+    """9 computed tokens instead of 12.6, the mean length of drafts in step 6, for the same 3: an answer costs an L4 99
+    instead of 139 ms, with 33 ms of prefill 1.3 times. On an H200 TPOT falls with the computed tokens, and with the
     requests in flight."""
     text = ("output_throughput(a) / output_throughput(b) >= 1" if case.kind == "l4"
             else "tpot_mean(b) / tpot_mean(a) >= 1")
