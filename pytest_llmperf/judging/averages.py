@@ -38,7 +38,7 @@ SERVED_PER_S = (
 #: Of served tokens: with nothing served each token takes more than any limit.
 _PER_SERVED_TOKEN = ("joules_per_token", "cost_per_million_tokens")
 #: Shares that no request decides by itself.
-_OF_STEPS = ("kv_usage_peak", "expert_balance")
+_NOT_OF_REQUESTS = ("kv_usage_peak", "expert_balance", "gpu_utilization")
 _ABOVE_ZERO = (Unit.MS, Unit.S, Unit.J, Unit.J_PER_TOKEN, Unit.COST)
 _WORSE_THAN = {Direction.LOWER: Comparison.AT_MOST, Direction.HIGHER: Comparison.AT_LEAST}
 
@@ -176,7 +176,7 @@ def interval_within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interva
     import numpy as np
 
     metric, value = find(slo.metric), run.value(slo.metric)
-    if metric.unit is Unit.SHARE and metric.name not in _OF_STEPS and value is not None:
+    if metric.unit is Unit.SHARE and metric.name not in _NOT_OF_REQUESTS and value is not None:
         weights = _token_weights(metric.name, run)
         n = effective_n(weights) if weights else 0.0
         return share_interval(min(1.0, value) * n, n, confidence) if n else None

@@ -359,10 +359,11 @@ def test_maximum_slo_is_judged_by_largest_value():
     assert judge("ttft_max <= 500ms", [run_of(spread(50)), run_of(spread(50, 1))]).verdict is FAIL
 
 
-@pytest.mark.parametrize("name", ["kv_usage_peak <= 90%", "spec_acceptance_length >= 2", "expert_balance >= 60%"])
+@pytest.mark.parametrize("name", ["kv_usage_peak <= 90%", "spec_acceptance_length >= 2", "expert_balance >= 60%",
+                                  "gpu_utilization >= 60%"])
 def test_one_run_of_a_server_average_has_no_interval(name):
     run = counted(0, kv_usage_peak=0.5, spec_drafts=10, spec_accepted_tokens=20, expert_balance_sum=8.1,
-                  expert_balance_steps=10)
+                  expert_balance_steps=10, gpu_utilization=0.9)
     assert judge(name, [run]).verdict is INCONCLUSIVE
     assert judge(name, [run, run]).verdict is PASS
 
