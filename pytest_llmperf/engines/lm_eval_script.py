@@ -1,7 +1,8 @@
 """Runs in the interpreter that has lm-evaluation-harness, as a script of its own: it imports nothing of this package.
 
-    python lm_eval_script.py describe TASK                      facts of a task, as JSON
-    python lm_eval_script.py answer TASK SERVER.json OUT.json   asks a server, and writes which answers are right
+`lm_eval_script.py describe TASK` prints facts of a task as JSON.
+
+`lm_eval_script.py answer TASK SERVER.json OUT.json` asks a server and writes which answers are right.
 
 A first argument --packages=FOLDER adds the packages of this folder, where the interpreter does not have the harness.
 """
