@@ -12,24 +12,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# fault, suite, words that name the cause, class: docs/planted_faults.md has the same rows.
+# fault, suite, -k, words that name the cause, class: docs/planted_faults.md has the same rows.
 FAULTS = [
-    ("prefix_cache=off", "prefix_caching", "prefix_cache_hit_rate(a)", "FAIL"),
-    ("answer_cache=off", "conversations", "hit_rate_turn2plus", "FAIL"),
-    ("chunk_budget=/4", "chunked_prefill", "max_num_batched_tokens", "ERROR"),
-    ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)", "FAIL"),
-    ("tp_link=/2", "tensor_parallel", "ttft_p50 changed", "FAIL"),   # this needs the ten stored sessions
-    ("throttle", "serving", "not steady: tpot_mean", "ERROR"),
-    ("kv=-50%", "kv_cache", "kv_blocks", "FAIL"),
-    ("offload_bandwidth=/4", "kv_cache", "ttft_mean changed", "FAIL"),
-    ("stalls=1%", "serving", "largest_stall_p75", "FAIL"),
-    ("leak", "serving", "blocks are still held", "ERROR"),
-    ("step_time=+10%", "serving", "itl_p50 changed", "FAIL"),
-    ("errors=2%", "serving", "error_rate", "FAIL"),
-    ("hangs=2%", "serving", "error_rate", "FAIL"),
-    ("truncated=2%", "serving", "error_rate", "FAIL"),
-    ("limited=2%", "serving", "rate limited", "ERROR"),
-    ("disconnects=ignored", "cancellations", "blocks are still held", "ERROR"),
+    ("prefix_cache=off", "prefix_caching", "shared_prefixes", "prefix_cache_hit_rate(a)", "FAIL"),
+    ("answer_cache=off", "conversations", "later_turns and vllm", "hit_rate_turn2plus", "FAIL"),
+    ("chunk_budget=/4", "chunked_prefill", "small_chunks", "max_num_batched_tokens", "ERROR"),
+    ("acceptance=-0.2", "speculative_decoding", "ngram", "spec_acceptance_rate(a)", "FAIL"),
+    # This needs the ten stored sessions.
+    ("tp_link=/2", "tensor_parallel", "four_gpus_prefill", "ttft_p50 changed", "FAIL"),
+    ("throttle", "serving", "answers_come_in_time", "not steady: tpot_mean", "ERROR"),
+    ("kv=-50%", "kv_cache", "memory_becomes", "kv_blocks", "FAIL"),
+    ("offload_bandwidth=/4", "kv_cache", "evicted", "ttft_mean changed", "FAIL"),
+    ("stalls=1%", "serving", "answers_come_in_time", "largest_stall_p75", "FAIL"),
+    ("leak", "serving", "answers_come_in_time", "blocks are still held", "ERROR"),
+    ("step_time=+10%", "serving", "answers_come_in_time", "itl_p50 changed", "FAIL"),
+    ("errors=2%", "serving", "answers_come_in_time", "error_rate", "FAIL"),
+    ("hangs=2%", "serving", "answers_come_in_time", "error_rate", "FAIL"),
+    ("truncated=2%", "serving", "answers_come_in_time", "error_rate", "FAIL"),
+    ("limited=2%", "serving", "answers_come_in_time", "rate limited", "ERROR"),
+    ("disconnects=ignored", "cancellations", "cancelled", "blocks are still held", "ERROR"),
 ]
 # flag, suite, -k, words that name the cause: docs/gpu_runners.md has the same rows, for hardware.
 PLANTED = [
@@ -67,7 +68,9 @@ def suites(tmp_path):
 
 
 @pytest.mark.parametrize("third", [0, 1, 2])  # so that several workers share what takes minutes
-@pytest.mark.parametrize("kind", ["l4", "a100", "h100", "h200"])
+@pytest.mark.parametrize("kind", [
+    "l4", pytest.param("a100", marks=pytest.mark.thorough), pytest.param("h100", marks=pytest.mark.thorough), "h200",
+])
 def test_shipped_suites_pass_on_every_kind(suites, kind, third):
     files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("suites/test_*.py"))
     done, junit = suites(*files[third::3], "--emulate", kind, "-k", kind, "--emulate-seed", "7")
@@ -76,10 +79,11 @@ def test_shipped_suites_pass_on_every_kind(suites, kind, third):
     assert len(ran) >= 4
 
 
-@pytest.mark.parametrize(("fault", "suite", "cause", "verdict"), FAULTS, ids=[fault for fault, *_ in FAULTS])
-def test_shipped_suite_fails_for_every_planted_fault_with_cause(suites, fault, suite, cause, verdict):
-    done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", "h200", "--emulate-seed", "8",
-                         "--emulate-fault", fault)
+@pytest.mark.parametrize(("fault", "suite", "selected", "cause", "verdict"), FAULTS,
+                         ids=[fault for fault, *_ in FAULTS])
+def test_shipped_suite_fails_for_every_planted_fault_with_cause(suites, fault, suite, selected, cause, verdict):
+    done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",
+                         "--emulate-seed", "8", "--emulate-fault", fault)
     failure_texts = [node.text or "" for tag in ("failure", "error") for node in junit.iter(tag)]
     assert done.returncode == EXIT_CODES[verdict], done.stdout[-3000:]
     assert any(cause in text for text in failure_texts), failure_texts

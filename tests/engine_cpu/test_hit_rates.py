@@ -51,7 +51,7 @@ def test_repeated_prompts(engine, perf):
 """
 
 
-@pytest.mark.parametrize("which", ["vllm", "sglang"])
+@pytest.mark.parametrize("which", ["vllm", pytest.param("sglang", marks=pytest.mark.thorough)])
 def test_three_counts_agree_to_the_block(run_real, which):
     _, tags = run_real(TEXT.replace("WHICH", which))
     assert tags == {"test_shared_prefixes": set(), "test_repeated_prompts": set()}

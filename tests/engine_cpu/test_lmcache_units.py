@@ -8,7 +8,7 @@ import pytest
 from pytest_llmperf.process import shm, tree
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
-BOTH = pytest.mark.parametrize("which", ["vllm", "sglang"])
+BOTH = pytest.mark.parametrize("which", ["vllm", pytest.param("sglang", marks=pytest.mark.thorough)])
 
 HEAD = """
 import os, threading, time
@@ -80,6 +80,7 @@ def test_restarted(perf):
 """
 
 
+@pytest.mark.thorough
 def test_vllm_stop_releases_kv_cache_of_lmcache(run_real, pytester):
     """Or LMCache holds on to its KV cache, on a GPU nearly all of its memory. (SGLang never tells.)"""
     Path(pytester.path, "llmperf.toml").write_text("stop_grace_s = 60\n")  # it takes 5 s, on a busy machine more
@@ -156,6 +157,7 @@ def test_an_unknown_option(perf):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["vllm"])
 def test_lmcache_without_hits_is_an_error_with_spec(run_real, which):
     result, tags = run_real(SILENT.replace("WHICH", which))

@@ -56,6 +56,7 @@ def test_oversized_chunk_budget_fails_mechanism_check(run_real):
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
+@pytest.mark.thorough
 def test_disabled_speculation_fails_mechanism_check(run_real):
     text = planted(
         "test_speculative_decoding.py",
@@ -141,6 +142,7 @@ def test_the_server_is_killed_mid_run(engine, perf):
 """
 
 
+@pytest.mark.thorough
 def test_missed_slo_and_slow_connector_fail_and_dead_server_is_an_error(run_real):
     result, tags = run_real(BROKEN)
     assert tags == {

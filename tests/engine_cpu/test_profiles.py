@@ -39,6 +39,7 @@ def the_test(run, name):
     return json.loads(path.read_text())
 
 
+@pytest.mark.thorough
 def test_failed_test_has_trace_of_unmeasured_server(run_real):
     result, tags = run_real(TESTS, "--llmperf-profile-on-fail")
     assert tags == {"test_passes": set(), "test_fails": {"failure"}}

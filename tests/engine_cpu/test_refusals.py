@@ -17,7 +17,9 @@ WITHIN_CACHE = "max_model_len=1_024, num_gpu_blocks_override=9"
 
 @pytest.mark.parametrize(("reason", "tag", "line"), [
     ("max_model_len", None, "*refuses max_model_len*PASS*User-specified max_model_len (32769) is greater than*"),
-    ("max_num_seqs", "error", "*none of its error messages names max_num_seqs. Its log says: “*User-specified*"),
+    pytest.param("max_num_seqs", "error",
+                 "*none of its error messages names max_num_seqs. Its log says: “*User-specified*",
+                 marks=pytest.mark.thorough),
 ])
 def test_real_engine_refuses_for_the_named_reason_alone(run_real, reason, tag, line):
     result, tags = run_real(SUITE.format(flags=BEYOND_MODEL, reason=reason), "-rA")

@@ -44,6 +44,7 @@ def test_without_a_tokenizer_and_without_a_radix_cache(perf):
 """
 
 
+@pytest.mark.thorough
 def test_sglang_generate_route_works_without_radix_cache(run_real):
     _, tags = run_real(NATIVE)
     assert tags == {"test_without_a_tokenizer_and_without_a_radix_cache": set()}

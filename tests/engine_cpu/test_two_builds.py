@@ -17,7 +17,7 @@ def test_two_releases(perf):
     run = perf.measure(engine, random_tokens(input=64, output=32, arrivals=poisson(4), requests=24), runs=1)
     perf.compare_with_baseline(run, primaries=["tpot_mean"])
 """
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real_engine, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

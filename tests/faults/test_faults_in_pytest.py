@@ -53,7 +53,9 @@ def test_server_killed_during_run_makes_test_an_error(suite):
     suite.nothing_left()
 
 
-@pytest.mark.parametrize("slo", ["ttft_p50 <= 10s", "error_rate == 0"])
+@pytest.mark.parametrize("slo", [
+    "ttft_p50 <= 10s", pytest.param("error_rate == 0", marks=pytest.mark.thorough),
+])
 def test_hanging_server_makes_test_an_error(suite, slo):
     """Fault 25: an ERROR even where the test names the error rate, and long before a human would give up."""
     suite.settings(idle_timeout_s=4, first_byte_timeout_s=4)

@@ -75,8 +75,10 @@ def test_a_healthy_gpu_is_in_the_run_file(measured, suite):
 
 @pytest.mark.parametrize(
     "body",
-    ["gpu.processes[os.getppid()] = 3 << 30", "gpu.processes[os.getppid()] = 1 << 20; gpu.sm_pct[os.getppid()] = 55"],
-    ids=["memory", "SMs"],
+    [
+        pytest.param("gpu.processes[os.getppid()] = 3 << 30", id="memory", marks=pytest.mark.thorough),
+        pytest.param("gpu.processes[os.getppid()] = 1 << 20; gpu.sm_pct[os.getppid()] = 55", id="SMs"),
+    ],
 )
 def test_foreign_process_on_gpu_makes_test_an_error(measured, body):
     """Fault 68, during the run: the pid and the user are named, and no baseline takes it."""

@@ -41,6 +41,10 @@ MOMENTS = {
 MEASURING = pytest.mark.parametrize("moment", MOMENTS)
 
 
+def thorough(value):
+    return pytest.param(value, marks=pytest.mark.thorough)
+
+
 def at(moment, suite, *args):
     """Starts a pytest run and waits until the run reaches the moment."""
     mode, itl_s, seen = MOMENTS[moment]
@@ -76,7 +80,7 @@ def test_signal_ends_session_and_marks_results_as_partial(suite, signum, moment)
     assert named == ["test_first"]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
+@pytest.mark.parametrize("signum", [signal.SIGINT, thorough(signal.SIGTERM)], ids=lambda signum: signum.name)
 def test_signal_under_xdist_ends_session_and_marks_results_as_partial(suite, signum):
     """The controller gets the signal. The workers and the processes of the workers end with the controller."""
     process = at("mid-run", suite, "-n1")
@@ -121,7 +125,7 @@ def test_killed_session_leaves_no_process_and_partial_results(suite, moment):
     assert_first_whole_second_partial(suite, moment)
 
 
-@MEASURING
+@pytest.mark.parametrize("moment", [thorough("start-up"), thorough("warm-up"), "mid-run"])
 def test_timeout_by_signal_makes_test_an_error(suite, moment):
     """Fault 5: an ERROR, wherever it strikes; a timeout says nothing about performance."""
     mode, itl_s, _ = MOMENTS[moment]

@@ -199,6 +199,8 @@ def test_locks_memory_and_tensors_of_living_bystander_survive_cleanup(started, t
         server = started("segment")
         print(file=bystander.stdin, flush=True)
         transit, *used = bystander.stdout.readline().split()
+        semaphore = (tmp_path / "semaphore").read_text()
+        until(lambda: semaphore in {segment.name for segment in server._status.segments})
         if lost == "watchdog":
             server._watchdog.kill()
             server.wait_exit(5.0)
@@ -207,7 +209,7 @@ def test_locks_memory_and_tensors_of_living_bystander_survive_cleanup(started, t
         print(file=bystander.stdin, flush=True)
     assert left == [transit, *used]
     assert len(used) == 22
-    assert report.shm_removed == ((tmp_path / "semaphore").read_text(),)
+    assert report.shm_removed == (semaphore,)
     assert transit in report.shm_unproven
     assert not {*used} & {*report.shm_unproven}
     assert transit in (tmp_path / "run" / "reaped.json").read_text()

@@ -24,8 +24,9 @@ def _load(name):
 
 matrix = _load("kill_matrix")
 REPEATS = int(os.environ.get("LLMPERF_KILL_REPEATS", "1"))
-ONCE = (matrix.pytest_run,)  # what the plugin adds to pytest is what is worth many repetitions
-PARENTS = (matrix.driver, matrix.plugin_run, *(ONCE if REPEATS == 1 else ()))
+# What the plugin adds to pytest is what is worth many repetitions.
+ONCE = (pytest.param(matrix.pytest_run, marks=pytest.mark.thorough),) if REPEATS == 1 else ()
+PARENTS = (matrix.driver, matrix.plugin_run, *ONCE)
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))

@@ -28,8 +28,8 @@ def servers_with_profiler(suite):
 
 @pytest.mark.parametrize(
     ("option", "slo", "traces"),
-    [("--llmperf-profile", GOOD, 1), ("--llmperf-profile-on-fail", GOOD, 0), ("--llmperf-profile-on-fail", BAD, 1),
-     ("-q", BAD, 0)],
+    [pytest.param("--llmperf-profile", GOOD, 1, marks=pytest.mark.thorough), ("--llmperf-profile-on-fail", GOOD, 0),
+     ("--llmperf-profile-on-fail", BAD, 1), pytest.param("-q", BAD, 0, marks=pytest.mark.thorough)],
 )
 def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, traces):
     result, _ = suite.run(MEASURES.format(mode="", slo=slo), option)
@@ -51,8 +51,8 @@ def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, t
     ("mode", "problem"),
     [
         ("without-profiler", "The profiler of vllm does not start: /start_profile answered 404"),
-        ("writes-no-trace", "wrote no trace"),
-        ("cuts-off-the-trace", "cannot be read"),
+        pytest.param("writes-no-trace", "wrote no trace", marks=pytest.mark.thorough),
+        pytest.param("cuts-off-the-trace", "cannot be read", marks=pytest.mark.thorough),
         ("dies-of-the-trace", "died: signal 9 (SIGKILL)"),
     ],
 )
@@ -145,6 +145,7 @@ def test_x(perf):
     assert {path.name.split(".")[-5] for path in kept_files(suite)} == {"1", "2"}
 
 
+@pytest.mark.thorough
 def test_search_has_one_trace_for_all_rates(suite):
     suite.run("""
 from pytest_llmperf import constant

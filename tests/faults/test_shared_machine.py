@@ -31,7 +31,10 @@ def test_without_xdist_each_spec_starts_once(suite):
     assert len(list(suite.folder.glob(".llmperf/runs/*/servers/*"))) == 2
 
 
-@pytest.mark.parametrize("dist", ["load", "worksteal", "loadscope"])
+@pytest.mark.parametrize("dist", [
+    "load", pytest.param("worksteal", marks=pytest.mark.thorough),
+    pytest.param("loadscope", marks=pytest.mark.thorough),
+])
 def test_xdist_workers_share_machine_in_sequence(suite, dist):
     """Fault 80. Nobody waits for ever: a worker keeps the machine until it is told that nothing is left to do."""
     result, junit = suite.run(suite_text(suite), "-n2", f"--dist={dist}", "--timeout=60")

@@ -58,8 +58,8 @@ def test_queues_side_by_side_have_the_waits_of_one_long_queue():
 
 
 @pytest.mark.parametrize(("server", "metric"), [
-    ("queue at 85 % load", "ttft_p95"),                       # 17 % before slow changes were bounded
-    ("spells of 1 s, 3 × slower, every 10 s", "ttft_p95"),
+    pytest.param("queue at 85 % load", "ttft_p95", marks=pytest.mark.thorough),  # 17 % before slow changes were bounded
+    pytest.param("spells of 1 s, 3 × slower, every 10 s", "ttft_p95", marks=pytest.mark.thorough),
     ("speed ±30 % over 10 s", "ttft_p50"),
 ])
 def test_slowly_changing_server_rarely_passes_at_the_exact_limit(server, metric):

@@ -56,6 +56,12 @@ SHAPES = {
     "10/s": partial(poisson, 10, 100),
     "30/s": partial(poisson, 30, 200),
 }
+EACH_SHAPE = [
+    pytest.param("40 streams in 3 waves", marks=pytest.mark.thorough),
+    "8 streams in 10 waves",
+    "10/s",
+    pytest.param("30/s", marks=pytest.mark.thorough),
+]
 
 
 def judge(text, *runs, seeds=None):
@@ -104,7 +110,7 @@ def test_concurrency_is_1_if_all_requests_fail():
     assert mean_concurrency([run], "tpot") == observations_per_step([run], "itl", 1.0) == 1
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", EACH_SHAPE)
 @pytest.mark.parametrize("share", [0.1, 0.25])
 def test_largest_stall_at_exact_limit_keeps_error_rates(shape, share):
     """By batches of requests alone: 128 streams 37 % false PASS and 23 % false FAIL, 40/s 13 and 6 %."""
@@ -113,7 +119,7 @@ def test_largest_stall_at_exact_limit_keeps_error_rates(shape, share):
     assert max(verdict_rates) <= MOST
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", EACH_SHAPE)
 @pytest.mark.parametrize("steps", [varying, slow_at_times])
 def test_tpot_at_exact_limit_keeps_error_rates(shape, steps):
     """By batches of requests alone: 49 and 16 % of 128 streams where steps vary, 40 and 8 % at 40/s of a server with
@@ -123,7 +129,7 @@ def test_tpot_at_exact_limit_keeps_error_rates(shape, steps):
     assert max(rates(f"tpot_p90 <= {limit_ms:.6f}ms", lambda rng: SHAPES[shape](rng, steps))) <= MOST
 
 
-@pytest.mark.parametrize("shape", ["10/s", "30/s"])
+@pytest.mark.parametrize("shape", EACH_SHAPE[2:])
 @pytest.mark.parametrize("text", ["ttft_p90 <= {}ms", "slo_attainment(ttft <= {}ms) >= 90%"])
 def test_ttft_at_exact_limit_keeps_error_rates_despite_slow_seconds(shape, text):
     """A request that waits for its first token waits for the work of other requests, so all requests in flight are
@@ -177,7 +183,7 @@ def test_repeated_seeds_do_not_change_verdict():
         assert judge(text, *runs * 3, seeds=[1, 2, 3] * 3).verdict is judge(text, *runs, seeds=[1, 2, 3]).verdict
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", EACH_SHAPE)
 def test_tpot_slo_is_decided_with_clear_margin(shape):
     """The limit is 22 ms. Of three waves a margin of 20 % passes in 84 %, and one of 30 % in 98 % (100 trials each)."""
     clear_ms = 28.6 if shape == "40 streams in 3 waves" else 26.4

@@ -19,6 +19,10 @@ TRIALS = 2000
 MOST = 0.05 + 3 * (0.05 * 0.95 / TRIALS) ** 0.5
 
 
+def thorough(*values):
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 def autocorrelated(rng, runs, requests, rho=0.6):
     """Standard normal latencies, AR(1) within each run: trials × runs × requests."""
     noise = rng.standard_normal((TRIALS, runs, requests))
@@ -92,7 +96,7 @@ def test_synchronous_streams_at_limit_keep_error_rates(streams, waves, runs):
     assert wrong <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
 
 
-@pytest.mark.parametrize("shift", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("shift", [thorough(0.3), 0.5, thorough(1.0)])
 @pytest.mark.parametrize(("share", "requests"), [(0.99, 330), (0.99, 1000), (0.95, 100), (0.95, 330)])
 def test_five_different_starts_at_limit_keep_error_rates(share, requests, shift):
     """By up to as much as requests do: counts alone gave up to 26 % false PASS."""
@@ -103,7 +107,7 @@ def test_five_different_starts_at_limit_keep_error_rates(share, requests, shift)
 
 
 @pytest.mark.parametrize(("share", "requests", "variation"), [
-    (0.99, 330, 1.0), (0.99, 1000, 0.5), (0.99, 1000, 1.0), (0.95, 330, 1.0),
+    thorough(0.99, 330, 1.0), (0.99, 1000, 0.5), thorough(0.99, 1000, 1.0), (0.95, 330, 1.0),
 ])
 def test_starts_with_different_stall_rates_keep_error_rates(share, requests, variation):
     """Nine in ten of the requests over are stalls; of their rate the coefficient of variation between starts."""

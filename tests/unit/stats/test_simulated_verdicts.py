@@ -183,6 +183,7 @@ def test_simulated_mann_whitney_equals_scipy(made):
     assert made.mann_whitney(ours, theirs) == pytest.approx(expected.pvalue, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_every_table_prints(made):
     quick = {name: table for name, table in made.TABLES.items() if name != "slow"}  # minutes; see test_slow_servers.py
     for table in quick.values():
