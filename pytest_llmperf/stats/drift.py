@@ -38,7 +38,7 @@ def drift(values: Sequence[float], sd: float, df: float = inf) -> Drift:
     Raises:
         ValueError: fewer than three runs, or no sd above 0.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr
 
     if len(values) < 3 or sd <= 0:
         raise ValueError(f"{len(values)} runs with an sd of {sd:g} show no drift, 3 are needed")
@@ -46,4 +46,4 @@ def drift(values: Sequence[float], sd: float, df: float = inf) -> Drift:
     squares = fsum((i - middle) ** 2 for i in range(len(values)))
     centre = mean(values)
     slope = fsum((i - middle) * (value - centre) for i, value in enumerate(values)) / squares
-    return Drift(slope * (len(values) - 1), float(2 * t.sf(abs(slope) * sqrt(squares) / sd, df)))
+    return Drift(slope * (len(values) - 1), 2 * float(stdtr(df, -abs(slope) * sqrt(squares) / sd)))

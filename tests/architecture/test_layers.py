@@ -27,7 +27,6 @@ PURE = frozenset(LAYERS[: LAYERS.index("config")])
 NOT_IMPORTED_BY_REPORT = {"session", "baseline"}
 APART = {"emulator"}  # imports none of ours, and nothing imports it
 ANYWHERE = {"testing", "__init__", "__main__"}  # the public front and the public fakes
-NEVER = {"unittest.mock", "random.seed"}
 PYTEST_MAY_BE_IMPORTED_BY = {"plugin", "testing"}
 # What does input, output or waiting; `workload.sharegpt` reads the file that it is named after.
 IMPURE = {"socket", "subprocess", "httpx", "asyncio", "uvloop", "threading", "os", "time", "requests"}
@@ -86,6 +85,12 @@ def test_files_have_no_circular_imports():
     targets = {name: module_targets(path, files) - {name} for name, path in files.items()}
     circles = [sorted(group) for group in strongly_connected(targets) if len(group) > 1]
     assert not circles
+
+
+def test_scipy_stats_is_imported_by_calibration_alone():
+    """scipy.stats takes a second of CPU time, where scipy.special has the same distributions."""
+    importers = {layer_of(path) for path in modules() if "scipy.stats" in imported(path)}
+    assert importers == {"calibration"}
 
 
 def module_name(path):

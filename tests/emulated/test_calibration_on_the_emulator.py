@@ -154,6 +154,7 @@ def in_git(project):
         subprocess.run(["git", *arguments], cwd=project, check=True)
 
 
+@pytest.mark.thorough
 def test_calibration_of_user_suite_reports_requested_suite_runs(project):
     with_baseline(project)
     in_git(project)
@@ -232,6 +233,7 @@ def rows_in(path):
     return sorted(rows, key=lambda row: (row["experiment"], row["number"]))
 
 
+@pytest.mark.thorough
 def test_rows_do_not_depend_on_the_number_of_processes(project):
     with_baseline(project)
     for jobs in ("1", "2"):
@@ -245,7 +247,9 @@ def hear_sigint():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [
+    signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough),
+])
 def test_interrupted_calibration_leaves_no_process_and_resumes_from_journal(project, number):
     with_baseline(project)
     given = (*SHORT, "--suite-runs", "5000", "--jobs", "2", "--out", "page.md")
@@ -283,6 +287,7 @@ def test_suite_that_cannot_be_calibrated_is_refused_with_reason(project, change,
     assert not (project / ".llmperf" / "calibration.md").exists()
 
 
+@pytest.mark.thorough
 def test_noise_of_host_is_reported_with_warning_about_narrow_margins(project):
     output = llmperf(project, "test_own.py", "--sessions", "3", "--pytest", "--emulate h200 -p no:cacheprovider").stdout
     lines = {line.split(" | ")[1]: line for line in output.splitlines() if line.startswith("| test_own")}

@@ -50,9 +50,19 @@ PLANTED = [
     ("vllm:kv-cache-dtype=auto", "l4_report", "step_3", "kv_blocks"),
     ("vllm:max-num-seqs=8", "capacity_plan", "few_seats", "queue_time_mean(a)"),
 ]
+#: Rows whose kind of cause another row has, too.
+THOROUGH = {
+    "answer_cache=off", "hangs=2%", "truncated=2%", "throttle", "kv=-50%", "disconnects=ignored",
+    "vllm:no-enable-prefix-caching", "vllm:num-gpu-blocks-override=5749", "vllm:max-num-seqs=1024",
+    "vllm:kv-cache-dtype=fp8", "vllm:kv-cache-dtype=auto", "vllm:max-num-seqs=8",
+}
 EXIT_CODES = {"FAIL": 1, "ERROR": 10}
 
 pytestmark = pytest.mark.emulated
+
+
+def cases(rows):
+    return [pytest.param(*row, id=row[0], marks=pytest.mark.thorough if row[0] in THOROUGH else ()) for row in rows]
 
 
 @pytest.fixture
@@ -69,7 +79,7 @@ def suites(tmp_path):
 
 @pytest.mark.parametrize("third", [0, 1, 2])  # so that several workers share what takes minutes
 @pytest.mark.parametrize("kind", [
-    "l4", pytest.param("a100", marks=pytest.mark.thorough), pytest.param("h100", marks=pytest.mark.thorough), "h200",
+    *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("l4", "a100", "h100")), "h200",
 ])
 def test_shipped_suites_pass_on_every_kind(suites, kind, third):
     files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("suites/test_*.py"))
@@ -79,8 +89,7 @@ def test_shipped_suites_pass_on_every_kind(suites, kind, third):
     assert len(ran) >= 4
 
 
-@pytest.mark.parametrize(("fault", "suite", "selected", "cause", "verdict"), FAULTS,
-                         ids=[fault for fault, *_ in FAULTS])
+@pytest.mark.parametrize(("fault", "suite", "selected", "cause", "verdict"), cases(FAULTS))
 def test_shipped_suite_fails_for_every_planted_fault_with_cause(suites, fault, suite, selected, cause, verdict):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",
                          "--emulate-seed", "8", "--emulate-fault", fault)
@@ -101,7 +110,7 @@ def test_capacity_plan_fails_for_planted_fault_with_cause(suites, fault, cause):
     assert cause in failure.text
 
 
-@pytest.mark.parametrize(("flag", "suite", "selected", "cause"), PLANTED, ids=[flag for flag, *_ in PLANTED])
+@pytest.mark.parametrize(("flag", "suite", "selected", "cause"), cases(PLANTED))
 def test_shipped_suite_fails_for_every_planted_flag_with_mechanism(suites, flag, suite, selected, cause):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",
                          "--emulate-seed", "8", "--plant-flag", flag)

@@ -104,6 +104,7 @@ def test_seeds_are_not_sent_again_if_cache_is_kept(emulate):
     result.stdout.fnmatch_lines(["*after 3 runs no seed is sent again, because the cache is not emptied between runs*"])
 
 
+@pytest.mark.thorough
 def test_update_with_equal_noise_seed_adds_no_session(emulate):
     for seed, sessions in (("1", 1), ("1", 1), ("2", 2), ("2", 2)):
         result, _ = emulate("--update-baselines", "--emulate-seed", seed)
@@ -121,6 +122,7 @@ def test_cause_of_invalid_runs_is_shown_once(emulate):
     assert sum("requests failed" in row for row in rows) == 1
 
 
+@pytest.mark.thorough
 def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
@@ -225,7 +227,7 @@ def test_corrupt_baseline_makes_compared_test_an_error(emulate):
     assert "test_decode.json" in junit.find(".//error").text
 
 
-@pytest.mark.parametrize("value", ["1e-308", "1e308"])
+@pytest.mark.parametrize("value", ["1e-308", pytest.param("1e308", marks=pytest.mark.thorough)])
 def test_extreme_stored_value_is_an_error_and_no_regression(emulate, value):
     emulate("--update-baselines-new")
     stored = json.loads(emulate.path.read_text())
@@ -238,7 +240,9 @@ def test_extreme_stored_value_is_an_error_and_no_regression(emulate, value):
     assert "is no measured value" in junit.find(".//error").text
 
 
-@pytest.mark.parametrize("broken", ["<<<<<<< HEAD\n", None], ids=["conflict", "of-another-test"])
+@pytest.mark.parametrize("broken", [
+    pytest.param("<<<<<<< HEAD\n", id="conflict", marks=pytest.mark.thorough), pytest.param(None, id="of-another-test"),
+])
 def test_broken_baseline_does_not_affect_test_without_comparison(emulate, broken):
     """Nor does one of a test with the same file and function in another folder."""
     emulate("--update-baselines")
@@ -358,6 +362,7 @@ def test_a_young_baseline_grows_although_comparisons_stay_open(emulate):
     assert len(emulate.stored()["sessions"]) == 2
 
 
+@pytest.mark.thorough
 def test_pass_shows_smallest_detectable_change(emulate, pytester, stored_checks):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
@@ -384,7 +389,9 @@ def test_update_of_missing_baselines_keeps_incomparable_baseline(emulate):
     assert emulate.path.read_bytes() == earlier_content
 
 
-@pytest.mark.parametrize("hidden_by", ["folder", "ignore", "lf", "importorskip"])
+@pytest.mark.parametrize("hidden_by", [
+    "folder", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("ignore", "lf", "importorskip")),
+])
 def test_update_with_hidden_test_keeps_baseline(emulate, pytester, monkeypatch, hidden_by):
     pytester.makeini("[pytest]")
     emulate("--update-baselines-new")

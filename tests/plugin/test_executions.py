@@ -169,7 +169,7 @@ def test_rerun_with_baseline_repeats_seeds_and_pools_runs(execute):
     assert run_file["checks"][-1]["interval"].startswith("96.5 % CI")  # half of the error, spread over looks
 
 
-@pytest.mark.parametrize("living", ["none", "share"])
+@pytest.mark.parametrize("living", ["none", pytest.param("share", marks=pytest.mark.thorough)])
 def test_a_claim_pools_pair_by_pair(execute, living):
     suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    ")
     body = """

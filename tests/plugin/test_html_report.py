@@ -61,6 +61,7 @@ def test_report_option_writes_tests_of_all_workers_to_given_folder(run, pytester
     assert not list(Path(pytester.path, ".llmperf/runs").glob("*/report.html"))
 
 
+@pytest.mark.thorough
 def test_crashed_test_appears_in_report_and_in_release_comparison(run, pytester):
     crash = """
 import os, signal

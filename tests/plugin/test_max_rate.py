@@ -50,6 +50,7 @@ def test_max_rate_is_within_5_percent_of_true_knee_and_repeatable(run):
 
 
 @pytest.mark.emulated
+@pytest.mark.thorough
 def test_a_server_with_half_the_cache_does_not_serve_as_many_users(run):
     result, _ = run(CLAIM, "--emulate", "h200")
     assert result.ret == 1

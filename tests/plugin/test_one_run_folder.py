@@ -76,8 +76,10 @@ def test_commands_see_the_tests_of_all_workers(run, pytester):
     assert len(list(Path(pytester.path, "exported").iterdir())) == 4
 
 
-@pytest.mark.parametrize("options", [("-n", "0"), ("-n", "2", "--dist=loadgroup"), ("-n", "2", "--dist=worksteal")],
-                         ids=" ".join)
+@pytest.mark.parametrize("options", [
+    pytest.param(("-n", "0"), marks=pytest.mark.thorough), ("-n", "2", "--dist=loadgroup"),
+    pytest.param(("-n", "2", "--dist=worksteal"), marks=pytest.mark.thorough),
+], ids=" ".join)
 def test_way_of_distributing_changes_no_folder(run, pytester, options):
     result, _ = run(SUITE, "--emulate", "h200", *options)
     result.assert_outcomes(passed=4)

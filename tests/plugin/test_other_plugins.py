@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (2, 3))])
 def test_the_order_of_tests_does_not_matter(run, pytester, seed):
     """Fault 82: the same workload again and again on shared servers, and no prompt is cached."""
     pytester.makeconftest(SHUFFLE.replace("SEED", str(seed)))

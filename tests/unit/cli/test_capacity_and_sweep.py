@@ -163,6 +163,7 @@ def interrupted(tmp_path, monkeypatch):
 
 
 @pytest.mark.emulated
+@pytest.mark.thorough
 def test_search_interrupted_after_any_run_or_verdict_keeps_stored_runs(tmp_path, capsys, interrupted):
     """The resumed search has another server start, whose noise may ask for more runs at a rate."""
     assert main(SHORT_SEARCH) == 0

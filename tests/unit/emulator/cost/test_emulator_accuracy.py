@@ -49,6 +49,7 @@ def test_emulator_errors_of_dense_models_are_below_limits(folds):
     assert errors.ttft_median <= 15
 
 
+@pytest.mark.thorough
 def test_emulator_errors_from_h100_to_h200_are_below_limits(splits):
     split = splits["H100 → H200"]
     errors = errors_of(outcomes(split, [row for row in split.rows if row.dense and row.concurrency <= MOST]))
