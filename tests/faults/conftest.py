@@ -13,6 +13,7 @@ import pytest
 
 from pytest_llmperf.testing.waiting import until
 
+HUNG_S = 150  # below the limit of a test, 180 s
 ENGINE = Path(__file__).parents[1] / "stubs" / "engine.py"
 STUBBED = """
 from pytest_llmperf import closed, random_tokens, vllm
@@ -56,7 +57,12 @@ class Suite:
     def run(self, text, *args):
         """Run to the end; gives (result, JUnit root)."""
         self.write(text)
-        result = self.pytester.runpytest_subprocess(*self.arguments(*args))
+        hung = ("-o", f"faulthandler_timeout={HUNG_S - 20}")
+        try:
+            result = self.pytester.runpytest_subprocess(*hung, *self.arguments(*args), timeout=HUNG_S)
+        except self.pytester.TimeoutExpired:
+            output = "".join((self.folder / name).read_text() for name in ("stdout", "stderr"))
+            pytest.fail(f"pytest runs for over {HUNG_S} s. Its output, with the stacks of its threads:\n{output}")
         return result, self.junit()
 
     def start(self, text, *args):
