@@ -17,6 +17,9 @@ context, 90 % of the memory. The claims follow from this arithmetic, which was w
 On an L4 fifty prompts alone need 1.6 s each second: the 250 slots are always taken. An H200 serves the 50/s by itself:
 its decode steps take 3 to 8 ms, and 50/s × 365 tokens × 3 to 8 ms = 55 to 146 requests are in flight.
 
+vLLM's suffix tree is 24 tokens deep. It holds the matched and the drafted tokens, and a draft is no longer than its
+match, so a draft has at most 12 tokens, for k = 16 as for k = 12. This limit was found after the first run on an H200.
+
 A claim states the derived direction, and a docstring the derived size. A step without a derived direction is REPORTED.
 So are the metrics of the report beside the claimed metric.
 """
@@ -142,10 +145,11 @@ def test_step_4_freed_memory_serves_more_sequences(case: SimpleNamespace, perf: 
 
 @CASES
 def test_step_5_sixteen_drafts_do_not_pay_in_a_crowd(case: SimpleNamespace, perf: Perf) -> None:
-    """17 computed tokens a sequence for 3 accepted ones. On an L4 a step is the budget of 2,048 tokens: 120 sequences,
-    184 ms, 360 tokens, 2.0 a ms; without drafts 250 tokens in 56 to 79 ms, 3.2 to 4.5 a ms. On an H200 a token costs
-    17 × 0.011 ÷ 3 = 0.063 ms for each sequence in flight, so 50/s × 365 tokens × 0.063 ms = 1.15 > 1: requests pile up
-    to the 250, and TPOT to 15 ms, where it was 3 to 8 ms. It pays above 6 accepted tokens on an L4.
+    """13 computed tokens a sequence for 3 accepted ones. On an L4 a step is the budget of 2,048 tokens: 157 sequences,
+    184 ms, 472 tokens, 2.6 a ms; without drafts 250 tokens in 56 to 79 ms, 3.2 to 4.5 a ms. On an H200 a token costs
+    13 × 0.011 ÷ 3 = 0.048 ms for each sequence in flight, so 50/s × 365 tokens take 0.87 s a second, and the prompts
+    0.2 s: requests pile up to the 250, and TPOT to 12 ms, where it was 3 to 8 ms. Drafts pay above 4 to 5 accepted
+    tokens on an L4.
     """
     text = ("output_throughput(b) / output_throughput(a) >= 1" if case.kind == "l4"
             else "tpot_mean(a) / tpot_mean(b) >= 1")
@@ -153,13 +157,13 @@ def test_step_5_sixteen_drafts_do_not_pay_in_a_crowd(case: SimpleNamespace, perf
 
 
 @CASES
-def test_step_6_twelve_drafts_instead_of_sixteen_are_reported(case: SimpleNamespace, perf: Perf) -> None:
-    """A draft ends where the suffix tree does, so `k` is its largest length. On an H200 vLLM drafted 11.6 tokens with
-    16 as with 12 (acceptance rate 17 % at 3 tokens a step), so no direction follows from 17 and 13 computed tokens.
+def test_step_6_tree_depth_limits_sixteen_drafts_to_twelve(case: SimpleNamespace, perf: Perf) -> None:
+    """Both settings draft at most 12 tokens, so times have no direction. 2 accepted tokens of 12 drafted are 17 %,
+    of 16 they would be 13 %.
     """
     a, b = report(case, perf, 6)
-    perf.check(a, *accepted())
-    perf.check(b, *accepted())
+    perf.check(a, "spec_acceptance_rate >= 15%", *accepted())
+    perf.check(b, "spec_acceptance_rate >= 15%", *accepted())
 
 
 @CASES
@@ -170,9 +174,8 @@ def test_step_7_seats_beyond_requests_in_flight_are_reported(case: SimpleNamespa
 
 @CASES
 def test_step_8_eight_drafts_waste_less_than_twelve(case: SimpleNamespace, perf: Perf) -> None:
-    """9 computed tokens instead of 12.6 for the same 3: the drafts of step 6 have 11.6 tokens. An answer costs an L4 99
-    instead of 139 ms, with 33 ms of prefill 1.3 times. On an H200 TPOT falls with the computed tokens, and with the
-    requests in flight."""
+    """9 computed tokens instead of 13 for the same 3. An answer costs an L4 99 instead of 142 ms, with 33 ms of prefill
+    1.3 times. On an H200 TPOT falls with the computed tokens, and with the requests in flight."""
     text = ("output_throughput(a) / output_throughput(b) >= 1" if case.kind == "l4"
             else "tpot_mean(b) / tpot_mean(a) >= 1")
     claim(case, perf, 8, text, *accepted("a"), *accepted("b"))

@@ -59,8 +59,11 @@ def speculation(settings: dict[str, Any], target: ModelShape, target_name: str) 
     draft = _draft_shape(method, settings, target)
     if settings.get("rejection_sample_method") == "synthetic":
         given, length = settings.get("synthetic_acceptance_rates"), settings.get("synthetic_acceptance_length")
-        return Speculation(tokens, synthetic_rates(tokens, given, length), draft, method in _OF_TARGET)
-    return Speculation(tokens, _accepted(method, settings, target, target_name, tokens), draft, method in _OF_TARGET)
+        acceptance = synthetic_rates(tokens, given, length)
+    else:
+        acceptance = _accepted(method, settings, target, target_name, tokens)
+    drafted = min(tokens, _longest_suffix_draft(settings)) if method == "suffix" else tokens
+    return Speculation(drafted, acceptance[:drafted], draft, method in _OF_TARGET)
 
 
 def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None) -> tuple[float, ...]:
@@ -83,6 +86,18 @@ def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None
     if any(later > earlier for earlier, later in pairwise(rates)):
         raise StartError(f"synthetic_acceptance_rates must not increase, got {rates}.")
     return tuple(rate / earlier if earlier else 0.0 for earlier, rate in pairwise([1.0, *rates]))
+
+
+def _longest_suffix_draft(settings: dict[str, Any]) -> int:
+    """Tokens of a suffix draft at most: the tree holds the matched and the drafted tokens, and a draft has at most
+    `suffix_decoding_max_spec_factor` times the matched tokens."""
+    depth = settings.get("suffix_decoding_max_tree_depth", 24)
+    factor = settings.get("suffix_decoding_max_spec_factor", 1.0)
+    if not isinstance(depth, int) or depth < 1:
+        raise StartError(f"suffix_decoding_max_tree_depth={depth!r} must be >= 1")
+    if not isinstance(factor, int | float) or factor < 0:
+        raise StartError(f"suffix_decoding_max_spec_factor={factor!r} must be >= 0")
+    return int(depth * factor / (1 + factor))
 
 
 def _method(settings: dict[str, Any]) -> str:

@@ -154,6 +154,23 @@ def test_async_scheduling_goes_off_for_drafts_of_the_host():
         launch("--async-scheduling", "-sc", '{"method": "ngram", "num_speculative_tokens": 2}')
 
 
+@pytest.mark.parametrize(("k", "tree", "drafted"), [
+    (8, {}, 8), (16, {}, 12), (16, {"suffix_decoding_max_tree_depth": 32}, 16),
+    (24, {"suffix_decoding_max_tree_depth": 40}, 20),
+])
+def test_tree_depth_limits_drafts_of_suffix_decoding(k, tree, drafted):
+    """arctic-inference 0.1.1 has the same lengths for a periodic text."""
+    settings = {"method": "suffix", "num_speculative_tokens": k, **tree}
+    speculation = config("-sc", json.dumps(settings)).speculation
+    assert speculation.draft_tokens == len(speculation.acceptance) == drafted
+
+
+def test_invalid_tree_depth_of_suffix_decoding_is_refused():
+    settings = {"method": "suffix", "num_speculative_tokens": 8, "suffix_decoding_max_tree_depth": 0}
+    with pytest.raises(StartError, match="suffix_decoding_max_tree_depth=0 must be >= 1"):
+        config("-sc", json.dumps(settings))
+
+
 def test_synthetic_acceptance_is_converted_to_conditional_rates():
     synthetic = {"method": "ngram", "num_speculative_tokens": 4, "rejection_sample_method": "synthetic"}
     length = config("-sc", json.dumps({**synthetic, "synthetic_acceptance_length": 2.5}))
