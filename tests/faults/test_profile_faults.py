@@ -124,6 +124,7 @@ def test_trace_of_an_emulated_server_is_refused_before_a_test(suite, option):
     assert not list(suite.folder.glob(".llmperf/runs/*"))
 
 
+@pytest.mark.thorough
 def test_run_file_that_names_a_broken_profile_is_refused(suite):
     suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
     (path,) = suite.folder.glob(".llmperf/runs/*/tests/*.json")
@@ -135,6 +136,7 @@ def test_run_file_that_names_a_broken_profile_is_refused(suite):
     result.stderr.fnmatch_lines(["*profiles*a time is missing*"])
 
 
+@pytest.mark.thorough
 def test_both_sides_of_a_claim_are_traced(suite):
     suite.run("""
 def test_x(perf):

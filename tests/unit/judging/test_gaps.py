@@ -48,6 +48,7 @@ def test_two_stalls_are_two_events():
     assert judge("itl_p99 <= 50ms", in_step(300, [gaps])).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.thorough
 def test_itl_p99_of_synchronous_streams_at_exact_limit_keeps_error_rates():
     """By batches of requests alone 16 % passed and 15 % failed."""
     rng, trials = np.random.default_rng(7), 150

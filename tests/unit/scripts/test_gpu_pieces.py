@@ -126,6 +126,7 @@ def test_cancelled_job_leaves_no_running_process(go, number):
     assert noted("endless")["interrupted"] is True
 
 
+@pytest.mark.thorough
 def test_failing_piece_does_not_stop_other_pieces(go):
     assert go("1:1:wrong", "1:1:single") == 1
     assert Path("single.json").exists()

@@ -117,6 +117,7 @@ assert platform.load()() == "sglang_plain_cpu.platform.PlainCpu"
 """
 
 
+@pytest.mark.thorough
 def test_local_distribution_is_installed_with_entry_points(installer, ghost, tmp_path):
     recipe, pins = ghost
     name, entry_points = installer.RECIPES["sglang-cpu"].local[0]

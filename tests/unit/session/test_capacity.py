@@ -227,6 +227,7 @@ def test_claim_and_claim_max_rate_refuse_each_others_metrics(perf):
         perf.claim_max_rate(*sides, "ttft_p50(b) / ttft_p50(a) >= 3", slo="ttft_p95 <= 500ms")
 
 
+@pytest.mark.thorough
 def test_max_rate_claim_between_equal_servers_fails(perf, fake_engine, make_server, monkeypatch):
     monkeypatch.setattr(perf._execution.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
     a, b = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")

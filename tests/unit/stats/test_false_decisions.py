@@ -131,6 +131,7 @@ def test_clear_margin_passes_on_five_equal_starts():
     assert verdicts(alike, norm.ppf(0.999), list("abcde"), 0.01)[0] > 0.7
 
 
+@pytest.mark.thorough
 def test_distant_limit_passes_on_five_starts_that_differ():
     """Starts differ by half of what requests do. Counts alone pass 29 % (2,000 trials); the level model passes the
     rest."""
