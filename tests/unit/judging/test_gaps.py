@@ -1,6 +1,7 @@
 """Gaps in the order of time: streams that decode together stall together."""
 
 import numpy as np
+import pytest
 
 from pytest_llmperf.judging.gaps import exceedances_by_segment, gap_segments_ns
 from pytest_llmperf.judging.requirements import judge_slo
