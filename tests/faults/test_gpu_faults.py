@@ -154,7 +154,7 @@ def test_partitioned_gpu_makes_test_an_error(measured):
 def test_power_limit_changed_between_runs_makes_test_an_error(measured):
     """Fault 71: somebody lowers the limit."""
     result, error_text, _ = measured(
-        "after_next('nvmlShutdown', lambda: setattr(gpu, 'power_limit_mw', 400_000))", runs=3
+        "after_next('nvmlShutdown', lambda: setattr(gpu, 'power_limit_mw', 400_000))", runs=2
     )
     assert result.ret == 10
     assert "power_limit_mw 700000 → 400000" in error_text
@@ -245,7 +245,7 @@ def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
 ], ids=["agreeing", "disagreeing", "power alone"])
 def test_energy_is_judged_by_counter_and_checked_by_power(measured, monkeypatch, power_mw, counted_mw, noted):
     monkeypatch.setenv("STUB_ITL_S", "0.01")  # runs of a second: a sample that is 10 ms late changes 1 %
-    result, _, run_file = measured(f"gpu.power_mw, gpu.counted_mw = {power_mw}, {counted_mw}", "-rA", runs=3,
+    result, _, run_file = measured(f"gpu.power_mw, gpu.counted_mw = {power_mw}, {counted_mw}", "-rA", runs=2,
                                    slo="joules_per_token <= 1000 J")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*joules_per_token *≤ 1000 J/token*J/token*PASS*"])
@@ -259,7 +259,7 @@ def test_energy_is_judged_by_counter_and_checked_by_power(measured, monkeypatch,
 
 
 def test_energy_without_counter_and_power_is_not_seen(measured):
-    result, error_text, run_file = measured("fake.unsupported.add('nvmlDeviceGetPowerUsage')", runs=3,
+    result, error_text, run_file = measured("fake.unsupported.add('nvmlDeviceGetPowerUsage')", runs=2,
                                             slo="joules_per_token <= 1000 J")
     assert result.ret == 10
     assert "joules_per_token is unavailable in every run" in error_text
