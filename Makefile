@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration test-thorough bench bench-clients clean
+.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -46,13 +46,14 @@ test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
 	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 180 --durations 15 -m "not thorough and not real_engine and not emulated and not browser and not ray"
 
-# The plugin on the emulator: options, baselines, the shipped suites on every kind and with every planted fault.
+# The plugin on the emulator: options, baselines, the shipped suites on an H200 and with planted faults.
 # Some tests put services behind nginx and HAProxy, from the distribution's packages.
 test-emulated: $(VENV)/wheel
 	sh scripts/install_test_packages.sh
 	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 600 --durations 15 -m "emulated and not thorough"
 
-# What the two above leave out, since other tests show the same: further parameters, servers and error rates. Before a release.
+# What test and test-emulated leave out, because other tests show the same behaviour: further parameters, kinds and planted
+# faults. Once a week, and before a release.
 test-thorough: $(VENV)/wheel
 	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 600 --durations 15 -m "thorough and not real_engine"
 

@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 STUBS = Path(__file__).with_name("stubs")
 LIMIT_S = 10.0
 PARENT_LIMIT_S = 60.0  # pytest's own end, summary and all, is no part of the clean-up, and slow on a busy machine
-IDLE_PLUGINS = ("cacheprovider", "hypothesispytest", "benchmark", "anyio")  # a soak starts pytest 1400 times
 
 
 class Ending(Enum):
@@ -104,8 +103,7 @@ def plugin_command(case: Case, test_file: Path, engine: str) -> tuple[list[str],
     models = case.folder.parent / "models"
     (case.folder / "llmperf.toml").write_text(f'stop_grace_s = 0.5\ncache_dir = "{models}"\n')
     argv = [sys.executable, "-m", "pytest", str(test_file), "-c", os.devnull, f"--rootdir={case.folder}"]
-    argv += ["--import-mode=importlib", "-q", f"--junitxml={case.folder}/junit.xml"]
-    argv += [word for name in IDLE_PLUGINS for word in ("-p", f"no:{name}")]
+    argv += ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", f"--junitxml={case.folder}/junit.xml"]
     argv += [f"--llmperf-engine=vllm={engine}", f"--llmperf-runs={case.folder}/run"]
     if case.ending in (Ending.TIMEOUT_SIGNAL, Ending.TIMEOUT_THREAD):
         method = case.ending.value.removeprefix("timeout-")

@@ -24,7 +24,7 @@ def _load(name):
 
 matrix = _load("kill_matrix")
 REPEATS = int(os.environ.get("LLMPERF_KILL_REPEATS", "1"))
-# What the plugin adds to pytest is what is worth many repetitions.
+# A soak leaves pytest without the plugin out: its many repetitions are for what the plugin adds.
 ONCE = (pytest.param(matrix.pytest_run, marks=pytest.mark.thorough),) if REPEATS == 1 else ()
 PARENTS = (matrix.driver, matrix.plugin_run, *ONCE)
 
