@@ -20,6 +20,7 @@ from pytest_llmperf.load.recording import Recording, RecordingTail
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.process.kernel import kill_child
 
 # The worker finds modules where we do, as multiprocessing has it: the package may be on sys.path in any way.
 _BOOT = (
@@ -100,8 +101,7 @@ class LoadProcess:
         self.reports.close()
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        kill_child(self._process)
 
     def last_error_line(self) -> str:
         error_lines = (self.folder / "stderr").read_text("utf-8", "replace").strip().splitlines()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cache
 
 IGNORED = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
+KILL_WAIT_S = 5.0
 
 
 def adopt_orphans() -> None:
@@ -27,6 +30,17 @@ def watch_new_files(folder: str) -> int | None:
         os.close(handle)
         return None
     return int(handle)
+
+
+def kill_child(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child process and wait for its end, at most `KILL_WAIT_S`.
+
+    The wait has a limit because the exception of a signal handler can strike inside `Popen.poll` and leave the lock of
+    the `Popen` object locked. `Popen.wait` without a limit would then never return, although the child has ended.
+    """
+    child.kill()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(KILL_WAIT_S)
 
 
 class InChild:

@@ -12,10 +12,9 @@ from typing import Any
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.errors import EngineError, Evidence
+from pytest_llmperf.process.kernel import KILL_WAIT_S, kill_child
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.tree import describe_code
-
-KILL_WAIT_S = 5.0
 
 
 class PipedProcess:
@@ -107,13 +106,13 @@ class PipedProcess:
         """Kill the child. A thread that waits for an answer gets an EngineError."""
         self._popen.kill()
 
-    def stop(self, grace_s: float | None = None) -> None:
-        """Close its pipe and wait; killed where it does not end. May be called again."""
-        with suppress(OSError):
-            if self._popen.stdin is not None:
-                self._popen.stdin.close()
-        if self.wait_exit(KILL_WAIT_S if grace_s is None else grace_s) is None:
-            self._popen.kill()
-            self._popen.wait()
-        if self._popen.stdout is not None:
-            self._popen.stdout.close()
+    def stop(self, grace_s: float = 0.0) -> None:  # noqa: ARG002
+        """Kill the child, which stores nothing, and close its pipes. May be called again.
+
+        A child that is not killed may never end: while nobody reads its answer, it blocks in the middle of the answer.
+        """
+        kill_child(self._popen)
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()

@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from . import leftovers, watchdog
+from . import kernel, leftovers, watchdog
 from .unit import ProcessUnit
 
 END_WAIT_S = 10.0
@@ -50,8 +50,7 @@ class SessionWatchdog:
         try:
             self._process.wait(END_WAIT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            kernel.kill_child(self._process)
 
     def _send(self, line: str) -> None:
         with suppress(OSError, ValueError):  # the watchdog was killed

@@ -16,6 +16,7 @@ from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, Sto
 
 from . import leftovers, shm, tree
 from .container import ContainerProcesses
+from .kernel import kill_child
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
 from .status import Status
@@ -205,8 +206,7 @@ class Supervised:
     def _stop_without_watchdog(self) -> StopReport:
         """The watchdog was killed or hangs: what bears our tag is killed from here."""
         began_ns = self._clock.now_ns()
-        self._watchdog.kill()
-        self._watchdog.wait()
+        kill_child(self._watchdog)
         self._status.finished.wait(STOP_MARGIN_S)
         survivors = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
         self._segments.created |= self._status.segments

@@ -23,6 +23,8 @@ def main():
             sys.exit(command["exit"])
         elif "hang" in command:
             time.sleep(60)
+        elif "long" in command:
+            answer = {"body": "x" * command["long"]}
         elif "garbage" in command:
             print("no json", flush=True)
             continue

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from itertools import count
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 
 import pytest
 
@@ -75,15 +75,25 @@ def test_capacity_prints_equal_max_rate_for_equal_seed(capsys):
     assert capsys.readouterr().out == first  # the same seed, the same answer
 
 
+def sigint_ends(*search):
+    """What a search wrote about its first rate, and its output after SIGINT; a hung search fails with its stacks."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest_llmperf", *search]
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=TAKE_SIGINT) as process:  # noqa: PLW1509
+        said = next(line for line in process.stderr if "the SLO" in line)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, _ = process.communicate(timeout=60)
+        except TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # faulthandler writes the stacks
+            pytest.fail("\n".join(process.communicate()))
+    assert process.returncode == 130
+    return said, out
+
+
 @pytest.mark.emulated
 def test_interrupted_capacity_search_prints_known_bounds():
-    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "400", "--rate", "60",
-               "--slo", "ttft_p50 <= 100ms", "--precision", "0.001"]
-    with Popen(command, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=TAKE_SIGINT) as search:  # noqa: PLW1509
-        said = next(line for line in search.stderr if "within the SLO" in line or "over the SLO" in line)
-        search.send_signal(signal.SIGINT)
-        out, _ = search.communicate(timeout=60)
-    assert search.returncode == 130
+    options = ("--requests", "400", "--rate", "60", "--slo", "ttft_p50 <= 100ms", "--precision", "0.001")
+    said, out = sigint_ends("capacity", *SMALL, *options)
     words = "above 60/s" if "within" in said else "below 60/s"
     assert f"The search did not reach its end: max_rate lies {words}" in out
     assert "60/s" in out.splitlines()[2]
@@ -204,11 +214,7 @@ def test_search_resumes_in_several_commands(tmp_path, capsys):
     whole = capsys.readouterr().out
     (run_file,) = tmp_path.glob(".llmperf/runs/*/tests/*.json")
     cut(run_file, 3)
-    command = [sys.executable, "-m", "pytest_llmperf", *SEARCH, "--resume", str(run_file.parents[1])]
-    with Popen(command, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=TAKE_SIGINT) as search:  # noqa: PLW1509
-        next(line for line in search.stderr if "the SLO" in line)
-        search.send_signal(signal.SIGINT)
-        search.communicate(timeout=60)
+    sigint_ends(*SEARCH, "--resume", str(run_file.parents[1]))
     verdicts = [each["conditions"].get("rate_verdict") for each in json.loads(run_file.read_text())["measurements"]]
     assert len(verdicts) - verdicts.count(None) >= 3  # of the first command, whether the second has reached them or not
     assert main((*SEARCH, "--resume", "newest")) == 0

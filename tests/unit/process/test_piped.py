@@ -1,12 +1,14 @@
 """A child process that receives commands through its pipes."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import EngineError
+from pytest_llmperf.process import kernel
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -39,9 +41,34 @@ def test_piped_process_answers_commands_in_order(begin):
 def test_closed_pipe_ends_process(begin):
     process = begin()
     process.read()
-    process.stop(5)
-    assert process.ending() == "exit code 0"
-    process.stop(5)
+    process._popen.stdin.close()
+    assert process.wait_exit(5) == "exit code 0"
+
+
+def test_process_stops_in_the_middle_of_an_answer(begin):
+    """An interrupt ends `call` and leaves an answer that nobody reads: the child waits for a reader of its pipe."""
+    process = begin()
+    process.read()
+    process._popen.stdin.write(b'{"long": 4000000}\n')
+    process._popen.stdin.flush()
+    assert process._popen.stdout.read(10) == b'{"body": "'
+    begun_s = time.monotonic()
+    process.stop(15)
+    assert time.monotonic() - begun_s < 2
+    assert process.ending() == "signal 9 (SIGKILL)"
+    process.stop(15)
+
+
+def test_process_stops_after_interrupt_left_popen_locked(begin, monkeypatch):
+    """An interrupt between two instructions of `Popen.poll` has this effect, and `Popen.wait` would never return."""
+    monkeypatch.setattr(kernel, "KILL_WAIT_S", 0.5)
+    process = begin()
+    process.read()
+    process._popen._waitpid_lock.acquire()
+    process.stop()
+    assert process._popen.stdin.closed
+    process._popen._waitpid_lock.release()
+    assert process.ending() == "signal 9 (SIGKILL)"
 
 
 def test_a_refused_command_is_an_error_and_the_child_goes_on(begin):
