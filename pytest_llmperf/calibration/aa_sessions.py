@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.process.kernel import close_pipes, end_child
 from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.reader import read_test
@@ -19,6 +20,7 @@ from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, r
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 
 EFFECTS = (0.05, 0.10)
+STOP_LIMIT_S = 60.0  # of an interrupted session, whose servers have their time to end
 Sessions = dict[tuple[str, str], list[Measurement]]
 
 
@@ -68,13 +70,25 @@ def run_sessions(
         emulated = any(argument.partition("=")[0] == "--emulate" for argument in arguments)
         seed = ["--emulate-seed", str(number)] if emulated else []
         command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments, *seed]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        code, output, errors = _run_to_end(command, root)
         if not any(folder.glob("*/tests/*.json")):
-            output = f"{done.stdout[-800:]}{done.stderr[-800:]}"
-            raise UsageError(f"pytest measured nothing (exit code {done.returncode}): {output}")
-        notify(f"session {number} of {count}: {done.stdout.strip().splitlines()[-1]}")
+            raise UsageError(f"pytest measured nothing (exit code {code}): {output[-800:]}{errors[-800:]}")
+        notify(f"session {number} of {count}: {output.strip().splitlines()[-1]}")
         folders.append(folder)
     return folders
+
+
+def _run_to_end(command: Sequence[str], root: Path) -> tuple[int, str, str]:
+    """Exit code, output and errors of a session. An interrupt becomes one SIGTERM, at which pytest stops servers."""
+    session = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0)
+    try:
+        output, errors = session.communicate()
+    except BaseException:
+        session.terminate()
+        end_child(session, STOP_LIMIT_S)
+        close_pipes(session)
+        raise
+    return session.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
 
 
 def read_sessions(folders: Sequence[Path]) -> Sessions:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -251,14 +251,13 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     if folder is not None:
         session.resume(resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host))
         add_host(folder, session.host)
-    execution = begin_execution(session, name, hardware.kind)
-    try:
+    with ExitStack() as steps:  # in the end all of them, from the last to the first, though one of them fails
+        steps.callback(session.close)
+        execution = begin_execution(session, name, hardware.kind)
+        steps.callback(execution.close)
+        steps.callback(watch.close)
         yield execution
         execution.complete = True
-    finally:
-        watch.close()
-        execution.close()
-        session.close()
 
 
 def _watch() -> Watch:

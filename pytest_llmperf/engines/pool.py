@@ -304,12 +304,12 @@ class EnginePool:
             servers = self._started_in_turn(group, first_id, kind)
         else:
             servers = self.launcher.start_together(started, first_id, kind)
-        for requested, server in zip(group.started, servers, strict=True):
+        self._servers = dict(zip(group.started, servers, strict=True))
+        self._kind = kind
+        for requested, server in self._servers.items():
             server.requested_spec, server.siblings, server.takes_turns = requested, len(servers) - 1, group.in_turn
             if not group.in_turn:
                 self._on_start(self._plant(requested), server, kind)
-        self._servers = dict(zip(group.started, servers, strict=True))
-        self._kind = kind
         launches_ns = _launches_ns(servers)
         if launches_ns and max(launches_ns) - min(launches_ns) > seconds(SAME_AGE_S):  # one started after the other
             self.wait_steady(servers, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -388,6 +388,9 @@ class Server:
             self._hangs = True
             error.evidence = error.evidence or (self.process.evidence() if self.process else None)
             raise
+        except BaseException:
+            self._hangs = True  # interrupted: nobody knows whether it sleeps
+            raise
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
@@ -563,16 +566,18 @@ class Server:
         Raises:
             StopFailed: something of it survived.
         """
-        self.client.close()
-        if self.replicas is not None:
-            self.replicas.close()
-        try:
+        with ExitStack() as steps:  # all of them, from the last to the first
+            steps.callback(self.client.close)
+            if self.replicas is not None:
+                steps.callback(self.replicas.close)
+            steps.callback(self._stop_lmcache, grace_s)
             if self.process is not None:
-                self.process.stop(grace_s)
-        finally:
-            if self.lmcache is not None:
-                self.lmcache.stop(grace_s)
-                self.lmcache = None
+                steps.callback(self.process.stop, grace_s)
+
+    def _stop_lmcache(self, grace_s: float) -> None:
+        if self.lmcache is not None:
+            self.lmcache.stop(grace_s)
+            self.lmcache = None
 
     def detach_lmcache(self) -> LMCacheServer | None:
         """Detach the LMCache server, which then survives the stop of the engine; the caller must stop it.

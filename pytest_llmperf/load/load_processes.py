@@ -49,6 +49,7 @@ class LoadProcess:
                 start_new_session=True,
             )
         self._control, self.reports = _pipe(self._process.stdin), _pipe(self._process.stdout)
+        os.set_blocking(self._control.fileno(), False)
 
     @property
     def recording(self) -> Path:
@@ -108,10 +109,21 @@ class LoadProcess:
         return error_lines[-1] if error_lines else ""
 
     def _send(self, data: bytes) -> None:
-        rest = memoryview(data)
+        """Write to the control pipe.
+
+        Raises:
+            LoadError: the load process reads nothing for `_SILENCE_LIMIT_S`.
+        """
+        rest, writable = memoryview(data), select.poll()
+        writable.register(self._control, select.POLLOUT)
         with suppress(BrokenPipeError):
             while rest:
-                rest = rest[self._control.write(rest) :]
+                try:
+                    rest = rest[os.write(self._control.fileno(), rest) :]
+                except BlockingIOError:
+                    if not writable.poll(round(_SILENCE_LIMIT_S * 1e3)):
+                        raise LoadError(f"A load process has read nothing of its plan for {_SILENCE_LIMIT_S:g} s. Is a "
+                                        "file system blocked, or this machine? Run it again.") from None
 
 
 class LoadProcesses:
@@ -199,10 +211,10 @@ def local_load(plans: Sequence[LoadPlan], folder: Path, cores: Cores) -> Iterato
     try:
         load_processes.send_plans()
         yield load_processes
+        load_processes.end()
     except BaseException:
         load_processes.kill()
         raise
-    load_processes.end()
 
 
 def _cpus_of(number: int, processes: int, cpus: Sequence[int]) -> Sequence[int]:

@@ -206,8 +206,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     state = config.stash.get(STATE, None)
     if state is not None:
-        state.close()  # where no session was finished
-        state.end_watchdog()
+        try:
+            state.close()  # where no session was finished
+        finally:
+            state.end_watchdog()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

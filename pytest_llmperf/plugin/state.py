@@ -165,7 +165,7 @@ class State:
 
     def close(self) -> None:
         """Stop whatever this process started, and keep what would not end."""
-        session: PerfSession | None = self.__dict__.pop("session", None)
+        session: PerfSession | None = self.__dict__.get("session")
         if session is None:
             return
         from pytest_llmperf.errors import InfrastructureError
@@ -175,6 +175,7 @@ class State:
             session.close()
         except InfrastructureError as error:
             self.unended.append(getattr(error, "message", str(error)))
+        del self.__dict__["session"]  # after an interrupt it stays, and is closed again before the process ends
 
     @cached_property
     def watch(self) -> Watch | None:

@@ -43,6 +43,22 @@ def kill_child(child: subprocess.Popen[bytes]) -> None:
         child.wait(KILL_WAIT_S)
 
 
+def close_pipes(child: subprocess.Popen[bytes]) -> None:
+    """Close the pipes to a child process that has ended."""
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        with suppress(OSError):  # what was still buffered cannot be written
+            if pipe is not None:
+                pipe.close()
+
+
+def end_child(child: subprocess.Popen[bytes], limit_s: float) -> None:
+    """Wait for the end of a child process, and kill the child after `limit_s`."""
+    try:
+        child.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        kill_child(child)
+
+
 class InChild:
     """Child code between fork and exec: restore ignored signals and let the kernel kill the child with the watchdog.
 

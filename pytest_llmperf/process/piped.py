@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.errors import EngineError, Evidence
-from pytest_llmperf.process.kernel import KILL_WAIT_S, kill_child
+from pytest_llmperf.process.kernel import KILL_WAIT_S, close_pipes, kill_child
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.tree import describe_code
 
@@ -69,15 +69,21 @@ class PipedProcess:
     def call(self, command: Mapping[str, object]) -> dict[str, Any]:
         """Send one command and read its answer.
 
+        An interrupt kills the child: whoever called next would read the answer to this command.
+
         Raises:
             EngineError: the child ended, or says that the command is wrong.
         """
         with self._one_at_a_time:
-            if self._popen.stdin is not None:
-                with suppress(OSError, ValueError):  # a closed pipe: `read` says how the child ended
-                    self._popen.stdin.write(json.dumps(command, separators=(",", ":")).encode() + b"\n")
-                    self._popen.stdin.flush()
-            answer = self.read()
+            try:
+                if self._popen.stdin is not None:
+                    with suppress(OSError, ValueError):  # a closed pipe: `read` says how the child ended
+                        self._popen.stdin.write(json.dumps(command, separators=(",", ":")).encode() + b"\n")
+                        self._popen.stdin.flush()
+                answer = self.read()
+            except BaseException:
+                self._popen.kill()
+                raise
         if "error" in answer:
             raise EngineError(f"The emulator refuses: {answer['error']}", self.evidence())
         return answer
@@ -112,7 +118,4 @@ class PipedProcess:
         A child that is not killed may never end: while nobody reads its answer, it blocks in the middle of the answer.
         """
         kill_child(self._popen)
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+        close_pipes(self._popen)

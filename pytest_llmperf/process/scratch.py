@@ -61,8 +61,8 @@ def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> 
             return descriptor
     except FileNotFoundError:
         pass
-    except OSError as error:
-        if error.errno not in _BUSY:
+    except BaseException as error:
+        if not (isinstance(error, OSError) and error.errno in _BUSY):
             os.close(descriptor)
             raise
     os.close(descriptor)

@@ -47,10 +47,7 @@ class SessionWatchdog:
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        try:
-            self._process.wait(END_WAIT_S)
-        except subprocess.TimeoutExpired:
-            kernel.kill_child(self._process)
+        kernel.end_child(self._process, END_WAIT_S)
 
     def _send(self, line: str) -> None:
         with suppress(OSError, ValueError):  # the watchdog was killed

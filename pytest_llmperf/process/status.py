@@ -53,10 +53,14 @@ class Status:
             if control is not None:
                 control.close()
 
-    def join(self) -> None:
-        """Wait for the end of the reading thread and close the status pipe."""
-        self._thread.join()
-        if self._pipes[1] is not None:
+    def join(self, limit_s: float) -> None:
+        """Wait for the end of the reading thread and close the status pipe.
+
+        A thread that goes on after `limit_s` waits for a lock that an interrupt left locked. Its pipe stays
+        open, because a pipe that a thread reads cannot be closed.
+        """
+        self._thread.join(limit_s)
+        if self._pipes[1] is not None and not self._thread.is_alive():
             self._pipes[1].close()
 
     def _read(self) -> None:

@@ -16,7 +16,7 @@ from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, Sto
 
 from . import leftovers, shm, tree
 from .container import ContainerProcesses
-from .kernel import kill_child
+from .kernel import KILL_WAIT_S, end_child, kill_child
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
 from .status import Status
@@ -226,8 +226,8 @@ class Supervised:
 
     def _close(self) -> None:
         self._status.hang_up()
-        self._watchdog.wait()
-        self._status.join()
+        end_child(self._watchdog, KILL_WAIT_S)
+        self._status.join(KILL_WAIT_S)
         errors = self.launch.run_dir / ERRORS
         if errors.exists() and errors.stat().st_size == 0:
             errors.unlink()

@@ -178,10 +178,11 @@ class Watchdog:
         self._reaper.begin(grace_s)
 
     def _finish(self) -> None:
-        for drain in self._drains:
-            drain.close()
         for member in self._unit.members:
             member.run_stop_command()
+        for drain in self._drains:
+            with suppress(OSError):  # a full disk
+                drain.close()
         if self._unit.last_words and self._why == PARENT_GONE:
             _say(self._unit.last_words, Path(self._unit.run_dir))
         if self._unit.members:

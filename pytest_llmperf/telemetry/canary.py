@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_llmperf.process.kernel import close_pipes, kill_child
 from pytest_llmperf.telemetry.canary_gpu import REPEATS, median_s
 
 PROGRAM = Path(__file__).with_name("canary_gpu.py")
@@ -48,13 +49,18 @@ def _host_copy_gb_per_s() -> float:
 def _of_gpu(program: Path, timeout_s: float) -> dict[str, float | str]:
     """In a process of its own, so that no context stays on the GPU."""
     try:
-        completed = subprocess.run([sys.executable, "-I", str(program)], capture_output=True, text=True, check=False,
-                                   timeout=timeout_s, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return {"not_seen": f"the GPU did not answer within {timeout_s:g} s"}
+        child = subprocess.Popen([sys.executable, "-I", str(program)], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
         return {"not_seen": str(error)}
+    try:
+        output, _ = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return {"not_seen": f"the GPU did not answer within {timeout_s:g} s"}
+    finally:
+        kill_child(child)  # which waits for a limited time: a driver may block the child in the kernel
+        close_pipes(child)
     with suppress(ValueError, AttributeError):
         return {name: value if isinstance(value, str) else round(value, 3)
-                for name, value in json.loads(completed.stdout).items() if isinstance(value, str | float)}
-    return {"not_seen": f"the program for the GPU ended with exit code {completed.returncode}"}
+                for name, value in json.loads(output).items() if isinstance(value, str | float)}
+    return {"not_seen": f"the program for the GPU ended with exit code {child.returncode}"}

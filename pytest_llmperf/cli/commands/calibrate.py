@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     for option, default in (EMULATED | HERE).items():
         if _given(arguments, option) is None:
             setattr(arguments, _name(option), default)
+    signal.signal(signal.SIGTERM, _interrupted)
     say(_on_this_machine(arguments) if arguments.emulate is None else _emulated(arguments))
     return 0
 
@@ -113,7 +114,6 @@ def _emulated(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.plugin.collection import collect
 
     root = project_root()
-    signal.signal(signal.SIGTERM, _interrupted)
     collected = collect(arguments.tests, arguments.emulate)
     return calibrate_emulated(
         collected.tests,
@@ -132,7 +132,7 @@ def _emulated(arguments: argparse.Namespace) -> str:
 
 
 def _interrupted(_signal: int, _frame: object) -> None:
-    """SIGTERM is Ctrl-C: the processes that do suite runs end too, and the journal is closed."""
+    """SIGTERM is Ctrl-C: the processes that run suites end too, and the journal is closed."""
     raise KeyboardInterrupt
 
 

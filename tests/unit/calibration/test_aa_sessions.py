@@ -1,5 +1,6 @@
 """What sessions on one's own machine say of a comparison is what a comparison there does."""
 
+import subprocess
 from random import Random
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.testing.waiting import until
 
 
 class Stored:
@@ -80,12 +82,38 @@ def test_uncalibrated_metrics_are_named_with_reason():
 def test_emulated_sessions_use_different_seeds(tmp_path, monkeypatch, emulate):
     requested_seeds = []
 
-    def run(command, **_options):
+    def popen(command, **_options):
         requested_seeds.append(command)
         (tmp_path / "session-01" / "x" / "tests").mkdir(parents=True)
         (tmp_path / "session-01" / "x" / "tests" / "t.json").touch()
-        return SimpleNamespace(stdout="1 passed", stderr="", returncode=0)
+        return SimpleNamespace(communicate=lambda: (b"1 passed", b""), returncode=0)
 
-    monkeypatch.setattr("pytest_llmperf.calibration.aa_sessions.subprocess.run", run)
+    monkeypatch.setattr("pytest_llmperf.calibration.aa_sessions.subprocess.Popen", popen)
     run_sessions(emulate, 1, tmp_path, tmp_path, print)
     assert requested_seeds[0][-2:] == ["--emulate-seed", "1"]
+
+
+SESSION = """
+import pathlib, signal, sys, time
+
+def end(*_):
+    pathlib.Path("ended").touch()
+    sys.exit(2)
+
+signal.signal(signal.SIGTERM, end)
+pathlib.Path("begun").touch()
+time.sleep(60)
+"""
+
+
+def test_interrupt_ends_pytest_session_by_sigterm(tmp_path, monkeypatch):
+    """Killed at once, the session would not stop its servers."""
+    def interrupted(_process):
+        until((tmp_path / "begun").exists)
+        raise KeyboardInterrupt
+
+    (tmp_path / "pytest.py").write_text(SESSION)
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sessions([], 1, tmp_path / "runs", tmp_path, print)
+    assert (tmp_path / "ended").exists()

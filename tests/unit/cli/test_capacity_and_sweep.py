@@ -18,8 +18,10 @@ from pytest_llmperf.cli.target import add_arguments, flag, place_of, spec_of
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.report.watch import LineWatch
 from pytest_llmperf.session.bisection import SearchResult, TriedRate
 from pytest_llmperf.session.capacity import RateSeries
+from pytest_llmperf.session.perf_session import PerfSession
 
 TAKE_SIGINT = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's job in the background ignores it
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
@@ -97,6 +99,21 @@ def test_interrupted_capacity_search_prints_known_bounds():
     words = "above 60/s" if "within" in said else "below 60/s"
     assert f"The search did not reach its end: max_rate lies {words}" in out
     assert "60/s" in out.splitlines()[2]
+
+
+@pytest.mark.emulated
+def test_servers_stop_though_progress_cannot_be_written(monkeypatch):
+    """Ctrl-C in `llmperf capacity … 2>&1 | tee log` ends `tee` as well."""
+    def broken(_watch):
+        raise RuntimeError("nobody reads the progress")
+
+    closed = []
+    monkeypatch.setattr(LineWatch, "close", broken)
+    monkeypatch.setattr(PerfSession, "close", lambda session: closed.append(session) or session.pool.close())
+    search = ("capacity", *SMALL, "--slo", "ttft_p50 <= 100ms", "--rate", "60", "--precision", "1", "--cooldown", "0")
+    with pytest.raises(RuntimeError, match="nobody reads"):
+        main(search)
+    assert len(closed) == 1
 
 
 SEARCH = ("capacity", *SMALL, "--slo", "ttft_p50 <= 100ms", "--rate", "60", "--precision", "0.2", "--cooldown", "0")

@@ -265,6 +265,41 @@ def test_memory_is_measured_while_started_server_is_awake(launcher, tmp_path, tu
     assert notes == [(TWO, "two", False, "h200"), (ONE, "one", False, "h200")]
 
 
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_interrupt_after_start_leaves_server_to_pool(launcher, tmp_path):
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), on_start=interrupted) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            pool.acquire(ONE)
+        assert pool.runs(ONE)
+        server = pool._servers[ONE]
+    assert server.process.stopped == 1
+
+
+def test_server_of_interrupted_sleep_is_started_anew(turns, fake_engine):
+    first = turns.acquire(ONE, beside=[TWO])
+    fake_engine.answers["/sleep"] = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        turns.acquire(TWO, beside=[ONE])
+    fake_engine.answers["/sleep"] = httpx.Response(200, json={"status": "sleeping"})
+    assert turns.acquire(ONE, beside=[TWO]) is not first
+    assert first.process.stopped == 1
+
+
+def test_process_stops_after_failed_close_of_client(pool, monkeypatch):
+    def broken():
+        raise RuntimeError("the connection pool is locked")
+
+    server = pool.acquire(ONE)
+    with monkeypatch.context() as patched:
+        patched.setattr(server.client, "close", broken)
+        with pytest.raises(RuntimeError):
+            server.stop(0)
+    assert server.process.stopped == 1
+
+
 def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine, message):
     fake_engine.answers["/sleep"] = httpx.Response(500, text="not supported")
     first = turns.acquire(ONE, beside=[TWO])

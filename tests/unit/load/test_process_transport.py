@@ -11,6 +11,7 @@ from statistics import median
 import pytest
 
 from pytest_llmperf.errors import LoadError
+from pytest_llmperf.load import load_processes
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
@@ -45,6 +46,17 @@ def test_load_process_sends_planned_requests():
     assert b"\r\nHost: 127.0.0.1:%d\r\n" % server.port in first.head
     assert b"\r\nAuthorization: Bearer k\r\n" in first.head
     assert second.head.startswith(b"POST /v1/chat/completions ")
+
+
+def test_load_process_that_reads_no_plan_is_an_error(monkeypatch):
+    monkeypatch.setattr(load_processes, "_BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(load_processes, "_SILENCE_LIMIT_S", 0.3)
+    request = PlannedRequest(0, "/v1/completions", b"x" * 3_000_000)  # more than a pipe takes at once
+    plan = LoadPlan("127.0.0.1", 1, (request,), headers=(), concurrency=1)
+    begun_s = time.monotonic()
+    with pytest.raises(LoadError, match=r"has read nothing of its plan for 0.3 s.*Run it again"):
+        ProcessTransport().replay(plan, cancel=threading.Event())
+    assert time.monotonic() - begun_s < 10
 
 
 def test_load_process_reuses_connection():

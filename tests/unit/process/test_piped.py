@@ -106,6 +106,20 @@ def test_process_killed_during_call_raises_error_with_signal(begin):
         process.call({"hang": 1})
 
 
+def test_interrupted_call_kills_process(begin, monkeypatch):
+    """The next call would read the answer to this one."""
+
+    def interrupted(_process):
+        raise KeyboardInterrupt
+
+    process = begin()
+    process.read()
+    monkeypatch.setattr(PipedProcess, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.call({"sleep": {"ns": 5}})
+    assert process.wait_exit(5) == "signal 9 (SIGKILL)"
+
+
 def test_missing_program_is_an_engine_error(begin):
     with pytest.raises(EngineError, match="no-such-program cannot be started"):
         begin("/nowhere/no-such-program")

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import EngineError, EnvironmentMissing
-from pytest_llmperf.process import tree
+from pytest_llmperf.process import supervisor, tree
 from pytest_llmperf.process.reaper import alone_ns
 from pytest_llmperf.process.supervisor import Launch, Supervised
 from pytest_llmperf.testing.waiting import until
@@ -231,3 +231,16 @@ def test_unwritable_run_folder_is_refused_by_supervisor(tmp_path, taken, named):
     (tmp_path / taken).touch()
     with pytest.raises(EngineError, match=rf"^{named} cannot be written: .*--llmperf-runs=DIR"):
         Supervised.start(Launch(("true",), {}, tmp_path, tmp_path / "run"))
+
+
+def test_server_stops_after_interrupt_left_event_locked(start, monkeypatch):
+    """An interrupt in `Event.wait` has this effect: the thread that reads the watchdog's reports never goes on."""
+    monkeypatch.setattr(supervisor, "STOP_MARGIN_S", 0.5)
+    monkeypatch.setattr(supervisor, "KILL_WAIT_S", 0.5)
+    server = start("sleep", "60")
+    locked = server.exited_event._cond
+    locked.acquire()
+    server.stop(0)
+    assert not tree.is_alive(server.identity)
+    locked.release()
+    server._status.join(5)
