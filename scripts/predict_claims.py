@@ -231,13 +231,18 @@ def _same_check(predicted: TestResult, test: TestResult, check: CheckResult) -> 
     """
     same = [other for other in test.checks if other.subject == check.subject]
     if same:
-        place = [other for other in predicted.checks if other.subject == check.subject].index(check)
+        place = _place(check, (other for other in predicted.checks if other.subject == check.subject))
         return same[min(place, len(same) - 1)]
     same = [other for other in test.checks if other.metric == check.metric]
-    place = [other for other in predicted.checks if other.metric == check.metric].index(check)
+    place = _place(check, (other for other in predicted.checks if other.metric == check.metric))
     if len(same) > 1 and " / " not in check.metric:
         return None
     return same[min(place, len(same) - 1)] if same else None
+
+
+def _place(check: CheckResult, checks: Iterable[CheckResult]) -> int:
+    """Position of this very check: two measurements may have equal checks."""
+    return next(place for place, other in enumerate(checks) if other is check)
 
 
 def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> str | None:

@@ -14,7 +14,11 @@ from pytest_llmperf import EngineSpec, Perf, by_kind, closed, poisson, sharegpt,
 MODELS = "suites/models"
 CHAINS = "suites/tasks/sums_chains.json"
 TOKENS = (1, 3, 5, 7)
-NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+DRAFTS = {
+    "draft_model": {"model": f"{MODELS}/sums-draft"},
+    "eagle3": {"model": f"{MODELS}/sums-eagle3"},
+    "ngram": {"prompt_lookup_max": 4, "prompt_lookup_min": 1},
+}
 CASES = by_kind(
     cpu={"requests": 16, "together": 8}, h100={"requests": 64, "together": 32}, h200={"requests": 64, "together": 32}
 )
@@ -31,9 +35,8 @@ def plain() -> EngineSpec:
     return vllm(f"{MODELS}/sums", max_model_len=512, async_scheduling=False)
 
 
-def drafting(tokens: int) -> EngineSpec:
-    draft = {"method": "draft_model", "model": f"{MODELS}/sums-draft", "num_speculative_tokens": tokens}
-    return plain().with_flags(speculative_config=draft)
+def drafting(tokens: int, method: str = "draft_model") -> EngineSpec:
+    return plain().with_flags(speculative_config={"method": method, "num_speculative_tokens": tokens, **DRAFTS[method]})
 
 
 @CASES
@@ -54,13 +57,28 @@ def test_longer_drafts_are_accepted_less(case: SimpleNamespace, perf: Perf) -> N
 
 
 @CASES
+@pytest.mark.parametrize("method", ["eagle3", "ngram"])
+def test_longer_drafts_of_head_or_lookup_are_accepted_less(method: str, case: SimpleNamespace, perf: Perf) -> None:
+    """An EAGLE-3 head reads hidden states of the target; a lookup finds the last tokens earlier in the text.
+
+    The head was trained for an acceptance between 30 and 90 %. The lookup has no expected acceptance.
+    """
+    chains = sharegpt(path=CHAINS, arrivals=closed(1), requests=case.requests)
+    drafts = {tokens: perf.measure(drafting(tokens, method), chains) for tokens in TOKENS}
+    if method == "eagle3":
+        perf.check(drafts[3], "spec_acceptance_rate >= 30%", "spec_acceptance_rate <= 90%", "error_rate == 0")
+    for shorter, longer in pairwise(drafts.values()):
+        perf.check(longer, f"spec_acceptance_rate <= {100 * shorter.value('spec_acceptance_rate'):.4g}%")
+
+
+@CASES
 def test_gain_of_trained_drafts_is_reported_at_each_rate(case: SimpleNamespace, perf: Perf) -> None:
     """Beside a lookup in the prompt, at 1, 4 and 10 requests a second and with all at once: the gain is reported."""
-    ngram = plain().with_flags(speculative_config=NGRAM)
     arrivals = (poisson(1), poisson(4), poisson(10), closed(case.together))
     loads = [sharegpt(path=CHAINS, arrivals=each, requests=case.requests) for each in arrivals]
     # One engine after the other: all loads of an engine need one start.
-    measured = [[perf.measure(spec, load, runs=2) for load in loads] for spec in (plain(), drafting(3), ngram)]
+    specs = (plain(), drafting(3), drafting(3, "ngram"))
+    measured = [[perf.measure(spec, load, runs=2) for load in loads] for spec in specs]
     for without, draft, lookup in zip(*measured, strict=True):
         for run in (without, draft, lookup):
             perf.check(run, "error_rate == 0")

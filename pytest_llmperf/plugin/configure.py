@@ -17,6 +17,7 @@ from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.profiling import add_options as add_profile_options
+from pytest_llmperf.plugin.profiling import header as profile_header
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
 from pytest_llmperf.plugin.resume import add_options as add_resume_options
 from pytest_llmperf.plugin.resume import register as register_resume
@@ -212,12 +213,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             state.end_watchdog()
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     state = config.stash[STATE]
     planted = f"; planted: {' '.join(map(str, state.planted))}" if state.planted else ""
     if state.emulation is not None:
-        return f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
-    return f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else None
+        place = f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
+    else:
+        place = f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else ""
+    return [line for line in (place, profile_header(config)) if line]
 
 
 def _end_cleanly_on_sigterm() -> None:

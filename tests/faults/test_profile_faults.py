@@ -1,6 +1,7 @@
 """Profiler traces that go wrong: the verdict stays, the report states the reason, and no part of a file stays."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -34,6 +35,8 @@ def servers_with_profiler(suite):
 def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, traces):
     result, _ = suite.run(MEASURES.format(mode="", slo=slo), option)
     result.assert_outcomes(**{"passed" if slo == GOOD else "failed": 1})
+    without_nsys = option != "-q" and shutil.which("nsys") is None
+    assert ("no capture of Nsight Systems: nsys is not on PATH" in result.stdout.str()) == without_nsys
     assert [profile["problem"] for profile in profiles(suite)] == [""] * traces
     assert len(kept_files(suite)) == traces
     assert servers_with_profiler(suite) == [False] + [True] * traces

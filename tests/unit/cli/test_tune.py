@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+from pathlib import Path
 from subprocess import PIPE, Popen, run
 
 import pytest
@@ -83,6 +84,18 @@ def test_sweep_of_which_no_setting_starts_gives_one_error(capsys):
     assert "llmperf sweep: none of the " in shown.err
     assert shown.err.count("weights take 15.0 GiB of each GPU") >= 1
     assert "gpu_memory_utilization=0.02: " in shown.err
+    rows = [json.loads(line) for line in Path("sweep.jsonl").read_text().splitlines()]
+    assert [row["flags"]["gpu_memory_utilization"] for row in rows[1:]] == [0.01, 0.02]
+    assert all("weights take" in row["problem"] for row in rows[1:])
+
+
+@pytest.mark.emulated
+def test_tuning_without_candidate_that_starts_writes_no_test(tmp_path, capsys):
+    assert main((*TUNE, "--try", "gpu_memory_utilization=0.02", "--write", WRITTEN)) == 1
+    shown = capsys.readouterr().out
+    assert "No available memory for the cache blocks" in shown
+    assert "No setting is better than the default as measured. Nothing is written." in shown
+    assert list((tmp_path / "suites").iterdir()) == []
 
 
 @pytest.mark.emulated
