@@ -99,8 +99,7 @@ def test_measurement_is_found_for_changed_limit_and_later_claim(predicting):
 def test_repeated_ratio_of_test_is_matched_by_position(predicting):
     (test,) = (each for each in read_run(next(MEASURED.glob("C-*d75b94"))) if "gain_less" in each.test)
     ratio = "itl_p50(launched) / itl_p50(replayed)"
-    checks = [CheckResult(f"{ratio}{limit}", Verdict.PASS, metric=ratio, estimate=number)
-              for number, limit in enumerate(("", "", "", " <= 4.01"))]
+    checks = [CheckResult(f"{ratio}{limit}", Verdict.PASS, metric=ratio) for limit in ("", "", "", " <= 4.01")]
     predicted = SimpleNamespace(checks=checks)
     assert [predicting._measured(predicted, test, check) for check in checks] == ["7.23×", "4.89×", "4.63×", "5.33×"]
     assert predicting._verdict(predicted, test, checks[0]) == "REPORTED"
