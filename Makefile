@@ -19,7 +19,7 @@ venv: $(VENV)/wheel
 # Twelve claims on an emulated H200, in an environment that holds the plugin and what it needs to run, nothing else.
 DEMO := .venv-demo
 CLAIMS := shared_prefixes or small_chunks or without_chunks or fp8_weights or fp8_cache_holds or evicted_prefixes \
-	or graphs_decode or ngram or two_gpus_decode or warm_prefixes
+	or graphs_decode or ngram_drafts or two_gpus_decode or warm_prefixes
 
 demo: $(DEMO)/installed
 	$(DEMO)/bin/pytest -m h200 suites/ --emulate h200 -k "$(CLAIMS)" --junitxml=.llmperf/demo.xml
