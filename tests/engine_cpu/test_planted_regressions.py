@@ -50,7 +50,7 @@ def test_oversized_chunk_budget_fails_mechanism_check(run_real):
         ("small.with_flags(max_num_batched_tokens=case.most)", "small.with_flags(max_num_seqs=200)"),
         ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
     )
-    result, tags = run_real(text)
+    result, tags = run_real(text, "-k", "small_chunks")
     assert tags == {"test_small_chunks_smooth_itl[cpu]": {"failure"}}
     assert "FAIL" in row(result, "chunk_budget(a)")
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
