@@ -45,7 +45,7 @@ def _measurement(stored: StoredMeasurement) -> dict[str, object]:
         },
         "primaries": list(stored.primaries),
         "formulas": dict(stored.formulas),
-    }
+    } | ({"tolerated": dict(stored.tolerated)} if stored.tolerated else {})
 
 
 def _session(session: StoredSession) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.judging.session_spread import readings
+from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.process.kernel import close_pipes, end_child
 from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind

@@ -10,7 +10,7 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.outcome import change_of, change_result, with_unseen_gpu
 from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
-from pytest_llmperf.judging.session_spread import readings, sessions_with, stored_runs, suite_spread
+from pytest_llmperf.results.session_spread import grouped_sessions, readings, sessions_with, suite_spread
 from pytest_llmperf.judging.steadiness import drift_p
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
@@ -37,7 +37,7 @@ from pytest_llmperf.stats.decision import (
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution, spent_share
 from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
 from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for, scale_of
-from pytest_llmperf.stats.shift import sessions_by_host, shift
+from pytest_llmperf.stats.shift import shift
 from pytest_llmperf.stats.suite_spread import SuiteSpread, deciding_sessions
 
 # Median ITL is the decode step, the metric that hosts move least. Mean TPOT adds the pauses between steps, such as
@@ -261,15 +261,19 @@ def comparison_of(
     """
     fresh = readings([run.seed for run in measurement.runs],
                      [value_with_failures(run, metric.name) for run in measurement.metrics], metric)
-    sessions = sessions_with(stored, metric.name)
-    grouped = sessions_by_host([stored_runs(session, metric) for session in sessions],
-                               [session.host for session in sessions], terms.host)
-    margins = (terms.margins.get(metric.name) or margins_for(metric, terms.kind)).on(scale_of(metric))
+    grouped = grouped_sessions(stored, metric, terms.host)
+    margins = (terms.margins.get(metric.name) or _learnt_margins(stored, metric, terms.kind)).on(scale_of(metric))
     prior = prior_for(metric, terms.kind)
     estimate = shift(fresh, grouped, prior if terms.suite is None else terms.suite.learnt(prior, kind_of(metric)))
     stored_seeds = {seed for session in grouped for seed, _ in session}
     starts = [run.start_id for run in measurement.runs if run.seed in stored_seeds]
     return MetricComparison(estimate, margins), drift_p(estimate, grouped, margins.tolerated, starts)
+
+
+def _learnt_margins(stored: StoredMeasurement, metric: Metric, hardware: str) -> Margins:
+    """The default margins, with the tolerated one that the stored sessions allow if it is wider."""
+    default = margins_for(metric, hardware)
+    return replace(default, tolerated=max(default.tolerated, stored.tolerated.get(metric.name, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,14 @@ class StoredMeasurement:
         sessions: oldest first, at least one.
         primaries: the metrics that a comparison judges.
         formulas: metric → id of the formula behind its values.
+        tolerated: metric → tolerated margin that its sessions allow, where it is wider than the default.
     """
 
     fingerprint: Mapping[str, str]
     sessions: tuple[StoredSession, ...]
     primaries: tuple[str, ...]
     formulas: Mapping[str, str]
+    tolerated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def anchor(self) -> StoredSession:

@@ -10,7 +10,7 @@ from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store, believed, readable
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
-from pytest_llmperf.judging.session_spread import suite_spread
+from pytest_llmperf.results.session_spread import suite_spread
 from pytest_llmperf.judging.start_spread import noisiest
 from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement

@@ -18,6 +18,8 @@ PASS_CONFIDENCE = 0.95
 #: and sessions by 2 % (1,800 comparisons of one metric each): with the whole error at each look 12.7, 8.4 and 7.1 %
 #: pass falsely, with these shares 6.2, 4.8 and 5.5 %.
 SHARE_OF_LOOK = (0.2, 0.5, 0.7)
+#: How often an unchanged metric passes with a margin learnt from stored sessions.
+LEARNT_PASS = 0.975
 #: A gross change exceeds so many tolerated margins, or this factor.
 GROSS_MARGINS = 5
 GROSS_FACTOR = 4.0
@@ -83,6 +85,12 @@ def _verdict(comparison: MetricComparison, *, worse: bool, better: bool, pass_co
         comparison.shift.upper(at_each_look(pass_confidence, comparison.shift.sessions)) < comparison.margins.tolerated
     )
     return Verdict.PASS if within else Verdict.INCONCLUSIVE
+
+
+def passing_distance(shift: Shift) -> float:
+    """Smallest tolerated distance at which an unchanged metric passes with probability `LEARNT_PASS`."""
+    confidences = (at_each_look(PASS_CONFIDENCE, shift.sessions), LEARNT_PASS)
+    return sum(t_quantile(confidence, shift.df) for confidence in confidences) * shift.se
 
 
 def at_each_look(pass_confidence: float, sessions: int) -> float:

@@ -25,13 +25,22 @@ def suite_spread(measurements: Iterable[StoredMeasurement], hardware: str, host:
 
 def _levels(stored: StoredMeasurement, hardware: str, host: str) -> Iterator[tuple[Kind, Prior, list[float]]]:
     for metric in map(find, filter(is_metric, stored.primaries)):
-        sessions = sessions_with(stored, metric.name)
         try:
-            runs = [stored_runs(session, metric) for session in sessions]
+            grouped = grouped_sessions(stored, metric, host)
         except ValueError:  # the comparison of this metric says so
             continue
-        grouped = sessions_by_host(runs, [session.host for session in sessions], host)
         yield kind_of(metric), prior_for(metric, hardware), session_levels(grouped)
+
+
+def grouped_sessions(stored: StoredMeasurement, metric: Metric, host: str) -> list[list[SeededRun]]:
+    """The runs of each stored session that has the metric; on a new host, the runs of each other host.
+
+    Raises:
+        ValueError: a value is outside the metric's scale.
+    """
+    sessions = sessions_with(stored, metric.name)
+    runs = [stored_runs(session, metric) for session in sessions]
+    return sessions_by_host(runs, [session.host for session in sessions], host)
 
 
 def sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
