@@ -21,6 +21,7 @@ from simulate_claims import heading, row
 from pytest_llmperf.calibration.page import share
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
+from pytest_llmperf.results.baseline import LARGEST_TOLERATED
 from pytest_llmperf.stats.decision import GROSS_FACTOR, GROSS_MARGINS, LEARNT_PASS, PASS_CONFIDENCE, at_each_look
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution
@@ -215,7 +216,7 @@ def learnt_margins(suite: Suite, prior: Known, stored: Array) -> Array:
     estimated = spread(plan, plan.run_squares(values), plan.session_squares(values), prior, np.maximum)
     quantiles = [stdtrit(estimated.df, each) for each in (at_each_look(PASS_CONFIDENCE, suite.sessions), LEARNT_PASS)]
     margins = np.log1p(np.ceil(100 * np.expm1(sum(quantiles) * np.sqrt(estimated.variance))) / 100)
-    learnt = ~np.broadcast_to(suite.each(lambda rule: rule.named).astype(bool), margins.shape) & (margins < np.log(2))
+    learnt = ~np.broadcast_to(suite.each(lambda rule: rule.named).astype(bool), margins.shape) & (np.expm1(margins) < LARGEST_TOLERATED)
     return np.where(learnt, np.maximum(prior.tolerated, margins), prior.tolerated)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.results.baseline import SCHEMA, Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import LARGEST_TOLERATED, SCHEMA, Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.strict_json import Node, parse
 
 SESSION_FIELDS = ("id", "date", "commit", "host", "accepted", "anchor", "runs")
@@ -57,8 +57,8 @@ def _tolerated(node: Node | None, primaries: tuple[str, ...]) -> dict[str, float
     margins: dict[str, float] = {}
     for name, value in ({} if node is None else node.table()).items():
         margin = value.number_or_none()
-        if name not in primaries or margin is None or not 0 < margin < 1:
-            value.refuse(f"{name} is no primary metric with a tolerated margin between 0 and 1")
+        if name not in primaries or margin is None or not 0 < margin < LARGEST_TOLERATED:
+            value.refuse(f"{name} is no primary metric with a tolerated margin between 0 and {LARGEST_TOLERATED:g}")
         margins[name] = margin
     return margins
 

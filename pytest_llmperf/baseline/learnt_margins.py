@@ -15,7 +15,7 @@ from math import ceil
 from pytest_llmperf.baseline.copies import BaselineCase
 from pytest_llmperf.baseline.update_plan import PlanEntry
 from pytest_llmperf.metrics.registry import find, is_metric
-from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.baseline import LARGEST_TOLERATED, Baseline, StoredMeasurement
 from pytest_llmperf.results.conditions import EMULATED, FieldRules, comparable_sessions, server_kind
 from pytest_llmperf.results.session_spread import grouped_sessions, suite_spread
 from pytest_llmperf.stats.decision import passing_distance
@@ -68,7 +68,7 @@ def _with_margins(
 def _margin(
     stored: StoredMeasurement, name: str, suite: SuiteSpread, hardware: str, host: str
 ) -> float | None:
-    """The margin in whole per cent; None where the default is enough, or the noise allows none below 100 %."""
+    """The margin in whole per cent; None where the default is enough, or the noise allows none below 200 %."""
     metric = find(name)
     prior = suite.learnt(prior_for(metric, hardware), kind_of(metric))
     try:
@@ -79,7 +79,7 @@ def _margin(
         return None
     share = scale_of(metric).change(passing_distance(shift(sessions[-1], sessions, prior)))
     margin = ceil(100 * share) / 100
-    return margin if margins_for(metric, hardware).tolerated < margin < 1 else None
+    return margin if margins_for(metric, hardware).tolerated < margin < LARGEST_TOLERATED else None
 
 
 def margin_notes(entry: PlanEntry, before: Baseline | None, after: Baseline | None) -> PlanEntry:

@@ -10,6 +10,8 @@ SCHEMA = 1
 #: session decides instead. By simulation (scripts/simulate_baseline_growth.py) a baseline then creeps by less than half
 #: of the tolerated change.
 YOUNG_BELOW = 5
+#: Learnt margins stay below this share: a comparison that tolerates more says nothing.
+LARGEST_TOLERATED = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,10 @@ class SuiteSpread:
 
     @classmethod
     def of(cls, metrics: Iterable[tuple[Kind, Prior, Sequence[float]]]) -> SuiteSpread:
-        """The spread of a suite from the level of each stored session, metric by metric.
-
-        A metric with one session, or with the same level in all sessions, shows no noise and is left out.
-        """
+        """The spread of a suite from the level of each stored session, metric by metric."""
         squares, dfs = dict.fromkeys(Kind, 0.0), dict.fromkeys(Kind, 0)
         for kind, prior, levels in metrics:
-            if len(set(levels)) > 1:
+            if len(levels) > 1:
                 squares[kind] += (len(levels) - 1) * variance(levels) / prior.session_sd**2
                 dfs[kind] += len(levels) - 1
         return cls(squares, dfs)

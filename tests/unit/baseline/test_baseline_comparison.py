@@ -217,14 +217,46 @@ def three_runs(today):
     return replace(today, runs=runs, metrics=(today.metrics[0],) * 3)
 
 
-@pytest.mark.parametrize("sessions", [1, 2])
-@pytest.mark.parametrize(("change", "verdict"), [
-    (5.0, "FAIL"), (1.06, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"),
+@pytest.mark.parametrize(("sessions", "others", "change", "verdict"), [
+    *((sessions, 0, *decided) for sessions in (1, 2) for decided in (
+        (5.0, "FAIL"), (1.2, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"))),
+    (2, 8, 1.2, "FAIL"), (1, 8, 1.2, "FAIL"), (9, 0, 1.2, "FAIL"),
 ])
-def test_few_runs_against_few_sessions_decide_only_large_changes(make, three_runs, sessions, change, verdict):
+def test_few_sessions_of_suite_decide_only_gross_changes(make, three_runs, sessions, others, change, verdict):
+    """`others`: other metrics of the suite, with two stored sessions each."""
     stored = of_sessions(make, three_runs, sessions, change)
-    (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME)
+    levels = [(Kind.STEP, prior_for(find("itl_p50"), "h200"), (0.0, 0.005))] * others
+    known = replace(terms("tpot_mean"), suite=SuiteSpread.of(levels) if others else None)
+    (result,) = judge_against_baseline(three_runs, stored, known, 0, NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict.value == verdict
+
+
+def test_ten_sessions_of_one_host_leave_spread_to_new_host_unknown(make, three_runs):
+    stored = of_sessions(make, three_runs, 10, 1.2)
+    verdicts = [judge_against_baseline(three_runs, stored, replace(terms("tpot_mean"), host=host), 0)[0].verdict.value
+                for host in ("host", "new host")]
+    assert verdicts == ["FAIL", "INCONCLUSIVE"]
+
+
+def test_noisy_sessions_of_suite_keep_quiet_test_from_failing(make, three_runs):
+    """+6 % against two equal sessions: a FAIL where the suite is quiet, none where its sessions differ by 2 %."""
+    stored = of_sessions(make, three_runs, 2, 1.06)
+    prior = prior_for(find("tpot_mean"), "h200")
+    verdicts = []
+    for step in (0.001, 0.03):
+        suite = SuiteSpread.of([(Kind.TPOT, prior, (0.0, step))] * 10)
+        (result,) = judge_against_baseline(three_runs, stored, replace(terms("tpot_mean"), suite=suite), 0)
+        verdicts.append(result.verdict.value)
+    assert verdicts == ["FAIL", "INCONCLUSIVE"]
+
+
+@pytest.mark.parametrize(("tolerated", "verdict"), [({}, "INCONCLUSIVE"), ({"tpot_mean": 0.2}, "PASS")])
+def test_learnt_margin_of_baseline_applies_unless_test_names_one(make, three_runs, tolerated, verdict):
+    stored = replace(of_sessions(make, three_runs, 1, 1.04), tolerated=tolerated)
+    (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0)
+    assert result.verdict.value == verdict
+    named = replace(terms("tpot_mean"), margins={"tpot_mean": Margins(0.02, 0.05)})
+    assert judge_against_baseline(three_runs, stored, named, 0)[0].verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("change", [5.0, 1.06, 0.2])
@@ -236,18 +268,18 @@ def test_values_before_and_after_differ_by_change_of_verdict(make, three_runs, c
     assert result.after / result.before - 1 == pytest.approx(result.estimate)
 
 
-def test_inconclusive_comparison_names_smallest_detectable_change_and_needed_runs(make, three_runs):
+def test_comparison_with_few_sessions_names_smallest_detectable_change_and_needed_sessions(make, three_runs):
     (result,) = judge_against_baseline(
         three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
-    assert result.cause is Cause.RUNS_TOO_FEW
+    assert result.cause is Cause.SPREAD_TOO_LARGE
     facts = result.facts
-    assert (facts["deciding_runs"], facts["deciding_sessions"], facts["no_further_runs"]) == (8, 3, "out_of_time")
+    assert facts["deciding_sessions"] == 9
     assert 0.1 < facts["smallest_detectable"] < 1
     (result,) = judge_against_baseline(
         three_runs, of_sessions(make, three_runs, 2, 1.0), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
-    assert (result.facts["deciding_runs"], result.facts["deciding_sessions"]) == (8, 3)
+    assert result.facts["deciding_sessions"] == 9
     assert 0.1 < result.facts["smallest_detectable"] < 1
 
 
