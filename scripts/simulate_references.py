@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from simulate_baselines import percent
 from simulate_claims import heading, row
 
 from pytest_llmperf.calibration.page import share

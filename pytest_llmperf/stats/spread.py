@@ -5,7 +5,7 @@ Few sessions of one test know their spread badly. Both variances are shrunk towa
 variance between sessions is shrunk towards theirs, with `SUITE_DF` degrees of freedom. Until then sessions are taken to
 be noisier than the prior in the proportion in which the runs are.
 
-`SUITE_DF` also bounds the degrees of freedom of the effect: tests of one suite differ in noise, and sessions have heavy
+The spread of sessions has no more degrees of freedom than that: tests of one suite differ in noise, and sessions have heavy
 tails. By simulation (`scripts/simulate_verdicts.py young`, five tests of two metrics, session sd 2 %, two stored
 sessions): 10 degrees of freedom find +20 % in 97.3 % of tests and raise 1.5 to 2.0 % red suites under t(3) tails, 12
 find 98.9 % and raise 1.8 to 2.2 %, 16 find 99.7 % and raise 2.8 %.
@@ -22,7 +22,7 @@ from pytest_llmperf.stats.prior import Prior
 if TYPE_CHECKING:
     from pytest_llmperf.stats.layout import Layout
 
-#: Weight of the suite's spread against a test's own sessions, and most degrees of freedom of an effect.
+#: Weight of the suite's spread against a test's own sessions, and degrees of freedom of both together.
 SUITE_DF = 12.0
 
 
@@ -62,15 +62,14 @@ def spread(plan: Layout, run_squares: float, session_squares: float, prior: Prio
     from_runs = plan.levels_runs * run
     observed = larger(from_runs, session_squares / max(1, stored_df))
     today = 1 + 1 / plan.sessions
-    parts = (
-        (today * (1 - weight) * expected, expected_df),
-        (today * weight * observed, float(stored_df)),
-        (plan.effect_runs * run - today * weight * from_runs, run_df),
-    )
-    used = parts if stored_df else (parts[0], parts[2])
-    df = -larger(-satterthwaite(used), -SUITE_DF) if prior.learnt else satterthwaite(used)
+    assumed, own = today * (1 - weight) * expected, today * weight * observed
+    runs = (plan.effect_runs * run - today * weight * from_runs, run_df)
+    if prior.learnt:
+        parts: Sequence[tuple[float, float]] = ((assumed + own, SUITE_DF), runs)
+    else:
+        parts = ((assumed, prior.df), (own, float(stored_df)), runs) if stored_df else ((assumed, prior.df), runs)
     return Spread(run, (1 - weight) * expected + weight * (observed - from_runs),
-                  sum(variance for variance, _ in used), df)
+                  sum(variance for variance, _ in parts), satterthwaite(parts))
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:

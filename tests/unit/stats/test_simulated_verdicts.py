@@ -153,7 +153,7 @@ def test_unchanged_suites_raise_no_alarm(made, sessions):
     for name, suite in made.cells(made.Suite(made.Noise(0, 0), sessions=sessions)):
         outcome = made.simulate(suite, 400, np.random.default_rng(2))
         assert outcome.suites_with(made.FAIL) <= 8, name
-        if name in ("TPOT 0.5 % / 0.3 %", "TPOT 1 % / 0.5 %"):
+        if name == "TPOT 0.5 % / 0.3 %" or (name == "TPOT 1 % / 0.5 %" and sessions > 1):
             assert outcome.share(made.INCONCLUSIVE) <= 0.05
 
 
@@ -174,7 +174,7 @@ def test_another_host_raises_no_alarm_unless_hosts_are_ignored(made):
 
 
 @pytest.mark.parametrize(("run", "session", "effect", "metrics", "power"), [
-    (0.005, 0.003, 0.05, 10, 0.97), (0.005, 0.003, 0.05, 30, 0.94), (0.01, 0.005, 0.10, 30, 0.99),
+    (0.005, 0.003, 0.05, 10, 0.97), (0.005, 0.003, 0.05, 30, 0.92), (0.01, 0.005, 0.10, 30, 0.99),
 ])
 def test_simulated_regressions_fail_with_stated_power(made, run, session, effect, metrics, power):
     suite = made.Suite(made.Noise(run, session), 10, metrics, 1, np.log1p(effect), most_runs=5)
@@ -198,13 +198,26 @@ def test_simulated_mann_whitney_equals_scipy(made):
     assert made.mann_whitney(ours, theirs) == pytest.approx(expected.pvalue, rel=1e-4)
 
 
-@pytest.mark.thorough
-def test_every_table_prints(made):
-    quick = {name: table for name, table in made.TABLES.items() if name != "slow"}  # minutes; see test_slow_servers.py
-    for table in quick.values():
-        rows = list(table(20, np.random.default_rng(9)))
-        assert len(rows) > 5
-        assert all(row.count("|") == rows[1].count("|") for row in rows[1:])
+@pytest.mark.parametrize(("session", "df", "sessions", "alarms", "power"), [
+    (0.02, None, 1, 8, 0.0), (0.02, None, 2, 8, 0.96), (0.05, None, 2, 8, 0.0), (0.05, None, 3, 8, 0.0),
+    (0.02, 3, 2, 18, 0.0), (0.02, 3, 10, 18, 0.0),
+])
+def test_quiet_runs_and_noisy_sessions_raise_few_alarms(made, session, df, sessions, alarms, power):
+    """400 suite runs of the default metrics of five tests; 1 % and, with t(3) tails, 2 % with chance. The power is of
+    +20 %; a fivefold change always fails."""
+    suite = replace(made.DEFAULT_SUITE, noise=made.Noise(0.003, session, session_df=df), sessions=sessions)
+    assert made.simulate(suite, 400, np.random.default_rng(1)).suites_with(made.FAIL) <= alarms
+    slow, gross = (made.simulate(replace(suite, effect=np.log(times)), 100, np.random.default_rng(2))
+                   for times in (1.2, 5))
+    assert slow.tests_with(made.FAIL) >= power
+    assert gross.tests_with(made.FAIL) == 1
+
+
+@pytest.mark.parametrize(("sessions", "decided"), [(3, 0.95), (10, 0.97)])
+def test_learnt_margins_decide_tests_on_noise_of_stored_h200_sessions(made, sessions, decided):
+    quiet = made.simulate(made.h200_suite(sessions, learns_margins=True), 200, np.random.default_rng(3))
+    assert quiet.suites_with(made.FAIL) <= 5
+    assert 1 - quiet.tests_with(made.INCONCLUSIVE) >= decided
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 3, 10])
