@@ -149,16 +149,17 @@ def hosts_table(store: Store) -> Iterator[str]:
     for baseline in sorted(store.read_all(KIND).values(), key=lambda baseline: baseline.test):
         for stored in baseline.measurements.values():
             for metric in (metric for metric in JUDGED if seed_values(stored, metric) is not None):
-                counts = [verdicts(stored, metric, slower, names) for slower in (1.0, 1.02, 1.058)]
+                counts = [verdicts(store, stored, metric, slower, names) for slower in (1.0, 1.02, 1.058)]
                 yield row(f"`{name_of(baseline)}`", f"`{metric}`", len(stored.sessions), *counts)
 
 
-def verdicts(stored: StoredMeasurement, metric: str, slower: float, names: Mapping[str, str]) -> str:
+def verdicts(store: Store, stored: StoredMeasurement, metric: str, slower: float, names: Mapping[str, str]) -> str:
     """How many sessions have each verdict, by default margins."""
     counted: Counter[str] = Counter()
     for session in stored.sessions:
         others = tuple(other for other in stored.sessions if names[other.id] != names[session.id])
-        terms = ComparisonTerms((metric,), {}, SUITE_PRIMARIES, KIND, session.host)
+        spread = compare_hosts.other_hosts_spread(store.read_all(KIND).values(), KIND, session)
+        terms = ComparisonTerms((metric,), {}, SUITE_PRIMARIES, KIND, session.host, suite=spread)
         others_of_host = replace(stored, sessions=others, primaries=(metric,))
         (line,) = compare_hosts.judged(made_slower(session, metric, slower), others_of_host, terms)
         counted[line.rpartition("| ")[2]] += 1

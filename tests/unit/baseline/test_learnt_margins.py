@@ -16,7 +16,7 @@ NOISY = (100.0, 104.0, 97.0, 101.0, 103.0, 98.0, 100.0, 103.0, 97.0)
 def updated(make, values, margins=None):
     existing = {PATH: make.baseline(make.history(*values[:-1]))}
     test = make.result(make.fresh(tpot_mean=values[-1], margins=margins))
-    planned = plan([test], existing, make.terms(session=9), "all")
+    planned = plan([test], existing, make.terms("20260109T000000Z-000009"), "all")
     return planned, planned.files[PATH].measurements[""].tolerated
 
 
