@@ -3,7 +3,8 @@
     python scripts/simulate_baseline_growth.py --histories 200
 
 A history is a series of sessions for one metric of one test. A session has three runs; an undecided comparison measures
-five or eight. Then the package's own `decide` and update plan follow. The other metrics of the suite differ as this one. The true value gets worse by a fixed step per
+five or eight. Then the package's own `decide` and update plan follow.
+The other metrics of the suite differ as this one. The true value gets worse by a fixed step per
 session. `below` is the number of stored sessions under which an INCONCLUSIVE comparison is no obstacle; 0 is the rule
 "INCONCLUSIVE is always refused".
 """

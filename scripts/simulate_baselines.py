@@ -216,7 +216,8 @@ def learnt_margins(suite: Suite, prior: Known, stored: Array) -> Array:
     estimated = spread(plan, plan.run_squares(values), plan.session_squares(values), prior, np.maximum)
     quantiles = [stdtrit(estimated.df, each) for each in (at_each_look(PASS_CONFIDENCE, suite.sessions), LEARNT_PASS)]
     margins = np.log1p(np.ceil(100 * np.expm1(sum(quantiles) * np.sqrt(estimated.variance))) / 100)
-    learnt = ~np.broadcast_to(suite.each(lambda rule: rule.named).astype(bool), margins.shape) & (np.expm1(margins) < LARGEST_TOLERATED)
+    named = np.broadcast_to(suite.each(lambda rule: rule.named).astype(bool), margins.shape)
+    learnt = ~named & (np.expm1(margins) < LARGEST_TOLERATED)
     return np.where(learnt, np.maximum(prior.tolerated, margins), prior.tolerated)
 
 
@@ -274,7 +275,8 @@ def execution(
     looked_at, count = (0 if failed else pooled), pooled + LOOKS[0]
     while True:
         open_tests = verdicts == INCONCLUSIVE
-        verdict = look(suite, prior.only(open_tests), today[open_tests][..., :count], stored[open_tests], looked_at, number)
+        verdict = look(suite, prior.only(open_tests), today[open_tests][..., :count], stored[open_tests], looked_at,
+                       executions=number)
         worst = np.where(
             (verdict == FAIL).any(-1), FAIL, np.where((verdict == INCONCLUSIVE).any(-1), INCONCLUSIVE, PASS)
         )
@@ -287,7 +289,7 @@ def execution(
 
 
 def look(
-    suite: Suite, prior: Known, today: Array, stored: Array, looked_at: int, executions: int = 1
+    suite: Suite, prior: Known, today: Array, stored: Array, looked_at: int, *, executions: int = 1
 ) -> npt.NDArray[np.int64]:
     """`decide` for arrays."""
     count, sessions = today.shape[-1], 1 if suite.noise.host else suite.sessions
@@ -421,14 +423,14 @@ def hosts_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
 #: Default metrics of five tests, as a new user's suite has them.
 DEFAULT_SUITE = Suite(Noise(0.003, 0.0), metrics=10, per_test=2, rules=(rule_of(Kind.STEP), TPOT))
 #: Noise between sessions of that suite: name, sd, degrees of freedom of Student's t, share common to all metrics.
-YOUNG_NOISE = (("0.6 %", 0.006, None, 0.0), ("2 %", 0.02, None, 0.0), ("5 %", 0.05, None, 0.0), ("1.3 %, t(3)", 0.013, 3, 0.0),
-               ("2 %, t(3)", 0.02, 3, 0.0), ("2 %, common", 0.02, None, 1.0), ("5 %, common", 0.05, None, 1.0))
+YOUNG_NOISE = (("0.6 %", 0.006, None, 0.0), ("2 %", 0.02, None, 0.0), ("5 %", 0.05, None, 0.0),
+               ("1.3 %, t(3)", 0.013, 3, 0.0), ("2 %, t(3)", 0.02, 3, 0.0), ("2 %, common", 0.02, None, 1.0), ("5 %, common", 0.05, None, 1.0))
 YOUNG_EFFECTS = (0.05, 0.10, 0.20, 4.0)
 
 
 def young_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
-    yield from heading("Baselines with few sessions: five tests of median ITL and mean TPOT, run sd 0.3 %", "session sd",
-                       "stored sessions", "red suites, nothing changed", "tests INCONCLUSIVE",
+    yield from heading("Baselines with few sessions: five tests of median ITL and mean TPOT, run sd 0.3 %",
+                       "session sd", "stored sessions", "red suites, nothing changed", "tests INCONCLUSIVE",
                        *(f"tests that FAIL at {1 + effect:g} ×" for effect in YOUNG_EFFECTS))
     for name, session, df, common in YOUNG_NOISE:
         for sessions in (1, 2, 3, 5, 10):
@@ -477,8 +479,8 @@ def h200_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
             slow = [simulate(replace(suite, effect=np.log1p(effect)), max(20, suites // 5), rng).verdicts[:, steps]
                     for effect in (0.058, 0.2)]
             yield row("learnt" if learns_margins else "default", sessions, share(quiet.suites_with(FAIL), suites),
-                      percent(1 - undecided.mean()), f"{tests[int(undecided.argmax())]}: {percent(1 - undecided.max())}",
-                      f"{quiet.runs.mean():.2f}", *(percent((verdicts == FAIL).mean()) for verdicts in slow))
+                      percent(1 - undecided.mean()),
+                      f"{tests[int(undecided.argmax())]}: {percent(1 - undecided.max())}", f"{quiet.runs.mean():.2f}", *(percent((verdicts == FAIL).mean()) for verdicts in slow))
 
 
 def trust_table(suites: int, rng: np.random.Generator) -> Iterator[str]:

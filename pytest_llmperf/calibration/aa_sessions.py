@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.process.kernel import close_pipes, end_child
 from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.reader import read_test
+from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
 from pytest_llmperf.stats.prior import Prior

@@ -10,7 +10,6 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.outcome import change_of, change_result, with_unseen_gpu
 from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
-from pytest_llmperf.results.session_spread import grouped_sessions, readings, sessions_with, suite_spread
 from pytest_llmperf.judging.steadiness import drift_p
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
@@ -28,6 +27,7 @@ from pytest_llmperf.results.conditions import (
     session_conditions,
 )
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.session_spread import grouped_sessions, readings, sessions_with, suite_spread
 from pytest_llmperf.stats.decision import (
     PASS_CONFIDENCE,
     MetricComparison,

@@ -10,11 +10,11 @@ from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store, believed, readable
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
-from pytest_llmperf.results.session_spread import suite_spread
 from pytest_llmperf.judging.start_spread import noisiest
 from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
 from pytest_llmperf.results.conditions import FieldRules, comparable_sessions
+from pytest_llmperf.results.session_spread import suite_spread
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd
 from pytest_llmperf.stats.suite_spread import SuiteSpread

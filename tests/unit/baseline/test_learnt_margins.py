@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.plan import plan
 from pytest_llmperf.baseline.text import decode, encode
 from pytest_llmperf.errors import BaselineError
@@ -21,8 +20,8 @@ def updated(make, values, margins=None):
 
 
 @pytest.mark.parametrize(("values", "margins", "low", "high"), [
-    (NOISY, None, 0.1, 0.2), ((100.0, 100.3) * 4 + (100.0,), None, None, None), (NOISY, {"tpot_mean": 0.05}, None, None),
-    (NOISY[:3], None, None, None),
+    (NOISY, None, 0.1, 0.2), ((100.0, 100.3) * 4 + (100.0,), None, None, None),
+    (NOISY, {"tpot_mean": 0.05}, None, None), (NOISY[:3], None, None, None),
 ])
 def test_update_learns_margin_from_noisy_sessions_unless_test_names_one(make, values, margins, low, high):
     planned, tolerated = updated(make, values, margins)
@@ -42,7 +41,9 @@ def test_learnt_margin_is_one_line_of_the_file_and_read_back(make):
     assert decode(data, "f").measurements[""] == stored
 
 
-@pytest.mark.parametrize("margin", ['{"tpot_mean": 2.5}', '{"tpot_mean": null}', '{"ttft_p50": 0.1}', '{"tpot_mean": 0}'])
+@pytest.mark.parametrize(
+    "margin", ['{"tpot_mean": 2.5}', '{"tpot_mean": null}', '{"ttft_p50": 0.1}', '{"tpot_mean": 0}']
+)
 def test_impossible_learnt_margin_is_refused_with_its_place(make, margin):
     stored = replace(make.history(100.0), tolerated={"tpot_mean": 0.12})
     data = encode(make.baseline(stored)).replace(b'{\n        "tpot_mean": 0.12\n      }', margin.encode())

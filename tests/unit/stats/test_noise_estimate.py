@@ -62,7 +62,7 @@ def test_needed_runs_grow_with_noise_until_no_number_suffices():
 
 @pytest.mark.parametrize(("learnt", "fewest"), [(False, None), (True, 3)])
 def test_needed_runs_depend_on_known_spread_and_first_look(learnt, fewest):
-    """However quiet: no run count finds +20 % while the spread of sessions is unknown, and then no fewer than 3 runs."""
+    """However quiet: no number of runs finds +20 % while the spread of sessions is unknown, then no fewer than 3."""
     quiet = NoiseEstimate(0.0002, 0.0001, 20, 9)
     prior = replace(PRIOR, learnt=learnt)
     assert runs_needed(quiet, prior, MARGINS, 0.0005, 0.2, sessions=2, seeds=3) == fewest

@@ -14,7 +14,6 @@ import pytest
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import LOOKS, alpha_at, alpha_of_execution
-from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.shift import sessions_by_host, shift
 from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
