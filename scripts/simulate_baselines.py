@@ -424,7 +424,8 @@ def hosts_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
 DEFAULT_SUITE = Suite(Noise(0.003, 0.0), metrics=10, per_test=2, rules=(rule_of(Kind.STEP), TPOT))
 #: Noise between sessions of that suite: name, sd, degrees of freedom of Student's t, share common to all metrics.
 YOUNG_NOISE = (("0.6 %", 0.006, None, 0.0), ("2 %", 0.02, None, 0.0), ("5 %", 0.05, None, 0.0),
-               ("1.3 %, t(3)", 0.013, 3, 0.0), ("2 %, t(3)", 0.02, 3, 0.0), ("2 %, common", 0.02, None, 1.0), ("5 %, common", 0.05, None, 1.0))
+               ("1.3 %, t(3)", 0.013, 3, 0.0), ("2 %, t(3)", 0.02, 3, 0.0), ("2 %, common", 0.02, None, 1.0),
+               ("5 %, common", 0.05, None, 1.0))
 YOUNG_EFFECTS = (0.05, 0.10, 0.20, 4.0)
 
 
@@ -480,7 +481,8 @@ def h200_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
                     for effect in (0.058, 0.2)]
             yield row("learnt" if learns_margins else "default", sessions, share(quiet.suites_with(FAIL), suites),
                       percent(1 - undecided.mean()),
-                      f"{tests[int(undecided.argmax())]}: {percent(1 - undecided.max())}", f"{quiet.runs.mean():.2f}", *(percent((verdicts == FAIL).mean()) for verdicts in slow))
+                      f"{tests[int(undecided.argmax())]}: {percent(1 - undecided.max())}",
+                      f"{quiet.runs.mean():.2f}", *(percent((verdicts == FAIL).mean()) for verdicts in slow))
 
 
 def trust_table(suites: int, rng: np.random.Generator) -> Iterator[str]:

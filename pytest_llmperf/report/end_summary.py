@@ -9,7 +9,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.ended_test import STORED, EndedTest, short_id
 from pytest_llmperf.report.next_steps import Invocation, next_steps
 
-MOST_LINES = 9  # of tests: with the next steps and pytest's own last lines that still fits 24
+MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_ALONE = 18  # where there is nothing to do next
 MOST_BUILDS = 2
 GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value, STORED)

@@ -226,7 +226,7 @@ def three_runs(today):
         (5.0, "FAIL"), (1.2, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"))),
     (2, 8, 1.2, "FAIL"), (1, 8, 1.2, "FAIL"), (9, 0, 1.2, "FAIL"),
 ])
-def test_few_sessions_of_suite_decide_only_gross_changes(make, three_runs, sessions, others, change, verdict):
+def test_few_runs_against_few_sessions_decide_only_large_changes(make, three_runs, sessions, others, change, verdict):
     """`others`: other metrics of the suite, with two stored sessions each."""
     stored = of_sessions(make, three_runs, sessions, change)
     levels = [(Kind.STEP, prior_for(find("itl_p50"), "h200"), (0.0, 0.005))] * others
