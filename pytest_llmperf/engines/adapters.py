@@ -13,9 +13,9 @@ from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.transformers_adapter import TransformersAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
+from pytest_llmperf.kinds import OTHER_GPU, kind_names
 from pytest_llmperf.model.engine import INSTALLATION, EngineSpec
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.hardware import KINDS, OTHER_GPU
 
 if TYPE_CHECKING:
     import httpx
@@ -98,8 +98,8 @@ def check_configured(names: Iterable[str]) -> None:
             problems.append(f"{name}: {_unknown(engine)}")
         elif colon and not INSTALLATION.fullmatch(installation):
             problems.append(f"{name}: the name of an installation is letters, digits, '.', '_' and '-'.")
-        elif at and kind not in (*KINDS, OTHER_GPU):
-            problems.append(f"{name}: {kind!r} is no hardware kind; known: {', '.join(KINDS)}.")
+        elif at and kind not in (*kind_names(), OTHER_GPU):
+            problems.append(f"{name}: {kind!r} is no hardware kind; known: {', '.join(kind_names())}.")
     if problems:
         raise ConfigError("engines: " + " ".join(problems))
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import signal
 import threading
 from argparse import ArgumentTypeError
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_llmperf.kinds import GPU_KINDS, added_kinds
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
 from pytest_llmperf.plugin.budget import add_options as add_budget_options
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import add_options as add_ending_options
 from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
-from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.profiling import add_options as add_profile_options
 from pytest_llmperf.plugin.profiling import header as profile_header
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
@@ -23,17 +24,13 @@ from pytest_llmperf.plugin.resume import add_options as add_resume_options
 from pytest_llmperf.plugin.resume import register as register_resume
 from pytest_llmperf.plugin.session_record import SessionRecord
 from pytest_llmperf.plugin.shutdown import SurvivingServers
-from pytest_llmperf.plugin.state import STATE, State
+from pytest_llmperf.plugin.state import STATE, State, has_settings
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 
 if TYPE_CHECKING:
     from types import FrameType
 
 MARKERS = (
-    "l4: runs on NVIDIA L4",
-    "a100: runs on NVIDIA A100",
-    "h100: runs on NVIDIA H100",
-    "h200: runs on NVIDIA H200",
     "cpu: runs on a machine without a GPU",
     "gpus(n): needs that many GPUs",
     "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
@@ -103,9 +100,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--emulate",
-        choices=GPU_KINDS,
         default=None,
-        help="let the built-in emulator of this hardware stand in for every engine; results are labelled emulated",
+        metavar="KIND",
+        help="let the built-in emulator of this hardware (l4, a100, h100, h200, or a kind of the project) stand in for "
+        "every engine; results are labelled emulated",
     )
     group.addoption(
         "--emulate-clock",
@@ -181,9 +179,11 @@ def _seconds(text: str) -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
     config.stash[STATE] = State(config)
+    if has_settings(config.rootpath):
+        _know_kinds_of_project(config)
+    for marker in (*(f"{kind.name}: runs on {kind.product}" for kind in GPU_KINDS.values()), *MARKERS):
+        config.addinivalue_line("markers", marker)
     if not hasattr(config, "workerinput"):
         from pytest_llmperf.plugin.refusals import refuse
         from pytest_llmperf.plugin.reports import ReportWatcher
@@ -202,6 +202,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
     config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
     _end_cleanly_on_sigterm()
+
+
+def _know_kinds_of_project(config: pytest.Config) -> None:
+    """Hardware kinds of the project's settings are known until the session ends."""
+    from pytest_llmperf.errors import ConfigError
+
+    try:
+        kinds = config.stash[STATE].settings.kinds
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+    if kinds:
+        known = ExitStack()
+        known.enter_context(added_kinds(kinds.values()))
+        config.add_cleanup(known.close)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
