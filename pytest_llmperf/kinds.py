@@ -6,10 +6,11 @@ The emulator shares no code with the rest of the package. It reads this table be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import inf
+
+from pytest_llmperf.doors import Door
 
 GIB = 2**30
 CPU = "cpu"
@@ -143,25 +144,36 @@ SHIPPED = (
     ),
 )
 
-#: Name → row of every GPU kind that this process knows: the shipped rows and the rows that a project or package adds.
-GPU_KINDS: dict[str, HardwareKind] = {kind.name: kind for kind in SHIPPED}
+KINDS = Door[HardwareKind]("kind", "a HardwareKind", lambda value: isinstance(value, HardwareKind),
+                           {kind.name: kind for kind in SHIPPED})
+
+
+class _GpuKinds(Mapping[str, HardwareKind]):
+    """Name → row. The row of another package is loaded when it is first read."""
+
+    def __getitem__(self, name: str) -> HardwareKind:
+        row = KINDS.get(name) if isinstance(name, str) else None
+        if row is None:
+            raise KeyError(name)
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KINDS.names())
+
+    def __len__(self) -> int:
+        return len(KINDS.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in KINDS.names()
+
+
+#: Every GPU kind that this process knows: the shipped kinds and those of projects and packages.
+GPU_KINDS = _GpuKinds()
 
 
 def kind_names() -> tuple[str, ...]:
     """Names of all hardware kinds: the GPU kinds, and "cpu"."""
     return (*GPU_KINDS, CPU)
-
-
-@contextmanager
-def added_kinds(kinds: Iterable[HardwareKind]) -> Iterator[None]:
-    """Know these kinds, too, until the block ends. A name that is known already is the caller's error."""
-    rows = {kind.name: kind for kind in kinds}
-    GPU_KINDS.update(rows)
-    try:
-        yield
-    finally:
-        for name in rows:
-            GPU_KINDS.pop(name, None)
 
 
 # Names of GPU products as people write them in markers: t4, l40s, a10g, rtx_4090, rtx_pro_6000, mi300x, gb200.

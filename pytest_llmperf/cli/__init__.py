@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.kinds import added_kinds
+from pytest_llmperf.kinds import KINDS
 
 if TYPE_CHECKING:
     from pytest_llmperf.kinds import HardwareKind
@@ -61,7 +61,7 @@ def _kinds_of_project() -> Iterable[HardwareKind]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with added_kinds(_kinds_of_project()):
+    with KINDS.added(_kinds_of_project(), "[tool.llmperf.kinds]"):
         code = int(arguments.run(arguments))
     sys.stdout.flush()  # a failed write is reported here, and not when Python exits
     return code

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 from argparse import ArgumentTypeError
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from pytest_llmperf.kinds import GPU_KINDS, added_kinds
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.plugin.additions import know_additions
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
 from pytest_llmperf.plugin.budget import add_options as add_budget_options
 from pytest_llmperf.plugin.budget import register as register_budget
@@ -24,7 +24,7 @@ from pytest_llmperf.plugin.resume import add_options as add_resume_options
 from pytest_llmperf.plugin.resume import register as register_resume
 from pytest_llmperf.plugin.session_record import SessionRecord
 from pytest_llmperf.plugin.shutdown import SurvivingServers
-from pytest_llmperf.plugin.state import STATE, State, has_settings
+from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 
 if TYPE_CHECKING:
@@ -49,6 +49,12 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
     """Name our option where pytest refuses its short name as an unrecognized argument."""
     for option in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
         parser.extra_info[option] = f"is {RENAMED[option]} (pytest-llmperf)"
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_llmperf.plugin import hookspec
+
+    pluginmanager.add_hookspecs(hookspec)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -180,9 +186,8 @@ def _seconds(text: str) -> float:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STATE] = State(config)
-    if has_settings(config.rootpath):
-        _know_kinds_of_project(config)
-    for marker in (*(f"{kind.name}: runs on {kind.product}" for kind in GPU_KINDS.values()), *MARKERS):
+    know_additions(config)
+    for marker in (*(f"{name}: runs on this GPU" for name in GPU_KINDS), *MARKERS):
         config.addinivalue_line("markers", marker)
     if not hasattr(config, "workerinput"):
         from pytest_llmperf.plugin.refusals import refuse
@@ -202,20 +207,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
     config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
     _end_cleanly_on_sigterm()
-
-
-def _know_kinds_of_project(config: pytest.Config) -> None:
-    """Hardware kinds of the project's settings are known until the session ends."""
-    from pytest_llmperf.errors import ConfigError
-
-    try:
-        kinds = config.stash[STATE].settings.kinds
-    except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
-    if kinds:
-        known = ExitStack()
-        known.enter_context(added_kinds(kinds.values()))
-        config.add_cleanup(known.close)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

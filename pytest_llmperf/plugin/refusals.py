@@ -27,6 +27,7 @@ def refuse(config: pytest.Config) -> None:
     _refuse_options_without_emulation(config)
     _refuse_moving_the_root(config)
     refuse_contradictory_options(config)
+    _refuse_unknown_sinks(config)
     refuse_emulated_traces(config)
     _refuse_unreadable_values(config)
 
@@ -61,6 +62,21 @@ def _refuse_options_without_emulation(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"{given_options[0]} says how to emulate, and --emulate KIND is missing: one of {kinds}."
         )
+
+
+def _refuse_unknown_sinks(config: pytest.Config) -> None:
+    """Refuse an export that nothing can write, before hours of measuring."""
+    for option in config.getoption("--llmperf-export"):
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.export import SINKS
+
+        name, _, place = option.partition("=")
+        try:
+            problem = "" if SINKS.get(name) is not None else SINKS.unknown(name)
+        except LlmperfError as error:
+            problem = str(error)
+        if problem or not place:
+            raise pytest.UsageError(f"--llmperf-export={option}: {problem or 'write it as NAME=PATH.'}")
 
 
 def _refuse_moving_the_root(config: pytest.Config) -> None:

@@ -88,7 +88,7 @@ def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: 
     """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
     if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
         return "they take different GPUs"
-    memory_bytes = GPU_KINDS[kind].nvml_memory_bytes if kind in GPU_KINDS else None
+    memory_bytes = None if kind is None or kind not in GPU_KINDS else GPU_KINDS[kind].nvml_memory_bytes
     shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
     if isinstance(shares, str):
         return shares

@@ -51,6 +51,11 @@ class Scrape:
         values = [s.value for s in self.samples if s.name == name]
         return sum(values) if values else None
 
+    def totals(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Canonical name → sum of the samples of a name on the page, as far as the page has such samples."""
+        values = {name: self.total(sample) for name, sample in names.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
     def largest(self, name: str) -> float | None:
         """The largest of all label sets, for shares, which have no sum; None as in `total`."""
         return max((s.value for s in self.samples if s.name == name), default=None)

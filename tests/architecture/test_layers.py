@@ -10,7 +10,7 @@ import pytest_llmperf
 ROOT = Path(pytest_llmperf.__file__).parent
 #: Folders and single files, lowest first. A module imports from its own folder and from entries before it.
 LAYERS = (
-    "errors", "version", "clock", "masking", "kinds", "model",
+    "errors", "version", "clock", "masking", "doors", "kinds", "model",
     "wire", "metrics", "workload", "stats", "slo",
     "config",
     "process", "telemetry", "load",
@@ -27,7 +27,7 @@ PURE = frozenset(LAYERS[: LAYERS.index("config")])
 NOT_IMPORTED_BY_REPORT = {"session", "baseline"}
 APART = {"emulator"}  # imports none of our code, and nothing imports it
 DATASHEETS = {"kinds"}  # the rows of hardware kinds, which the emulator reads, too
-ANYWHERE = {"testing", "__init__", "__main__"}  # the public front and the public fakes
+ANYWHERE = {"testing", "extending", "__init__", "__main__"}  # the public front and the public fakes
 PYTEST_MAY_BE_IMPORTED_BY = {"plugin", "testing"}
 # What does input, output or waiting; `workload.sharegpt` reads the file that it is named after.
 IMPURE = {"socket", "subprocess", "httpx", "asyncio", "uvloop", "threading", "os", "time", "requests"}

@@ -17,8 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "adding_an_engine.md"
 @pytest.fixture
 def names(monkeypatch, page_blocks):
     """What the page's blocks define, run in order, each where the page puts it."""
-    monkeypatch.setattr(adapters, "ADAPTERS", dict(adapters.ADAPTERS))
-    names = {**vars(spec), "ADAPTERS": adapters.ADAPTERS}
+    monkeypatch.setattr(adapters, "ENGINES", dict(adapters.ADAPTERS))
+    names = {**vars(spec), "ENGINES": adapters.ADAPTERS}
     for block in page_blocks(PAGE):
         if block.language == "python":
             exec(compile(block.text, f"{PAGE.name}:{block.line}", "exec"), names)
