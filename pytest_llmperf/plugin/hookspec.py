@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmperf.extending import AddedMetric, AddedWorkload, EngineAdapter, HardwareKind, Sink
+    from pytest_llmperf.engines.adapter import EngineAdapter
+    from pytest_llmperf.kinds import HardwareKind
+    from pytest_llmperf.metrics.added import AddedMetric
+    from pytest_llmperf.report.export.sink import Sink
+    from pytest_llmperf.workload.added import AddedWorkload
 
 
 def pytest_llmperf_engines(config: pytest.Config) -> Iterable[EngineAdapter]:  # type: ignore[empty-body]
