@@ -156,7 +156,7 @@ class EngineAdapter(ABC):
         Raises:
             EngineError: the server does not sleep.
         """
-        raise NotImplementedError(f"{self.name} has no sleep_flags, so nobody asks its server to sleep")
+        raise NotImplementedError(f"an adapter with sleep_flags implements sleep: {self.name}")
 
     def wake(self, client: httpx.Client) -> None:
         """Take the GPU memory back, so that the server serves again.
@@ -164,7 +164,7 @@ class EngineAdapter(ABC):
         Raises:
             EngineError: the server is not awake.
         """
-        raise NotImplementedError(f"{self.name} has no sleep_flags, so nobody asks its server to wake up")
+        raise NotImplementedError(f"an adapter with sleep_flags implements wake: {self.name}")
 
     def profiler_flags(self, folder: Path, steps: int) -> Mapping[str, Flag] | None:  # noqa: ARG002
         """Flags of a server whose PyTorch profiler can be started by a request; None if the engine has no profiler.

@@ -57,6 +57,6 @@ def added_values(
         try:
             values[metric.name] = metric.take(records, counters)
         except Exception as error:
-            raise ConfigError(f"The metric {metric.name} fails on a run: {type(error).__name__}: {error}. Repair its "
-                              "function, which must return None where something is missing.") from error
+            raise ConfigError(f"The metric {metric.name} fails on a run: {type(error).__name__}: {error}. Let the "
+                              "function return None if a value is missing.") from error
     return values

@@ -42,7 +42,7 @@ def test_table_of_engine_members_is_complete():
     assert documented == functions | set(EngineAdapter.__annotations__)
 
 
-def test_documented_counter_names_are_those_of_vllm(names):
+def test_documented_counter_names_equal_vllm_names(names):
     assert set(names["TENSORRT_LLM"].counter_names) <= set(vllm_adapter.COUNTERS)
 
 

@@ -46,7 +46,7 @@ def run(pytester):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("clock", [(), ("--emulate-clock=real",)], ids=["virtual", "real"])
-def test_kind_of_a_project_is_a_marker_a_case_and_an_emulated_gpu(run, pytester, clock):
+def test_project_kind_is_marker_case_and_emulated_gpu(run, pytester, clock):
     result = run(SUITE, "-m", "rtx_4090", "--emulate", "rtx_4090", *clock, settings=ROW)
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(["*emulated rtx_4090*"])
@@ -96,7 +96,7 @@ def test_wrong_row_of_a_kind_is_a_usage_error(run, row, problem):
     result.stderr.fnmatch_lines([problem])
 
 
-def test_emulated_kind_that_nobody_defines_is_a_usage_error(run):
+def test_undefined_emulated_kind_is_a_usage_error(run):
     result = run(MARKED.format(marker="h200"), "--emulate", "h20")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--emulate h20: there is no such GPU kind. Did you mean h200? Known: l4, a100*"])

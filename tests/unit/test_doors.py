@@ -57,7 +57,7 @@ def test_object_behind_a_name_is_loaded_on_first_use(door):
     ("thing.mine", "WRONG_TYPE", r"p 2\.0 adds the thing 'mine', which is int and must be a Thing"),
     ("thing.mine", "OTHER_NAME", r"p 2\.0 adds the thing 'mine', whose own name is 'another'"),
 ])
-def test_unusable_object_is_refused_with_its_package(door, name, value, problem):
+def test_unusable_object_is_refused_with_package_name(door, name, value, problem):
     with pytest.raises(ConfigError, match=problem):
         door(point(name, value, "p")).get(name.partition(".")[2])
 

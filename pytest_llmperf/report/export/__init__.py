@@ -1,4 +1,4 @@
-"""Stored runs in other tools' formats: ours, and those that other packages add through the door `SINKS`."""
+"""Stored runs in the formats of other tools. Packages add formats through the door `SINKS`."""
 
 from __future__ import annotations
 
