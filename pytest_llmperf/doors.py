@@ -74,7 +74,7 @@ class Door(Generic[T]):
 
     @contextmanager
     def added(self, values: Iterable[T], origin: str) -> Iterator[None]:
-        """Know these objects, too, until the block ends.
+        """Register the objects until the block ends.
 
         Args:
             values: objects with attributes `name` and `api`.
@@ -99,7 +99,7 @@ class Door(Generic[T]):
                 del self._added[name]
 
     def unknown(self, name: object) -> str:
-        """The message for a name that nothing has: the nearest known name, and all names."""
+        """The message for an unknown name, with the nearest known name and all names."""
         near = get_close_matches(str(name), self.names(), n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         return f"There is no {self.name} {name!r}.{meant} Known {self.name}s: {', '.join(sorted(self.names()))}."
@@ -118,7 +118,7 @@ class Door(Generic[T]):
         return points
 
     def _place(self, name: str) -> tuple[Callable[[], object], str] | None:
-        """What loads the object, and the package that it comes from."""
+        """A function that loads the object, and the name of the package."""
         if (ours := self._shipped.get(name)) is not None:
             return lambda: _imported(ours) if isinstance(ours, str) else ours, OURS
         point = self._installed().get(name)

@@ -25,7 +25,8 @@ class HardwareKind:
         name: marker of tests, a Python identifier: "h200", "rtx_4090".
         product: for people: "NVIDIA H200".
         nvml_words: words that the product's name in NVML has, in lower case.
-        other_words: words of slower models that share these words; a GPU with one of them is another GPU.
+        other_words: words of slower models with a similar name. A GPU whose name has one of these words is not of this
+            kind.
         nvml_memory_gib: total memory that NVML reports. Limits of suites are written for it: an A100 40GB is another
             GPU.
         cuda_memory_gib: total memory that CUDA reports. An engine's utilization flag is a share of this number.

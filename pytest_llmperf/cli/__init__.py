@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _kinds_of_project() -> Iterable[HardwareKind]:
-    """Hardware kinds of the project's settings; none where the settings are wrong, which a command says that reads
-    them."""
+    """Hardware kinds of the project's settings; none if the settings are wrong. Each command that uses settings reports
+    the error."""
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
 

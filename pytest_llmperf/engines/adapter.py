@@ -67,7 +67,7 @@ class Placement:
 
 
 class EngineAdapter(ABC):
-    """One engine. The defaults are those of a server with OpenAI's completions that can do nothing else."""
+    """One engine. The defaults describe a server that offers OpenAI's completions alone."""
 
     api: int
     """Version of the doors for which the class was written: 1."""

@@ -1,4 +1,4 @@
-"""The door through which engines come in: ours and those of other packages, by name."""
+"""The door of engines: the shipped engines and the engines of other packages, by name."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def machine(hardware: str, gpus: int, row: str | None = None) -> Machine:
         row: JSON object, the row of a kind that a project defines; None for a kind of this package.
 
     Raises:
-        UsageError: no such kind, or the row describes none.
+        UsageError: the kind is unknown, or the row is wrong.
     """
     if row is not None:
         try:

@@ -1,4 +1,4 @@
-"""The spread of TTFT: its largest value minus its smallest, in milliseconds."""
+"""The spread of TTFT in milliseconds: largest value − smallest value."""
 
 from pytest_llmperf.extending import AddedMetric, Direction, Unit
 

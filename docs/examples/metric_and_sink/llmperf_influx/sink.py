@@ -16,7 +16,8 @@ def files(tests):
                 values = {name: value for name, value in run.metrics.all().items() if value is not None}
                 fields = ",".join(f"{name}={value!r}" for name, value in sorted(values.items()))
                 if fields:
-                    lines.append(f"llmperf,test={escaped(test.test)},verdict={test.verdict.value},run={number} {fields}")
+                    tags = f"test={escaped(test.test)},verdict={test.verdict.value},run={number}"
+                    lines.append(f"llmperf,{tags} {fields}")
     return {"": "".join(f"{line}\n" for line in lines).encode()}
 
 
