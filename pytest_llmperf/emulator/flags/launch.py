@@ -82,3 +82,7 @@ class Launch:
     metrics: bool = True
     utilization: float = 0.92
     facts: Mapping[str, object] = field(default_factory=dict)
+
+    def request_id(self, number: int) -> str:
+        """The id of request `number`, which no other server of this host gives."""
+        return f"{self.port:08x}{number:024x}"
