@@ -11,6 +11,7 @@ DESCRIBING = frozenset({
     "role", "type", "id", "index", "object", "status", "format", "model", "annotations", "citations", "logprobs",
     "obfuscation",
 })
+OF_DELTA = DESCRIBING | {"name"}  # in a delta the name is of the author, and in a call of the tool
 #: Encrypted or encoded, so their length says nothing about tokens.
 OPAQUE_ENDINGS = ("_id", "_ids", "signature", "signatures", "encrypted_content")
 AUDIO = "audio"
@@ -29,11 +30,10 @@ def delta_text(delta: Mapping[str, Any]) -> str:
     text = delta.get("content")
     if len(delta) == 1 and type(text) is str:
         return text
-    texts: dict[str, None] = {}
-    for name, value in delta.items():
-        if value and name != "name" and name not in DESCRIBING:  # here `name` is of the author
-            texts[_field_text(name, value)] = None
-    return "".join(texts)
+    filled = [(name, value) for name, value in delta.items() if value and name not in OF_DELTA]
+    if len(filled) == 1 and filled[0][1] is text and type(text) is str:
+        return text
+    return "".join(dict.fromkeys(_field_text(name, value) for name, value in filled))
 
 
 def _field_text(name: str, value: object) -> str:

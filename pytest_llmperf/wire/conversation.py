@@ -119,8 +119,8 @@ class AnswerReader:
         else:
             self.ids += ids
             self._texts.append(text)
-        end = end_of(0, meta.get("finish_reason"))
-        self._end(() if end is None else (end,))
+        if reason := meta.get("finish_reason"):
+            self._end((end_of(0, reason),))
 
 
 def part_of(request: Request, body: bytes) -> ConversationPart | None:

@@ -22,19 +22,16 @@ class End(NamedTuple):
     message: str = ""
 
 
-def end_of(choice: int, reason: object) -> End | None:
-    """The end that a finish reason states; None where the choice goes on.
+def end_of(choice: int, reason: object) -> End:
+    """The end that a finish reason states.
 
     Args:
         choice: index of the choice.
-        reason: a text, or an object with `type` and `message`, as SGLang writes it. Some gateways write "" in each
-            event.
+        reason: a text, or an object with `type` and `message`, as SGLang writes it. An empty reason is no end.
 
     Raises:
         TypeError: the finish reason has another type.
     """
-    if not reason:
-        return None
     if isinstance(reason, Mapping):
         return End(choice, str(reason.get("type")), str(reason.get("message") or ""))
     if not isinstance(reason, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
@@ -77,7 +77,7 @@ class Stream:
     _counted: dict[int, int] = field(default_factory=dict)  # by answer
     _step: set[int] = field(default_factory=set)  # answers in the last content chunk
     _index: int | None = None  # of the last choice with text
-    _stride: int | None = None  # whether the index stays, 0, or counts the chunks, above 0
+    _stays: bool = False  # whether two chunks in a row had the index
     _late: list[tuple[int, str]] = field(default_factory=list)  # stamp and text of chunks after a single counted one
 
     @property
@@ -116,9 +116,12 @@ class Stream:
             self._take_chunk(chunk, stamp_ns)
 
     def _take_chunk(self, chunk: Chunk, stamp_ns: int) -> None:
-        self._check_asked(chunk)
-        if self.answers == 1 and chunk.choice:
-            chunk = replace(chunk, choice=0)
+        if chunk.id != self.id or chunk.choice != self._index or chunk.choices > 1:
+            self._check_asked(chunk)
+        elif chunk.text:
+            self._stays = True
+        if self.answers == 1:
+            chunk.choice = 0
         self.error = self.error or chunk.error
         if chunk.ends and len(self.ends) < MOST_ENDS:
             self.ends += chunk.ends
@@ -135,6 +138,8 @@ class Stream:
             if characters and self.answers == len(self.arrivals_ns) == 1:
                 self._late.append((stamp_ns, chunk.text))
             return
+        if chunk.ends and not chunk.text and len(self._late) > HELD_BACK_CHUNKS:
+            return  # the usage of the whole answer, with its end
         self.tokens += 1 if tokens is None else tokens
         if self._step and chunk.choice not in self._step:
             self._join(chunk, tokens)
@@ -159,12 +164,12 @@ class Stream:
             self.not_asked = f"an event has choice {max(chunk.last_choice, chunk.choices - 1)}, and {self._asked}"
         if self.answers > 1 or not (chunk.text or chunk.token_ids):
             return
-        stride = 0 if self._index is None else chunk.choice - self._index
-        moved = self._index is not None and (stride < 0 or (self._stride is not None and bool(stride) != self._stride))
-        if moved or (stride and self.ends):
-            self.not_asked = f"events of choice {chunk.choice} and of choice {self._index}, and {self._asked}"
-        self._stride = None if self._index is None else stride > 0
-        self._index = chunk.choice
+        before, self._index = self._index, chunk.choice
+        stayed, self._stays = self._stays, chunk.choice == before
+        if before is None or chunk.choice == before:
+            return
+        if chunk.choice < before or stayed or self.ends:
+            self.not_asked = f"events of choice {before} and of choice {chunk.choice}, and {self._asked}"
 
     @property
     def _asked(self) -> str:

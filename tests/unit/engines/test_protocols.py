@@ -111,7 +111,7 @@ ANSWERS = {
     ("chat", False): httpx.Response(200, json={
         "choices": [{"message": {"content": " x"}, "finish_reason": "length"}], "usage": {"completion_tokens": 1}}),
     ("responses", False): httpx.Response(200, json={
-        "object": "response", "status": "incomplete", "usage": {"input_tokens": 3, "output_tokens": 1},
+        "object": "response", "status": "completed", "usage": {"input_tokens": 3, "output_tokens": 1},
         "output": [{"type": "message", "content": [{"type": "output_text", "text": " x"}]}]}),
 }
 
