@@ -65,7 +65,7 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
 
 def _has_token(answer: Stream, api: Api) -> bool:
     counted = None if answer.usage is None else answer.usage.completion_tokens
-    if answer.problem or answer.error or answer.not_asked:
+    if answer.problem or answer.error or answer.origin.problem:
         return False
     return counted == api.choices if api.forces_length else bool(answer.arrivals_ns or counted)
 

@@ -91,7 +91,7 @@ def to_record(
         whole=not api.stream,
         attempts=exchange.attempts,
         asked_model=request.model,
-        answer_id=stream.id,
+        answer_id=stream.origin.id,
     )
 
 
@@ -144,8 +144,8 @@ def _stream_problem(stream: Stream, api: Api) -> _Judgement | None:
         return Outcome.ERROR_IN_STREAM, " ".join(stream.error.split())[:SHOWN_BYTES]
     if stream.problem is not None:
         return Outcome.MALFORMED, stream.problem
-    if stream.not_asked is not None:
-        return Outcome.NOT_ASKED_FOR, stream.not_asked
+    if stream.origin.problem is not None:
+        return Outcome.NOT_ASKED_FOR, stream.origin.problem
     if (words := unsuccessful(stream.ends, api.accepted_ends)) is not None:
         return Outcome.UNSUCCESSFUL_END, f"after {len(stream.arrivals_ns)} content chunks the answer {words}"
     return None

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
 from pytest_llmperf.wire.ends import End
 from pytest_llmperf.wire.http import BodyFraming, NotHttpError
+from pytest_llmperf.wire.origin import Origin
 from pytest_llmperf.wire.responses import is_response, response_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 
@@ -43,8 +44,7 @@ class Stream:
         coalesced: content chunks completed by the same read as the content chunk before.
         listed_ids: token ids that events list; None if no event lists any.
         ends: ends of the choices, in their order; the first `MOST_ENDS`.
-        id: request id of the answer; None without.
-        not_asked: what shows that this is not the answer to one request of `answers` answers; None for nothing.
+        origin: whether all events belong to the answer to one request.
         unread: the last event that has neither choices nor a usage; None without.
         events: events of any kind, `[DONE]` included; 1 for a whole answer.
         after_done: events with data after the end.
@@ -66,8 +66,7 @@ class Stream:
     after_done: int = 0
     listed_ids: int | None = None
     ends: list[End] = field(default_factory=list)
-    id: str | None = None
-    not_asked: str | None = None
+    origin: Origin = field(default_factory=Origin)
     unread: str | None = None
     usage: Usage | None = None
     done: bool = False
@@ -76,8 +75,6 @@ class Stream:
     replaced: bool = False
     _counted: dict[int, int] = field(default_factory=dict)  # by answer
     _step: set[int] = field(default_factory=set)  # answers in the last content chunk
-    _index: int | None = None  # of the last choice with text
-    _stays: bool = False  # whether two chunks in a row had the index
     _late: list[tuple[int, str]] = field(default_factory=list)  # stamp and text of chunks after a single counted one
 
     @property
@@ -116,10 +113,8 @@ class Stream:
             self._take_chunk(chunk, stamp_ns)
 
     def _take_chunk(self, chunk: Chunk, stamp_ns: int) -> None:
-        if chunk.id != self.id or chunk.choice != self._index or chunk.choices > 1:
-            self._check_asked(chunk)
-        elif chunk.text:
-            self._stays = True
+        if not self.origin.is_usual(chunk):
+            self.origin.check(chunk, self.answers, bool(self.ends))
         if self.answers == 1:
             chunk.choice = 0
         self.error = self.error or chunk.error
@@ -150,30 +145,6 @@ class Stream:
         self.arrivals_ns.append(stamp_ns)
         self.chunk_tokens.append(tokens)
         self.texts.append(chunk.text)
-
-    def _check_asked(self, chunk: Chunk) -> None:
-        """Note what no answer to the request can contain: another request id, or a further choice.
-
-        With one answer the index of a choice may count the chunks. It may neither fall, nor move once it stayed.
-        """
-        if chunk.id is not None and chunk.id != self.id:
-            if self.id is not None:
-                self.not_asked = f"the request id changes from {self.id[:64]!r} to {chunk.id[:64]!r} within the answer"
-            self.id = chunk.id
-        if chunk.choices > self.answers or (self.answers > 1 and chunk.last_choice >= self.answers):
-            self.not_asked = f"an event has choice {max(chunk.last_choice, chunk.choices - 1)}, and {self._asked}"
-        if self.answers > 1 or not (chunk.text or chunk.token_ids):
-            return
-        before, self._index = self._index, chunk.choice
-        stayed, self._stays = self._stays, chunk.choice == before
-        if before is None or chunk.choice == before:
-            return
-        if chunk.choice < before or stayed or self.ends:
-            self.not_asked = f"events of choice {before} and of choice {chunk.choice}, and {self._asked}"
-
-    @property
-    def _asked(self) -> str:
-        return f"the request asks for {self.answers} answer{'s' * (self.answers > 1)}"
 
     def settle(self) -> None:
         """Time the chunks by their text where the usage in each chunk does not count them.

@@ -32,7 +32,8 @@ CONTENT = {
 }
 EMPTY = {
     "role": {"role": "assistant", "content": ""}, "author": {"role": "assistant", "name": "bot", "content": None},
-    "call without text": {"tool_calls": [{"index": 0, "id": "c", "function": None}]}, "audio data": {"audio": {"data": "AAAA"}},
+    "call without text": {"tool_calls": [{"index": 0, "id": "c", "function": None}]},
+    "audio data": {"audio": {"data": "AAAA"}},
     "signature": {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "abc"}]},
     "encrypted": {"reasoning_details": [{"type": "reasoning.encrypted", "data": "abc"}]},
     "annotations": {"annotations": [{"type": "url_citation", "url_citation": {"url": "u", "title": "t"}}]},
@@ -50,13 +51,17 @@ def test_descriptions_in_a_delta_are_no_content(delta):
     assert read_chunk({"choices": [{"index": 0, "delta": delta}]}).text == ""
 
 
-@pytest.mark.parametrize("choice", [{"text": "x"}, {"delta": {}, "text": "x"}, {"delta": None, "message": {"content": "x"}},
-                                    {"text": "", "reasoning_content": "x"}])
+@pytest.mark.parametrize("choice", [
+    {"text": "x"}, {"delta": {}, "text": "x"}, {"delta": None, "message": {"content": "x"}},
+    {"text": "", "reasoning_content": "x"},
+])
 def test_text_of_a_choice_is_content(choice):
     assert read_chunk({"choices": [choice]}).text == "x"
 
 
-@pytest.mark.parametrize("choice", [{"text": 5}, {"delta": {"content": 5}}, {"delta": "x"}, {"delta": {"reasoning": 1.5}}])
+@pytest.mark.parametrize("choice", [
+    {"text": 5}, {"delta": {"content": 5}}, {"delta": "x"}, {"delta": {"reasoning": 1.5}},
+])
 def test_text_of_another_type_is_no_completion(choice):
     with pytest.raises((TypeError, AttributeError)):
         read_chunk({"choices": [choice]})
@@ -69,7 +74,8 @@ def test_arguments_of_a_tool_as_an_object_are_content():
 
 @pytest.mark.parametrize(("kind", "values", "text"), [
     ("custom_tool_call_input.delta", {"delta": "x"}, "x"), ("output_audio_transcript.delta", {"delta": "x"}, "x"),
-    ("output_audio.delta", {"delta": "AAAA"}, ""), ("reasoning.delta", {"delta": {"type": "summary_text", "text": "x"}}, "x"),
+    ("output_audio.delta", {"delta": "AAAA"}, ""),
+    ("reasoning.delta", {"delta": {"type": "summary_text", "text": "x"}}, "x"),
     ("output_item.added", {"item": {"type": "custom_tool_call", "name": "x", "input": ""}}, "x"),
 ])
 def test_deltas_of_a_response_are_content(kind, values, text):

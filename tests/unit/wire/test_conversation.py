@@ -12,7 +12,6 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, error_event, event, http_chunk
 from pytest_llmperf.wire.conversation import AnswerReader, answer_part, joined, part_of
 
-
 RESPONSES = Api("responses").accepted_ends
 
 

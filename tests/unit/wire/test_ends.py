@@ -111,7 +111,9 @@ def test_aborted_second_answer_of_a_request_fails_the_request():
     assert whole({"choices": choices, "usage": USAGE}, whole_api).outcome is Outcome.UNSUCCESSFUL_END
 
 
-@pytest.mark.parametrize("end", [b"data:  [DONE]\n\n", b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: [DONE]\t\r\n\r\n"])
+@pytest.mark.parametrize("end", [
+    b"data:  [DONE]\n\n", b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: [DONE]\t\r\n\r\n",
+])
 def test_done_with_white_space_ends_the_stream(end):
     assert streamed([*StreamShape((1, 1)).events()[:-1], end], Api()).ok
 
