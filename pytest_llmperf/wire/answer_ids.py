@@ -11,7 +11,7 @@ SHOWN_CHARACTERS = 64
 
 
 class AnswerIds:
-    """The request ids that one server has used.
+    """The request ids of a server's answers so far.
 
     A server that gives every answer the same id, as simple mock servers do, names no request with this id.
     """

@@ -70,7 +70,7 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
     """
     if "meta_info" in message:
         return _native_chunk(message["meta_info"])
-    choices = message.get("choices") or ()
+    choices = message.get("choices") or []
     chunk = Chunk(
         has_choices=bool(choices),
         model=model_name(message.get("model")),
@@ -110,7 +110,7 @@ def ends_of(message: dict[str, Any]) -> tuple[End, ...]:
 
 
 def request_id(value: object) -> str | None:
-    """The request id; None for an empty one, which Azure sends with its first event."""
+    """The request id; None for an empty id, as in the first event of Azure."""
     return str(value)[:LONGEST_NAME] if value else None
 
 

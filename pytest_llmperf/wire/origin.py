@@ -10,7 +10,7 @@ SHOWN_CHARACTERS = 64
 class Origin:
     """Follows the request id and the index of the choice through the events of one answer.
 
-    With one answer the index of a choice may count the chunks. It may neither fall, nor move once it stayed.
+    With one answer the index of a choice is constant, or it counts the chunks.
 
     Attributes:
         id: request id of the answer; None without.

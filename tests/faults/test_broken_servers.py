@@ -164,7 +164,7 @@ def with_ids(ids):
     return lambda body: streamed(events(body), itl_s=0.001)
 
 
-def test_aborted_answers_are_failed_requests_and_not_fast_ones(measured):
+def test_aborted_answers_are_failed_requests(measured):
     aborting.numbers = count()
     with serving(only_when_measured(aborting)) as url:
         results = measured(url, "error_rate == 0", "e2el_p50 <= 10ms", dialect="openai")

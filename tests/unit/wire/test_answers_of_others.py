@@ -155,7 +155,7 @@ def test_constant_id_of_a_server_is_valid_in_each_run():
     assert all(record.ok for _ in range(3) for record in ids.checked(of_ids("cmpl-0", "cmpl-0")))
 
 
-def test_failed_request_with_a_repeated_id_keeps_its_reason():
+def test_failed_request_with_a_repeated_id_keeps_first_reason():
     first, second = of_ids("a", "b")
     failed = replace(make_record(2, outcome=Outcome.RESET), answer_id="a")
     assert AnswerIds().checked([first, second, failed])[2].outcome is Outcome.RESET

@@ -27,7 +27,7 @@ def whole(message, api):
 
 
 def response(reason):
-    """An incomplete response for a reason; the status itself for one of the statuses."""
+    """A response with a status, or an incomplete response with a reason."""
     ended = {"status": reason} if reason in ("completed", "failed", "in_progress") else {
         "status": "incomplete", "incomplete_details": {"reason": reason}}
     return {"object": "response", "usage": {"input_tokens": 8, "output_tokens": 2}, **ended}
@@ -97,7 +97,7 @@ def test_sglang_finish_reason_as_an_object_is_read_in_a_chat():
 
 
 @pytest.mark.parametrize("reason", ["", None, False, {}])
-def test_empty_finish_reason_ends_nothing(reason):
+def test_empty_finish_reason_leaves_stream_truncated(reason):
     assert answer("chat", reason).outcome is Outcome.TRUNCATED
 
 
@@ -141,7 +141,7 @@ def test_error_of_a_choice_fails_the_request(error, reason):
 
 @pytest.mark.parametrize("said", [{"detail": "Rate limit"}, {"message": "Rate limit", "code": 429},
                                   {"base_resp": {"status_code": 1002, "status_msg": "Rate limit"}, "choices": None}])
-def test_stream_without_an_answer_shows_what_the_service_said(said):
+def test_detail_of_stream_without_choices_quotes_service(said):
     record = streamed([event(said), DONE], Api("chat"))
     assert record.outcome is Outcome.TRUNCATED
     assert "the service says {" in record.detail
