@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -85,4 +86,4 @@ class Launch:
 
     def request_id(self, number: int) -> str:
         """The id of request `number`, which no other server of this host gives."""
-        return f"{self.port:08x}{number:024x}"
+        return f"{os.getpid():08x}{number:024x}"

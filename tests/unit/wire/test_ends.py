@@ -141,7 +141,7 @@ def test_error_of_a_choice_fails_the_request(error, reason):
 
 @pytest.mark.parametrize("said", [{"detail": "Rate limit"}, {"message": "Rate limit", "code": 429},
                                   {"base_resp": {"status_code": 1002, "status_msg": "Rate limit"}, "choices": None}])
-def test_detail_of_stream_without_choices_quotes_service(said):
+def test_truncated_stream_detail_contains_message_of_service(said):
     record = streamed([event(said), DONE], Api("chat"))
     assert record.outcome is Outcome.TRUNCATED
     assert "the service says {" in record.detail
