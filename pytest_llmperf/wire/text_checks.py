@@ -26,11 +26,12 @@ def repeats(texts: Sequence[str], tokens: int) -> bool:
         return False
     if all(len(after) > len(before) and after.startswith(before) for before, after in pairwise(filled)):
         return True
-    halves = {text[: len(text) // 2] for text in filled if text[: len(text) // 2] * 2 == text}
-    words = [half for half in halves if any(map(str.isalnum, half))]
-    is_doubled = all(text[: len(text) // 2] * 2 == text for text in filled)
+    halves = [text[: len(text) // 2] for text in filled]
+    if any(half * 2 != text for half, text in zip(halves, filled, strict=True)):
+        return False
+    words = {half for half in halves if any(map(str.isalnum, half))}
     # No vocabulary has a token of two words, " a a".
-    return is_doubled and (len(words) >= DOUBLED_TEXTS or any(half[0].isspace() for half in words))
+    return len(words) >= DOUBLED_TEXTS or any(half[0].isspace() for half in words)
 
 
 def text_contradicts_ids(stream: Stream, count: Callable[[Sequence[str]], tuple[int, ...]]) -> str | None:
