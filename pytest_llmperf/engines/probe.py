@@ -54,7 +54,8 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
     """Raise EngineError where an answer of status 200 has no token."""
     api = server.spec.api
     pieces = ((0, response.content),)
-    answer = read_stream(pieces, answers=api.choices) if api.stream else read_whole(pieces)
+    answer = read_stream(pieces, answers=api.choices) if api.stream else read_whole(pieces, api.choices)
+    server.check_end(path, answer)
     if not _has_token(answer, api):
         hint = ""
         if api.stream and not answer.events and response.content[:1] == b"{":
@@ -64,7 +65,7 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
 
 def _has_token(answer: Stream, api: Api) -> bool:
     counted = None if answer.usage is None else answer.usage.completion_tokens
-    if answer.problem is not None or answer.error is not None:
+    if answer.problem or answer.error or answer.origin.problem:
         return False
     return counted == api.choices if api.forces_length else bool(answer.arrivals_ns or counted)
 

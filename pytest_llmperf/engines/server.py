@@ -25,6 +25,9 @@ from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
+from pytest_llmperf.wire.answer_ids import AnswerIds
+from pytest_llmperf.wire.ends import unsuccessful
+from pytest_llmperf.wire.stream import Stream, read_whole
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
 
@@ -112,6 +115,7 @@ class Server:
         self.tokenizer = tokenizer
         self.warmed_for: set[str] = set()
         self.quiet_itl_s: float | None = None  # median of the last warm-up; None if it is unknown
+        self.answer_ids = AnswerIds()
         self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.replicas = replicas
         self._began: dict[str, float] = {}
@@ -542,6 +546,13 @@ class Server:
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:
             raise self.without_token(path, response)
+        self.check_end(path, read_whole(((0, response.content),)))
+
+    def check_end(self, path: str, answer: Stream) -> None:
+        """Raise EngineError where a first answer ended without success."""
+        if (words := unsuccessful(answer.ends, self.spec.api.accepted_ends)) is not None:
+            raise EngineError(f"{self.url} does not serve the first request: the answer of POST {path} {words}. "
+                              "Nothing was measured.")
 
     def without_token(self, path: str, response: httpx.Response, hint: str = "") -> EngineError:
         """The error for an answer that has no token."""

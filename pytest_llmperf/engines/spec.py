@@ -121,6 +121,7 @@ def endpoint(
     fields: Mapping[str, Flag] | None = None,
     text: bool = False,
     tokenizer: str = "",
+    ends: str | Sequence[str] = (),
     api_key_env: str | None = None,
     api_key_file: str | None = None,
     headers_env: Mapping[str, str] | None = None,
@@ -154,6 +155,9 @@ def endpoint(
             cache of the Hugging Face hub. It counts the received text of a service that shows no counts per chunk and
             no counters, and it makes text prompts of the stated length. Needs
             `pip install 'pytest-llmperf[tokenizer]'`.
+        ends: further finish reason, or list of finish reasons, that is a success of this service, such as
+            "eos_token". An answer with any other end than these, "stop", "length", "tool_calls" and "function_call"
+            is a failed request.
         api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
         api_key_file: file with the key instead; a relative path starts at the project root.
         headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
@@ -188,7 +192,9 @@ def endpoint(
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     call = f"endpoint({url!r}"
     aliases = _aliases(call, model_alias)
-    api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer)
+    accepted = _names(call, "ends", ends, 'a finish reason is a text, "eos_token",')
+    api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer,
+                  ends=tuple(sorted(accepted)))
     if not isinstance(text, bool):
         raise SpecError(f"{call}, text={text!r}): write True or False.")
     if not isinstance(tokenizer, str) or "\0" in tokenizer:
@@ -282,9 +288,14 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
 
 
 def _aliases(call: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    return _names(call, "model_alias", given, 'an alias is a text, "gpt-x-2024-08-06",')
+
+
+def _names(call: str, argument: str, given: str | Sequence[str], rule: str) -> tuple[str, ...]:
+    """A text, or several texts, each once."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
-        raise SpecError(f'{call}, model_alias={given!r}): an alias is a text, "gpt-x-2024-08-06", or a list of texts.')
+        raise SpecError(f"{call}, {argument}={given!r}): {rule} or a list of texts.")
     return tuple(dict.fromkeys(names))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_llmperf.model.api import SUCCESSFUL_ENDS
 from pytest_llmperf.model.request import Cancellation, RetryPolicy
 
 Form = Literal["ids", "text", "messages"]
@@ -41,6 +42,7 @@ class PlannedRequest:
         part: of a turn that continues an earlier one or is continued; None for any other request.
         cancellation, retry: as in `Request`.
         answers: number of answers that the body asks for (`n`).
+        ends: finish reasons after which a turn that contains the answer may follow.
     """
 
     index: int
@@ -53,6 +55,7 @@ class PlannedRequest:
     cancellation: Cancellation | None = None
     retry: RetryPolicy | None = None
     answers: int = 1
+    ends: tuple[str, ...] = SUCCESSFUL_ENDS
 
 
 @dataclass(frozen=True, slots=True)

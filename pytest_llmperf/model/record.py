@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar, overload
 
@@ -21,6 +21,8 @@ class Outcome(Enum):
     ERROR_IN_STREAM = "error in stream"    # HTTP 200 with an error event inside
     TRUNCATED = "truncated"                # the stream ended without finish reason, usage or [DONE]
     MALFORMED = "malformed"                # not HTTP, not SSE, not JSON
+    UNSUCCESSFUL_END = "unsuccessful end"  # a finish reason that is no success, such as "abort"
+    NOT_ASKED_FOR = "answer to another request"  # its request id or its choices belong to another request
     EMPTY = "empty"                        # a complete answer without content
     WRONG_LENGTH = "wrong length"          # not the number of tokens that was asked for
     COUNTS_DISAGREE = "token counts disagree"  # its usage contradicts what its chunks brought
@@ -62,6 +64,7 @@ class RequestRecord:
         choices: number of answers that the request asked for (`n`); the counts of tokens are of all of them.
         asked_model: model that the request named, where the workload distributes requests over models; "" for the
             model of the server.
+        answer_id: request id that the server gave the answer; None without. Run folders do not contain it.
     """
 
     index: int
@@ -89,6 +92,7 @@ class RequestRecord:
     attempts: int = 1
     asked_model: str = ""
     choices: int = 1
+    answer_id: str | None = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:

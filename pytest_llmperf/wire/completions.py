@@ -8,8 +8,10 @@ from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.ends import unsuccessful
 from pytest_llmperf.wire.http import Answer, read_answer
-from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream, read_whole
+from pytest_llmperf.wire.stream import HELD_BACK_CHUNKS, SHOWN_BYTES, Stream, read_stream, read_whole
+from pytest_llmperf.wire.text_checks import repeats, text_contradicts_ids
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
 TOO_MANY_REQUESTS = 429
@@ -18,8 +20,6 @@ _Judgement = tuple[Outcome, str | None]
 
 # The longest tokens of the vocabularies in use are runs of 128 spaces or signs (o200k, Llama 3).
 LONGEST_TOKEN = 128
-# A detokenizer that held text back, or a parser that splits a step's text, may send as many events without a new token.
-HELD_BACK_CHUNKS = 2
 
 _GIVEN_UP = {
     Ending.CANCELLED: Outcome.CANCELLED,
@@ -59,6 +59,8 @@ def to_record(
     answer = read_answer(exchange)
     stream = _read(answer, request, api) if answer.status == 200 else Stream()
     outcome, detail = _judge(request, exchange, answer, stream, api)
+    if outcome is Outcome.OK and count is not None and (words := text_contradicts_ids(stream, count)) is not None:
+        outcome, detail = Outcome.COUNTS_DISAGREE, words
     chunk_tokens, text_tokens = _counts(stream), None
     if chunk_tokens is None and count is not None and stream.texts:
         chunk_tokens = count(stream.texts)
@@ -89,12 +91,13 @@ def to_record(
         whole=not api.stream,
         attempts=exchange.attempts,
         asked_model=request.model,
+        answer_id=stream.origin.id,
     )
 
 
 def _read(answer: Answer, request: Request, api: Api) -> Stream:
     if not api.stream:
-        return read_whole(answer.pieces) if answer.complete else Stream()
+        return read_whole(answer.pieces, api.choices) if answer.complete else Stream()
     return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens * api.choices, api.choices)
 
 
@@ -108,7 +111,7 @@ def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream,
     return (
         _client_timeout(exchange)
         or _http_problem(exchange, answer)
-        or _stream_problem(stream)
+        or _stream_problem(stream, api)
         or _truncation(exchange, stream)
         or _incomplete(answer, stream, api)
         or _counts_disagree(stream)
@@ -136,11 +139,15 @@ def _http_problem(exchange: Exchange, answer: Answer) -> _Judgement | None:
     return outcome, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
 
 
-def _stream_problem(stream: Stream) -> _Judgement | None:
+def _stream_problem(stream: Stream, api: Api) -> _Judgement | None:
     if stream.error is not None:
         return Outcome.ERROR_IN_STREAM, " ".join(stream.error.split())[:SHOWN_BYTES]
     if stream.problem is not None:
         return Outcome.MALFORMED, stream.problem
+    if stream.origin.problem is not None:
+        return Outcome.NOT_ASKED_FOR, stream.origin.problem
+    if (words := unsuccessful(stream.ends, api.accepted_ends)) is not None:
+        return Outcome.UNSUCCESSFUL_END, f"after {len(stream.arrivals_ns)} content chunks the answer {words}"
     return None
 
 
@@ -152,7 +159,8 @@ def _truncation(exchange: Exchange, stream: Stream) -> _Judgement | None:
 def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     if stream.events == 0 and answer.body and api.stream:
         return Outcome.MALFORMED, f"no server-sent event in the answer: {answer.body[:SHOWN_BYTES]!r}"
-    has: dict[str, object] = {"finish_reason": stream.finish_reason}
+    ended = {end.choice for end in stream.ends}
+    has: dict[str, object] = {"finish_reason": ended and len(ended) >= api.choices}
     if api.asks_for_usage:
         has["usage"] = stream.usage
     has["[DONE]" if api.protocol != "responses" else "response.completed"] = stream.done
@@ -162,7 +170,8 @@ def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     kind = "stream" if api.stream else "answer"
     if missing:
         seen = f"{len(stream.arrivals_ns)} content chunks"
-        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}"
+        said = f"; the service says {stream.unread}" if stream.unread is not None else ""
+        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}{said}"
     return None if stream.arrivals_ns else (Outcome.EMPTY, f"a complete {kind} without content")
 
 
@@ -175,6 +184,10 @@ def _counts_disagree(stream: Stream) -> _Judgement | None:
     complaints = []
     if counts is not None and sum(counts) != tokens:
         complaints.append(f"the chunks bring {sum(counts)} tokens, usage says {tokens}")
+    if counts is None or sum(counts) != stream.listed_ids:
+        complaints += _ids_disagree(stream, tokens)
+    if repeats(stream.texts, tokens):
+        complaints.append("each of its chunks repeats text")
     if chunks > tokens:
         complaints.append(f"{chunks} content chunks, usage says {tokens} tokens")
     if stream.uncounted_chunks > HELD_BACK_CHUNKS or stream.uncounted_characters > LONGEST_TOKEN:
@@ -186,6 +199,12 @@ def _counts_disagree(stream: Stream) -> _Judgement | None:
     if stream.after_done:
         complaints.append(f"{stream.after_done} events follow [DONE]")
     return (Outcome.COUNTS_DISAGREE, "; ".join(complaints)) if complaints else None
+
+
+def _ids_disagree(stream: Stream, tokens: int) -> list[str]:
+    if stream.listed_ids in (None, tokens):
+        return []
+    return [f"the events list {stream.listed_ids} token ids, usage says {tokens} tokens"]
 
 
 def _wrong_length(request: Request, stream: Stream, api: Api) -> _Judgement | None:

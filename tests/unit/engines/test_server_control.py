@@ -49,6 +49,14 @@ def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answe
         make_server().generate_one_token(1.0)
 
 
+def test_first_token_of_an_aborted_answer_is_no_success(make_server, fake_engine):
+    choice = {"text": "x", "finish_reason": "abort"}
+    fake_engine.answers["/v1/completions"] = httpx.Response(
+        200, json={"choices": [choice], "usage": {"completion_tokens": 1}})
+    with pytest.raises(EngineError, match='ended with "abort"'):
+        make_server().generate_one_token(1.0)
+
+
 def test_facts_contain_version_and_cache_blocks(make_server):
     assert dict(make_server().facts) == {"block_size": "16", "num_gpu_blocks": "100", "version": "1.2"}
 
