@@ -129,5 +129,5 @@ def models_of(scrape: Scrape) -> frozenset[str]:
 
 
 def _present(scrape: Scrape, names: Mapping[str, str]) -> dict[str, float]:
-    values = {name: scrape.total(sample) for name, sample in names.items()}
+    values = {name: scrape.counter(sample) for name, sample in names.items()}
     return {name: value for name, value in values.items() if value is not None}

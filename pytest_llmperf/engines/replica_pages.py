@@ -12,7 +12,7 @@ from pytest_llmperf.engines.metric_families import family_of, models_of
 from pytest_llmperf.engines.metrics_address import HeadlessService, Page, PrometheusQuery, address_of
 from pytest_llmperf.engines.prometheus_server import PrometheusReader
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
-from pytest_llmperf.telemetry.prometheus import Scrape, parse
+from pytest_llmperf.telemetry.prometheus import ACCEPT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import PagesReading
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ReplicaPages:
         import httpx
 
         try:
-            response = self._client(page.origin).get(page.path)
+            response = self._client(page.origin).get(page.path, headers=ACCEPT)
         except httpx.HTTPError as problem:
             raise EngineError(f"{type(problem).__name__}: {problem}") from problem
         if response.status_code != 200:

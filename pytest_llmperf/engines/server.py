@@ -23,7 +23,7 @@ from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, Scrape, parse
+from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
@@ -213,7 +213,7 @@ class Server:
 
         route = self.adapter.metrics_route
         try:
-            response = self.client.get(route)
+            response = self.client.get(route, headers=ACCEPT)
             scrape = parse(response.text) if response.status_code == 200 else None
         except (AnswerTooLarge, httpx.TimeoutException) as problem:
             self.check_alive()
@@ -242,7 +242,7 @@ class Server:
             self._log.take(replicas, {})
         for replica, counters in replicas.items():
             for name, value in counters.items():
-                if not 0 <= value <= LARGEST_COUNT and name not in DERIVED:
+                if not (-LARGEST_COUNT if name in DERIVED else 0) <= value <= LARGEST_COUNT:
                     page = self.adapter.metrics_route + (f" of replica {replica}" if replica else "")
                     raise EngineError(
                         f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53. The run "
@@ -266,15 +266,14 @@ class Server:
     def gauges(self) -> Mapping[str, float]:
         """Gauges now, under canonical names: requests of all replicas, and the share of the fullest replica.
 
-        A value that no gauge can have is left out.
+        A gauge is left out if a replica has a value for it that no gauge can have.
         """
-        gauges: dict[str, float] = {}
+        readings: dict[str, list[float]] = {}
         for page in self.pages(fresh=False).values():
             for name, value in self.adapter.gauges(page).items():
-                if 0 <= value <= LARGEST_COUNT:
-                    before = gauges.get(name, 0.0)
-                    gauges[name] = max(before, value) if name in SHARES else before + value
-        return gauges
+                readings.setdefault(name, []).append(value)
+        return {name: max(values) if name in SHARES else sum(values) for name, values in readings.items()
+                if all(0 <= value <= LARGEST_COUNT for value in values)}
 
     @contextmanager
     def answers_within(self, timeout_s: float) -> Iterator[None]:
@@ -429,7 +428,7 @@ class Server:
         if page is None or page.total("process_start_time_seconds") is None:
             return
         for _ in range(ONE_PAGE_READINGS - 1):  # each over a connection of its own: some balance by connection
-            again = self.client.get(self.adapter.metrics_route, headers={"connection": "close"})
+            again = self.client.get(self.adapter.metrics_route, headers={**ACCEPT, "connection": "close"})
             begins = {parse(again.text).total("process_start_time_seconds"), page.total("process_start_time_seconds")}
             if again.status_code == 200 and len(begins - {None}) > 1:
                 raise WrongServer(
