@@ -7,7 +7,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.openai import PATHS
+from pytest_llmperf.engines.server import MODELS, Server
+from pytest_llmperf.engines.service_url import V1
 from pytest_llmperf.errors import WrongServer
 from pytest_llmperf.model.api import PROTOCOLS, Api
 from pytest_llmperf.model.request import Request
@@ -34,10 +36,9 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
     """
     api = server.spec.api
     tokens = 1 if api.forces_length else min(FREE_TOKENS, request.output_tokens)
-    path, body = server.adapter.post(server.spec, replace(request, output_tokens=tokens),
-                                     request.model or server.served_name)
+    path, body = server.post(replace(request, output_tokens=tokens))
     with server.answering("one token"):
-        response = server.client.post(path, content=body, headers={"content-type": "application/json"},
+        response = server.client.post(server.service.origin + path, content=body, headers={"content-type": "application/json"},
                                       timeout=timeout_s)
     server.check_admitted(response)
     answered = f"POST {path} answered {response.status_code}"
@@ -104,7 +105,8 @@ def _absent(server: Server, response: httpx.Response, answered: str) -> str:
     name, protocol = server.served_name, server.spec.api.protocol
     if _names_model(response.text, name):
         return (f"The service at {server.url} does not serve the model {name!r}: {answered}: "
-                f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.url}/v1/models lists.")
+                f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.service.url(MODELS)} lists.")
     others = " or ".join(f'protocol="{other}"' for other in PROTOCOLS if other != protocol)
+    end = PATHS[protocol].removeprefix(V1)
     return (f"The server at {server.url} has no {protocol} endpoint: {answered}. Nothing was measured. Write {others}, "
-            "or correct the URL.")
+            f'or the full URL of the requests, such as endpoint("{server.service.origin}{server.service.root}{end}", …).')

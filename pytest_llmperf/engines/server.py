@@ -16,6 +16,7 @@ from pytest_llmperf.engines.credentials import sent_secrets
 from pytest_llmperf.engines.json_answers import json_object, section, whole_number
 from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.service_url import service_url
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
@@ -98,6 +99,7 @@ class Server:
         self.spec = spec
         self.adapter = adapter
         self.url = url
+        self.service = service_url(url)
         self.served_name = served_name
         self.start_id = start_id
         self._hangs = False
@@ -122,7 +124,7 @@ class Server:
         self.takes_turns = False  # its siblings sleep while it is measured
         self.launched_ns: int | None = None  # when its process was started; None: somebody else started it
         self.asleep = False  # its GPU memory is released, and it must not get requests
-        self.client: httpx.Client = control_client(url, self.channel, limits, transport, headers)
+        self.client: httpx.Client = control_client(self.service.url(), self.channel, limits, transport, headers)
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
@@ -152,7 +154,7 @@ class Server:
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""
         path, body = self.adapter.post(self.spec, request, request.model or self.served_name)
-        return self.client.base_url.path.rstrip("/") + path, body
+        return self.service.path(path), body
 
     def as_sent(self, requests: Iterable[Request]) -> tuple[Request, ...]:
         """The requests with text prompts if this server takes text only, or if the test asks for text.
@@ -218,7 +220,7 @@ class Server:
         except (AnswerTooLarge, httpx.TimeoutException) as problem:
             self.check_alive()
             raise EngineError(
-                f"{self.url}{route} cannot be read: {problem}. Without the counters nobody sees a restart, cached "
+                f"{self.service.url(route)} cannot be read: {problem}. Without the counters nobody sees a restart, cached "
                 "prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
                 self.process.evidence() if self.process else None,
             ) from problem
@@ -394,7 +396,7 @@ class Server:
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
         with self.answering("its models"):
-            self.client.get(MODELS, timeout=timeout_s)
+            self.client.get(self.service.url(MODELS), timeout=timeout_s)
 
     @contextmanager
     def answering(self, what: str) -> Iterator[None]:
@@ -432,7 +434,7 @@ class Server:
             begins = {parse(again.text).total("process_start_time_seconds"), page.total("process_start_time_seconds")}
             if again.status_code == 200 and len(begins - {None}) > 1:
                 raise WrongServer(
-                    f"Several servers answer for {self.url}{self.adapter.metrics_route}: their processes started at "
+                    f"Several servers answer for {self.service.url(self.adapter.metrics_route)}: their processes started at "
                     f"{' and '.join(f'{at:.15g}' for at in sorted(at for at in begins if at is not None))}. Nothing "
                     'was measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
                     "…]), or metrics=[] to measure without counters."
@@ -443,7 +445,7 @@ class Server:
 
         An endpoint without a list of models shows with its first request whether it serves the model.
         """
-        if self.spec.url is not None and self.client.get(MODELS).status_code in NO_ROUTE:
+        if self.spec.url is not None and self.client.get(self.service.url(MODELS)).status_code in NO_ROUTE:
             return
         names = self.served_models()
         if self.served_name not in names:
@@ -493,11 +495,11 @@ class Server:
                 )
 
     def _served(self) -> list[dict[str, object]]:
-        response = self.client.get(MODELS)
+        response = self.client.get(self.service.url(MODELS))
         self.check_admitted(response)
         listed = json_object(response).get("data")
         if not isinstance(listed, list):
-            raise EngineError(f"{self.url}{MODELS} answered {response.status_code}: {self.shown(response)!r}")
+            raise EngineError(f"{self.service.url(MODELS)} answered {response.status_code}: {self.shown(response)!r}")
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
     def shown(self, response: httpx.Response) -> str:
