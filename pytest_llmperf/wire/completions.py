@@ -9,10 +9,10 @@ from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.http import Answer, read_answer
+from pytest_llmperf.wire.refusals import refusal
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream, read_whole
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
-TOO_MANY_REQUESTS = 429
 CountTokens = Callable[[Sequence[str]], tuple[int, ...]]
 _Judgement = tuple[Outcome, str | None]
 
@@ -89,6 +89,7 @@ def to_record(
         whole=not api.stream,
         attempts=exchange.attempts,
         asked_model=request.model,
+        reason=_reason(outcome, exchange, answer),
     )
 
 
@@ -132,8 +133,22 @@ def _http_problem(exchange: Exchange, answer: Answer) -> _Judgement | None:
         detail += f", Retry-After: {pause}"
     if (elsewhere := answer.header("location")) is not None:
         detail += f", redirect to {elsewhere} not followed"
-    outcome = Outcome.RATE_LIMITED if answer.status == TOO_MANY_REQUESTS else Outcome.HTTP_STATUS
+    outcome = Outcome.HTTP_STATUS if _refusal(answer) is None else Outcome.RATE_LIMITED
     return outcome, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
+
+
+def _refusal(answer: Answer) -> str | None:
+    return refusal(answer.status or 0, dict(answer.headers), answer.body)
+
+
+def _reason(outcome: Outcome, exchange: Exchange, answer: Answer) -> str:
+    """See `RequestRecord.reason`."""
+    if outcome is Outcome.RATE_LIMITED:
+        return f"{outcome.value} ({_refusal(answer)})"
+    if outcome is Outcome.HTTP_STATUS:
+        return f"HTTP {answer.status}"
+    limited = outcome is Outcome.TIMEOUT or exchange.ending is Ending.TOO_LARGE
+    return f"{outcome.value} ({exchange.error})" if limited and exchange.error else ""
 
 
 def _stream_problem(stream: Stream) -> _Judgement | None:

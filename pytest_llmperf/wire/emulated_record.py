@@ -28,6 +28,7 @@ def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestReco
         after=request.after if request.turn > 1 else None,
         attempts=emulated.attempts,
         asked_model=request.model,
+        reason=f"{emulated.outcome.value} ({emulated.error})" if emulated.outcome is Outcome.TIMEOUT else "",
     )
 
 

@@ -164,7 +164,7 @@ def test_short_answers_in_warm_up_are_an_error(suite, monkeypatch):
     monkeypatch.setenv("STUB_AFTER", "0")
     result, junit = suite.run(faulty_test("short", "error_rate == 0"))
     assert result.ret == 10
-    assert "A warm-up request failed: wrong length" in only(junit, "error").text
+    assert "warm-up requests failed (6 × wrong length" in only(junit, "error").text
 
 
 def test_flag_that_server_ignores_makes_test_an_error(suite):

@@ -19,7 +19,7 @@ from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.status_text import duration
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
-from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text, reason_text
 from pytest_llmperf.slo.model import Comparison
 
@@ -98,7 +98,9 @@ def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
     sides = [measurement.side for measurement in measurements]
     served, failed, tokens = map(sum, zip(*map(_totals, measurements), strict=True)) if measurements else (0, 0, 0)
     if served or failed:
-        yield Tile("Requests", f"{served + failed:,.0f}", "", f"{failed:,.0f} failed, {tokens:,.0f} output tokens")
+        reasons = failures_text(run for measurement in measurements for run in measurement.runs)
+        yield Tile("Requests", f"{served + failed:,.0f}", "",
+                   f"{failed:,.0f} failed{f' ({reasons})' if reasons else ''}, {tokens:,.0f} output tokens")
     for metric, name in TILES.items():
         if values := [value for value in _means(metric, measurements) if isfinite(value)]:
             unit = find(metric).unit
