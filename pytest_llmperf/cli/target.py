@@ -82,9 +82,9 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         running = RUNNING.fullmatch(text)
         if flags or running is None or running["model"].isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(running["url"], model=running["model"], model_alias=arguments.model_alias, api_key_env=arguments.api_key_env,
-                        metrics=arguments.metrics, kind=arguments.kind, protocol=arguments.protocol,
-                        dialect=arguments.dialect, tokenizer=arguments.tokenizer)
+        return endpoint(running["url"], model=running["model"], model_alias=arguments.model_alias,
+                        api_key_env=arguments.api_key_env, metrics=arguments.metrics, kind=arguments.kind,
+                        protocol=arguments.protocol, dialect=arguments.dialect, tokenizer=arguments.tokenizer)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")

@@ -26,6 +26,7 @@ from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_l
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
+from pytest_llmperf.engines.metric_families import copy_text
 from pytest_llmperf.engines.replica_pages import ReplicaPages
 from pytest_llmperf.engines.resolution import Resolver
 from pytest_llmperf.engines.server import MODELS, Server
@@ -159,6 +160,8 @@ class Launcher:
         try:
             server.check_identity()
             server.check_replicas()
+            if spec.metrics is None and (copied := server.copied_name()) is not None:
+                self.progress(Note(f"{server.service.url(adapter.metrics_route)} {copy_text(copied)}"))
         except httpx.HTTPError as error:
             server.stop(0)
             raise EngineError(

@@ -93,8 +93,8 @@ def metrics_addresses(call: str, metrics: str | Sequence[str] | None) -> tuple[s
             raise SpecError(f"{call}, metrics=…): an address holds credentials (an @), which would end up in results. "
                             'Leave them out; for a login write metrics_headers_env={"Authorization": "VARIABLE"}.')
         if (secret := secret_of_query(text)) is not None:
-            raise SpecError(f"{call}, metrics=…): the query of an address holds a secret ({secret}), which would end up "
-                            'in results. Leave it out; write metrics_headers_env={"HEADER": "VARIABLE"}.')
+            raise SpecError(f"{call}, metrics=…): the query of an address holds a secret ({secret}), which would end "
+                            'up in results. Leave it out; write metrics_headers_env={"HEADER": "VARIABLE"}.')
         if (problem := _problem(text)) is not None:
             raise SpecError(f"{call}, metrics={text!r}): {problem} {_WRITE}")
     if len(set(texts)) < len(texts):

@@ -13,8 +13,9 @@ from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.credentials import sent_secrets
-from pytest_llmperf.engines.json_answers import json_object, section, whole_number
+from pytest_llmperf.engines.json_answers import json_list, json_object, section, whole_number
 from pytest_llmperf.engines.lmcache_settings import is_attached
+from pytest_llmperf.engines.metric_families import copied_name
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.service_url import service_url
 from pytest_llmperf.engines.spec import flags_of
@@ -26,6 +27,7 @@ from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
+from pytest_llmperf.wire.stream import SHOWN_BYTES, read_whole
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
 
@@ -220,8 +222,8 @@ class Server:
         except (AnswerTooLarge, httpx.TimeoutException) as problem:
             self.check_alive()
             raise EngineError(
-                f"{self.service.url(route)} cannot be read: {problem}. Without the counters nobody sees a restart, cached "
-                "prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
+                f"{self.service.url(route)} cannot be read: {problem}. Without the counters nobody sees a restart, "
+                "cached prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
                 self.process.evidence() if self.process else None,
             ) from problem
         except (httpx.HTTPError, MetricUnavailable):
@@ -434,11 +436,15 @@ class Server:
             begins = {parse(again.text).total("process_start_time_seconds"), page.total("process_start_time_seconds")}
             if again.status_code == 200 and len(begins - {None}) > 1:
                 raise WrongServer(
-                    f"Several servers answer for {self.service.url(self.adapter.metrics_route)}: their processes started at "
-                    f"{' and '.join(f'{at:.15g}' for at in sorted(at for at in begins if at is not None))}. Nothing "
+                    f"Several servers answer for {self.service.url(self.adapter.metrics_route)}: their processes "
+                    f"started at {' and '.join(f'{at:.15g}' for at in sorted(at for at in begins if at is not None))}. Nothing "
                     'was measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
                     "…]), or metrics=[] to measure without counters."
                 )
+
+    def copied_name(self) -> str | None:
+        """A name on its page by which the page is a router's copy of its workers' pages; None for any other page."""
+        return next(filter(None, map(copied_name, self.pages(fresh=False).values())), None)
 
     def check_identity(self) -> None:
         """Raise WrongServer unless the served models contain our name and the server accepts our key.
@@ -497,9 +503,10 @@ class Server:
     def _served(self) -> list[dict[str, object]]:
         response = self.client.get(self.service.url(MODELS))
         self.check_admitted(response)
-        listed = json_object(response).get("data")
-        if not isinstance(listed, list):
-            raise EngineError(f"{self.service.url(MODELS)} answered {response.status_code}: {self.shown(response)!r}")
+        listed = json_list(response, "data")
+        if listed is None:
+            raise EngineError(f'{self.service.url(MODELS)} answered {response.status_code} and no list {{"data": '
+                              f'[{{"id": "…"}}]}} of models: {self.shown(response)!r}. Correct the URL.')
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
     def shown(self, response: httpx.Response) -> str:
@@ -544,10 +551,14 @@ class Server:
         if counts.get("completion_tokens") != 1:
             raise self.without_token(path, response)
 
-    def without_token(self, path: str, response: httpx.Response, hint: str = "") -> EngineError:
-        """The error for an answer that has no token."""
+    def without_token(
+        self, path: str, response: httpx.Response, reason: str | None = None, hint: str = ""
+    ) -> EngineError:
+        """The error for an answer that has no token. An error that the answer contains is the usual reason."""
+        reason = reason or read_whole(((0, response.content),)).error
+        why = f" ({mask(' '.join(reason.split()), self.secrets)[:SHOWN_BYTES]})" if reason else ""
         return EngineError(f"{self.url} is up but generates nothing: POST {path} for one token answered "
-                           f"{response.status_code}: {self.shown(response)!r}{hint}")
+                           f"{response.status_code}{why}: {self.shown(response)!r}{hint}")
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Counters:
         """Counters once the server has counted `requests` more finished ones: they lag the last byte by a step."""

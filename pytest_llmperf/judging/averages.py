@@ -244,7 +244,8 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
     if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
         return None
     return requirement_result(slo, Verdict.FAIL, Cause.NO_REQUEST_SERVED,
-                              facts=sample.facts | {"missing_runs": empty, "of_runs": len(sample.runs)} | sample.failures)
+                              facts=sample.facts | sample.failures
+                              | {"missing_runs": empty, "of_runs": len(sample.runs)})
 
 
 def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:

@@ -48,7 +48,8 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
             Verdict.PASS if holds else Verdict.FAIL,
             Cause.REQUESTS_MISS_LIMIT,
             estimate=measured,
-            facts={"exceedances": total_count.over, "observations": total_count.of, "counted_as": word, **sample.facts, **_reasons(slo, sample)},
+            facts={"exceedances": total_count.over, "observations": total_count.of, "counted_as": word,
+                   **sample.facts, **_reasons(slo, sample)},
         )
     exceedance_test, count_at_margin, margin = _judge_misses(slo, sample, available_misses, allowed, confidence)
     low, high = (

@@ -43,7 +43,8 @@ class Intake:
         if request.size_bytes > self._most_of_one:
             return f"this answer is longer than {self._most_of_one:,} bytes (response_limit_mib)"
         if self.held_bytes > self._most_held:
-            return f"the answers under way take more than {self._most_held:,} bytes of memory (responses_memory_limit_mib)"
+            return (f"the answers under way take more than {self._most_held:,} bytes of memory "
+                    "(responses_memory_limit_mib)")
         if self._all_bytes > self._most:
             return f"the answers of this run are longer than {self._most:,} bytes together"
         return None

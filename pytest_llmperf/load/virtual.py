@@ -11,7 +11,7 @@ from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.load.running_medians import RunningMedians
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
-from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.model.plan import LoadPlan, StreamLimits
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import RETRIED_STATUSES
 from pytest_llmperf.process.background_thread import in_background

@@ -123,8 +123,8 @@ _RUN_LEVEL = (
     _run_level("error_rate", Unit.SHARE, Direction.LOWER,
                "failed requests ÷ requests; without rate-limited requests and without what the client cancelled",
                "a request", version=2),
-    _run_level("rate_limited_rate", Unit.SHARE, Direction.LOWER, "requests whose last answer is a refusal ÷ requests: HTTP "
-               "429, and HTTP 503 of admission control or with Retry-After", "a request", version=2),
+    _run_level("rate_limited_rate", Unit.SHARE, Direction.LOWER, "requests whose last answer is a refusal ÷ requests: "
+               "HTTP 429, and HTTP 503 of admission control or with Retry-After", "a request", version=2),
     _run_level("cancelled_rate", Unit.SHARE, Direction.NEITHER,
                "requests that the client cancelled as the workload states ÷ requests", "a request"),
     _run_level("retries", Unit.COUNT, Direction.LOWER, "sends of requests beyond the first send of each", "a request"),

@@ -261,7 +261,8 @@ def _value_text(metric: Metric, side: Measurement) -> str:
         return "–"
     if isinf(value):
         reasons = failures_text(side.runs)
-        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed{f' ({reasons})' if reasons else ''}"
+        why = f" ({reasons})" if reasons else ""
+        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed{why}"
     return metric.unit.show(value)
 
 

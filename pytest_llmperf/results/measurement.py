@@ -14,7 +14,7 @@ from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.exchange import LoadReport
-from pytest_llmperf.model.record import RunRecords, failure_counts, reasons_text
+from pytest_llmperf.model.record import RequestRecord, RunRecords, failure_counts, reasons_text
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test

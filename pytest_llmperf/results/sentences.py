@@ -188,6 +188,14 @@ def _why_failed(facts: Facts) -> str:
     return f" ({facts['failure_reasons']})" if "failure_reasons" in facts else ""
 
 
+def _of_failures(result: CheckResult) -> Iterator[str]:
+    facts = result.facts
+    if "failed_requests" in facts and result.cause not in NAME_FAILURES:
+        yield f"{_number(facts['failed_requests'], 'failed request')} counted as infinitely slow{_why_failed(facts)}"
+    elif "failure_reasons" in facts and result.verdict is Verdict.PASS:
+        yield f"failures: {facts['failure_reasons']}"
+
+
 def _why_counted(facts: Facts) -> str:
     """The same where the failures themselves are counted."""
     return _why_failed(facts) if facts["counted_as"] == "failed" else ""
@@ -199,10 +207,7 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield f"token counts by tokenizer {facts['tokenizer']}"
     if facts.get("exact"):
         yield "each exactly"
-    if "failed_requests" in facts and result.cause not in NAME_FAILURES:
-        yield f"{_number(facts['failed_requests'], 'failed request')} counted as infinitely slow{_why_failed(facts)}"
-    elif "failure_reasons" in facts and result.verdict is Verdict.PASS:
-        yield f"failures: {facts['failure_reasons']}"
+    yield from _of_failures(result)
     if "level_exceedances" in facts:
         yield (f"by the level model (slow changes move all requests by one factor): {facts['level_exceedances']} "
                f"beyond a limit {100 * facts['level_margin']:.2g} % lower")
@@ -474,9 +479,9 @@ def _zero(result: CheckResult) -> str:
 def _infinite_values(result: CheckResult) -> str:
     facts = result.facts
     return (f"{facts['metric']} is infinite in {facts['missing_runs']} of {facts['of_runs']} runs{_of_side(facts)}: "
-            f"{_number(facts['failed_requests'], 'request')} failed{_why_failed(facts)}, and a failed request counts as infinitely slow. "
-            "Compare a percentile below the share of failures (a median, where less than half fail), or find out why "
-            "requests fail")
+            f"{_number(facts['failed_requests'], 'request')} failed{_why_failed(facts)}, and a failed request counts "
+            "as infinitely slow. Compare a percentile below the share of failures (a median, where less than half fail), "
+            "or find out why requests fail")
 
 
 def _ratio_missed(result: CheckResult) -> str:
@@ -642,7 +647,8 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.TOKENS_UNVERIFIED: lambda result: unverified_text(result.facts),
     Cause.RUNS_INVALID: _invalid,
     Cause.NO_REQUEST_SERVED: lambda result: (
-        f"{result.facts['missing_runs']} of {result.facts['of_runs']} runs served no request{_why_failed(result.facts)}"),
+        f"{result.facts['missing_runs']} of {result.facts['of_runs']} runs served no request"
+        f"{_why_failed(result.facts)}"),
     Cause.STATISTIC_INFINITE: _infinite,
     Cause.NO_INTERVAL: _no_interval,
     Cause.REQUESTS_DEPENDENT: _dependent,

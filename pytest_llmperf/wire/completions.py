@@ -118,6 +118,12 @@ def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream,
     )
 
 
+def answer_fault(answer: Answer, stream: Stream, api: Api) -> str | None:
+    """What is wrong with a whole answer of status 200, whatever its request was; None for a sound answer."""
+    fault = _stream_problem(stream) or _incomplete(answer, stream, api)
+    return None if fault is None else fault[1]
+
+
 def _client_timeout(exchange: Exchange) -> _Judgement | None:
     outcome = _GIVEN_UP.get(exchange.ending)
     return (outcome, _ending(exchange)) if outcome else None
@@ -177,8 +183,17 @@ def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     kind = "stream" if api.stream else "answer"
     if missing:
         seen = f"{len(stream.arrivals_ns)} content chunks"
-        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}"
+        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}{_unfinished(stream)}"
     return None if stream.arrivals_ns else (Outcome.EMPTY, f"a complete {kind} without content")
+
+
+def _unfinished(stream: Stream) -> str:
+    """The end of a stream that clients drop, and what the server must write; "" for a stream that ends with an event.
+    """
+    if not stream.unfinished:
+        return ""
+    return (f"; its last event {stream.unfinished[:SHOWN_BYTES]!r} has no blank line behind it, and clients drop such "
+            "an event: let the server or the proxy write a blank line after each event")
 
 
 def _counts_disagree(stream: Stream) -> _Judgement | None:

@@ -40,6 +40,7 @@ class Stream:
         after_done: events with data after the end.
         done: whether the end has come: `[DONE]`, or the last event of a response.
         problem: why an event could not be understood.
+        unfinished: text after the last blank line of an event stream.
     """
 
     answers: int = 1
@@ -60,6 +61,7 @@ class Stream:
     error: str | None = None
     problem: str | None = None
     replaced: bool = False
+    unfinished: str = ""
     _counted: dict[int, int] = field(default_factory=dict)  # by answer
     _step: set[int] = field(default_factory=set)  # answers in the last content chunk
 
@@ -194,6 +196,7 @@ def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHU
         if decoder.overflowed and not stream.done:
             stream.problem = "a line of the event stream is longer than the limit"
             return stream
+    stream.unfinished = decoder.unfinished
     return stream
 
 

@@ -144,11 +144,12 @@ def _over(count: int) -> str:
 def _totals(measurement: Measurement) -> tuple[float, float, float]:
     """Served requests, failed requests and output tokens of all runs."""
     served = failed = tokens = 0.0
-    for metrics in measurement.metrics:
+    for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
         names = ("duration_s", "request_throughput", "output_throughput", "error_rate")
         duration_s, requests, output, errors = (metrics.value(name) or 0.0 for name in names)
         served += round(requests * duration_s)
-        failed += round(requests * duration_s * errors / (1 - errors)) if errors < 1 else 0
+        by_rate = round(requests * duration_s * errors / (1 - errors)) if errors < 1 else 0  # of an older file
+        failed += sum(run.failures.values()) or by_rate
         tokens += round(output * duration_s)
     return served, failed, tokens
 
