@@ -437,8 +437,8 @@ class Server:
             if again.status_code == 200 and len(begins - {None}) > 1:
                 raise WrongServer(
                     f"Several servers answer for {self.service.url(self.adapter.metrics_route)}: their processes "
-                    f"started at {' and '.join(f'{at:.15g}' for at in sorted(at for at in begins if at is not None))}. Nothing "
-                    'was measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
+                    f"started at {' and '.join(f'{at:.15g}' for at in sorted(filter(None, begins)))}. Nothing was "
+                    'measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
                     "…]), or metrics=[] to measure without counters."
                 )
 

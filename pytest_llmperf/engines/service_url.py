@@ -1,4 +1,4 @@
-"""The URL of a service: where its requests, its list of models and its metrics page are."""
+"""The URL of a service gives the paths of requests, models and metrics."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def service_url(url: str) -> ServiceUrl:
     """Where the routes of a service are.
 
     A full URL of a request names the base. So do a path with a version (/v3, /v1beta/openai) or a deployment, and a URL
-    with a query. Any other URL, such as one without a path, has its routes below /v1.
+    with a query. In any other URL the routes lie below /v1.
     """
     parts = urlsplit(url)
     path, query = (quote(text, safe=_SAFE) for text in (parts.path.rstrip("/"), parts.query))

@@ -480,8 +480,8 @@ def _infinite_values(result: CheckResult) -> str:
     facts = result.facts
     return (f"{facts['metric']} is infinite in {facts['missing_runs']} of {facts['of_runs']} runs{_of_side(facts)}: "
             f"{_number(facts['failed_requests'], 'request')} failed{_why_failed(facts)}, and a failed request counts "
-            "as infinitely slow. Compare a percentile below the share of failures (a median, where less than half fail), "
-            "or find out why requests fail")
+            "as infinitely slow. Compare a percentile below the share of failures (a median, where less than half "
+            "fail), or find out why requests fail")
 
 
 def _ratio_missed(result: CheckResult) -> str:

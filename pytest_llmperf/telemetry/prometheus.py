@@ -58,7 +58,7 @@ class Scrape:
         return sum(values) if values else None
 
     def total(self, name: str) -> float | None:
-        """The same for a value that may be unknown: None also where one label set has no finite number."""
+        """Sum over all label sets; None if the name is missing, or if the value of a label set is no finite number."""
         value = self.counter(name)
         return value if value is not None and isfinite(value) else None
 

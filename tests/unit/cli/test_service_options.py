@@ -32,7 +32,7 @@ def test_unknown_kind_on_the_command_line_is_refused():
     ("https://h/openai/deployments/d?api-version=2024-10-21:m", "https://h/openai/deployments/d?api-version=2024-10-21",
      "m"),
 ])
-def test_url_and_model_on_the_command_line_are_those_of_an_endpoint(server, url, model):
+def test_command_line_with_url_and_model_gives_the_endpoint(server, url, model):
     assert parsed(server=server) == endpoint(url, model=model)
 
 
