@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -270,14 +271,12 @@ class Server:
     def gauges(self) -> Mapping[str, float]:
         """Gauges now, under canonical names: requests of all replicas, and the share of the fullest replica.
 
-        A gauge is left out if a replica has a value for it that no gauge can have.
+        A gauge is left out if a replica has no value for it, or a value that no gauge can have.
         """
-        readings: dict[str, list[float]] = {}
-        for page in self.pages(fresh=False).values():
-            for name, value in self.adapter.gauges(page).items():
-                readings.setdefault(name, []).append(value)
-        return {name: max(values) if name in SHARES else sum(values) for name, values in readings.items()
-                if all(0 <= value <= LARGEST_COUNT for value in values)}
+        readings = [gauges for page in self.pages(fresh=False).values() if (gauges := self.adapter.gauges(page))]
+        values = {name: [gauges.get(name, -1.0) for gauges in readings] for name in {}.fromkeys(chain(*readings))}
+        return {name: max(each) if name in SHARES else sum(each) for name, each in values.items()
+                if all(0 <= value <= LARGEST_COUNT for value in each)}
 
     @contextmanager
     def answers_within(self, timeout_s: float) -> Iterator[None]:

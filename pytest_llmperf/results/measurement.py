@@ -129,7 +129,8 @@ class Run:
         records = RunRecords.unread(partial(all_records, requests, f"{engine}, seed {seed}"))
         metrics = RunMetrics(records, values, judged=judged or {})
         return cls(
-            seed, start_id, records, precomputed=metrics, stored_telemetry=StoredTelemetry(), requests=requests
+            seed, start_id, records, precomputed=metrics, stored_telemetry=StoredTelemetry(), requests=requests,
+            stored_failures={},
         )
 
     @property

@@ -54,6 +54,13 @@ def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answe
         make_server().generate_one_token(1.0)
 
 
+def test_error_behind_the_shown_begin_of_an_answer_is_the_reason(make_server, fake_engine):
+    text = '{"x": "' + "y" * 300 + '", "error": {"message": "no memory"}}'
+    fake_engine.answers["/v1/completions"] = httpx.Response(500, text=text)
+    with pytest.raises(EngineError, match=r"answered 500 \(.*no memory\)"):
+        make_server().generate_one_token(1.0)
+
+
 def test_facts_contain_version_and_cache_blocks(make_server):
     assert dict(make_server().facts) == {"block_size": "16", "num_gpu_blocks": "100", "version": "1.2"}
 
@@ -94,7 +101,7 @@ def test_error_of_dead_server_contains_signal(make_server, fake_engine, fake_pro
 def test_counter_of_one_rank_without_a_number_is_an_error(make_server, fake_engine, value):
     ranks = f'vllm:generation_tokens_total{{engine="0"}} 5\nvllm:generation_tokens_total{{engine="1"}} {value}\n'
     fake_engine.answers["/metrics"] = httpx.Response(200, text=ranks.replace("5", "0"))
-    with pytest.raises(EngineError, match="counter generation_tokens is .*The run is invalid"):
+    with pytest.raises(EngineError, match=r"counter generation_tokens is .*The run is invalid"):
         make_server().counters()
 
 

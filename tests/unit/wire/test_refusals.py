@@ -24,7 +24,7 @@ VLLM = b'{"error": {"message": "The engine %s. Please try again later or on a di
     ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
     *(({"retry-after": text}, None) for text in (
         "", "-5", "nan", "inf", "1e3", "soon", "4 s", "\u0664", "1994-11-06T08:49:42Z", "Sun, 99 Nov 1994 08:49:42 GMT",
-        "Sun, 06 Nov 1994 25:99:42 GMT", "Fri, 31 Dec 99999999 23:59:59 GMT", "Sun, 06 Nov 0000 08:49:42 GMT")),
+        "Sun, 06 Nov 1994 25:99:42 GMT", "Fri, 31 Dec 99999999 23:59:59 GMT")),
     ({}, None),
 ])
 def test_pause_is_read_from_each_valid_header(headers, pause_s):
