@@ -192,7 +192,7 @@ def _of_failures(result: CheckResult) -> Iterator[str]:
     facts = result.facts
     if "failed_requests" in facts and result.cause not in NAME_FAILURES:
         yield f"{_number(facts['failed_requests'], 'failed request')} counted as infinitely slow{_why_failed(facts)}"
-    elif "failure_reasons" in facts and result.verdict is Verdict.PASS:
+    elif "failure_reasons" in facts and result.verdict is not Verdict.FAIL:
         yield f"failures: {facts['failure_reasons']}"
 
 
@@ -422,7 +422,7 @@ def _runs_miss(result: CheckResult) -> str:
 
 
 def _share(facts: Facts) -> str:
-    return f"{100 * facts['share']:.3g} % {_being(facts)}{_why_counted(facts)}"
+    return f"{100 * facts['share']:.3g} % {_being(facts)}"
 
 
 def _being(facts: Facts) -> str:
@@ -431,7 +431,7 @@ def _being(facts: Facts) -> str:
 
 def _too_large(result: CheckResult) -> str:
     facts = result.facts
-    return (f"{_share(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven at "
+    return (f"{_share(facts)}{_why_counted(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven at "
             f"{100 * facts['confidence']:g} % confidence")
 
 

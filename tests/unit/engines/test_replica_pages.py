@@ -214,7 +214,7 @@ def test_one_address_with_pages_of_one_process_is_accepted(make_server):
     server.check_replicas()
 
 
-def test_copy_of_a_router_is_refused_with_what_to_write(replicas):
+def test_copied_page_of_router_is_refused_with_remedy(replicas):
     replicas.pages = {"a:1": 'sglang_generation_tokens_total{worker_addr="w"} 5\n'}
     with pytest.raises(EngineError, match=r"names such as sglang_generation_tokens_total: .*metrics=\[\"http://WORKER"):
         replicas.reader("http://a:1").check()

@@ -114,6 +114,7 @@ RESULTS = [
     latency(FAIL, Cause.REQUESTS_MISS_LIMIT, {**OVER, "counted_as": "failed", **WHY}),
     latency(FAIL, Cause.SHARE_TOO_LARGE, {**RATE, "confidence": 0.95, "counted_as": "failed", **WHY}),
     latency(Verdict.PASS, None, {**OVER, "counted_as": "failed", **WHY}),
+    latency(OPEN, Cause.OBSERVATIONS_TOO_FEW, {**RATE, "counted_as": "failed", "needed": 830, **WHY}),
     latency(Verdict.PASS, None, {**OVER, "failed_requests": 8, **WHY}),
     latency(FAIL, Cause.SHARE_TOO_LARGE, {**RATE, "confidence": 0.95}),
     latency(FAIL, Cause.REQUESTS_MISS_LIMIT, {**OVER, "counted_as": "missed"}),
