@@ -431,8 +431,8 @@ def _being(facts: Facts) -> str:
 
 def _too_large(result: CheckResult) -> str:
     facts = result.facts
-    return (f"{_share(facts)}{_why_counted(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven at "
-            f"{100 * facts['confidence']:g} % confidence")
+    return (f"{_share(facts)}{_why_counted(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven "
+            f"at {100 * facts['confidence']:g} % confidence")
 
 
 def _near_limit(result: CheckResult) -> str:
