@@ -118,6 +118,22 @@ def family_of(scrape: Scrape) -> MetricFamily | None:
     return next((family for family in FAMILIES if scrape.has_prefix(family.prefix)), None)
 
 
+def copied_name(scrape: Scrape) -> str | None:
+    """A name by which a page shows that it is a router's copy of its workers' pages; None for any other page.
+
+    Routers that parse and merge the pages of SGLang or vLLM replace the colon of the names.
+    """
+    if family_of(scrape) is not None:
+        return None
+    return next((sample.name for sample in scrape.samples if sample.name.startswith(("sglang_", "vllm_"))), None)
+
+
+def copy_text(name: str) -> str:
+    """What is wrong with a page of such names, and what to write."""
+    return (f"has names such as {name}: it is a router's copy of its workers' pages, whose counters are not read. Name "
+            'the page of each worker: endpoint(…, metrics=["http://WORKER:PORT/metrics", …]).')
+
+
 def models_of(scrape: Scrape) -> frozenset[str]:
     """The models that a page names; empty where it names none."""
     family = family_of(scrape)
@@ -129,5 +145,5 @@ def models_of(scrape: Scrape) -> frozenset[str]:
 
 
 def _present(scrape: Scrape, names: Mapping[str, str]) -> dict[str, float]:
-    values = {name: scrape.total(sample) for name, sample in names.items()}
+    values = {name: scrape.counter(sample) for name, sample in names.items()}
     return {name: value for name, value in values.items() if value is not None}

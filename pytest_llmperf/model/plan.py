@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_llmperf.model.api import SUCCESSFUL_ENDS
+from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.request import Cancellation, RetryPolicy
 
 Form = Literal["ids", "text", "messages"]
@@ -80,6 +81,15 @@ class StreamLimits:
     response_bytes: int = 64 * 2**20
     held_bytes: int = 512 * 2**20
     replay_bytes: int = 2**31
+
+    def reached(self, ending: Ending) -> str | None:
+        """The limit that ended a request, as the settings name it; None for any other ending."""
+        settings = {Ending.FIRST_BYTE_TIMEOUT: ("first_byte_timeout_s", self.first_byte_ns),
+                    Ending.IDLE_TIMEOUT: ("idle_timeout_s", self.idle_ns),
+                    Ending.TOTAL_TIMEOUT: ("request_timeout_s", self.total_ns)}
+        if ending is Ending.CONNECT_TIMEOUT:
+            return f"no connection within {self.connect_ns / 1e9:g} s"
+        return None if ending not in settings else f"{settings[ending][0]} = {settings[ending][1] / 1e9:g}"
 
 
 @dataclass(frozen=True, slots=True)

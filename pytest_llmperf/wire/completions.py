@@ -10,11 +10,11 @@ from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.ends import unsuccessful
 from pytest_llmperf.wire.http import Answer, read_answer
+from pytest_llmperf.wire.refusals import refusal
 from pytest_llmperf.wire.stream import HELD_BACK_CHUNKS, SHOWN_BYTES, Stream, read_stream, read_whole
 from pytest_llmperf.wire.text_checks import repeats, text_contradicts_ids
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
-TOO_MANY_REQUESTS = 429
 CountTokens = Callable[[Sequence[str]], tuple[int, ...]]
 _Judgement = tuple[Outcome, str | None]
 
@@ -92,6 +92,7 @@ def to_record(
         attempts=exchange.attempts,
         asked_model=request.model,
         answer_id=stream.origin.id,
+        reason=_reason(outcome, exchange, answer),
     )
 
 
@@ -120,6 +121,12 @@ def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream,
     )
 
 
+def answer_fault(answer: Answer, stream: Stream, api: Api) -> str | None:
+    """What is wrong with a whole answer of status 200, whatever its request was; None for a sound answer."""
+    fault = _stream_problem(stream, api) or _incomplete(answer, stream, api)
+    return None if fault is None else fault[1]
+
+
 def _client_timeout(exchange: Exchange) -> _Judgement | None:
     outcome = _GIVEN_UP.get(exchange.ending)
     return (outcome, _ending(exchange)) if outcome else None
@@ -135,8 +142,22 @@ def _http_problem(exchange: Exchange, answer: Answer) -> _Judgement | None:
         detail += f", Retry-After: {pause}"
     if (elsewhere := answer.header("location")) is not None:
         detail += f", redirect to {elsewhere} not followed"
-    outcome = Outcome.RATE_LIMITED if answer.status == TOO_MANY_REQUESTS else Outcome.HTTP_STATUS
+    outcome = Outcome.HTTP_STATUS if _refusal(answer) is None else Outcome.RATE_LIMITED
     return outcome, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
+
+
+def _refusal(answer: Answer) -> str | None:
+    return refusal(answer.status or 0, dict(answer.headers), answer.body)
+
+
+def _reason(outcome: Outcome, exchange: Exchange, answer: Answer) -> str:
+    """See `RequestRecord.reason`."""
+    if outcome is Outcome.RATE_LIMITED:
+        return f"{outcome.value} ({_refusal(answer)})"
+    if outcome is Outcome.HTTP_STATUS:
+        return f"HTTP {answer.status}"
+    limited = outcome is Outcome.TIMEOUT or exchange.ending is Ending.TOO_LARGE
+    return f"{outcome.value} ({exchange.error})" if limited and exchange.error else ""
 
 
 def _stream_problem(stream: Stream, api: Api) -> _Judgement | None:
@@ -171,8 +192,18 @@ def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     if missing:
         seen = f"{len(stream.arrivals_ns)} content chunks"
         said = f"; the service says {stream.unread}" if stream.unread is not None else ""
-        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}{said}"
+        return Outcome.TRUNCATED, (f"the {kind} ended without {', '.join(missing)}, after {seen}{_unfinished(stream)}"
+                                   f"{said}")
     return None if stream.arrivals_ns else (Outcome.EMPTY, f"a complete {kind} without content")
+
+
+def _unfinished(stream: Stream) -> str:
+    """The end of a stream that clients drop, and what the server must write; "" for a stream that ends with an event.
+    """
+    if not stream.unfinished:
+        return ""
+    return (f"; its last event {stream.unfinished[:SHOWN_BYTES]!r} has no blank line behind it, and clients drop such "
+            "an event: let the server or the proxy write a blank line after each event")
 
 
 def _counts_disagree(stream: Stream) -> _Judgement | None:

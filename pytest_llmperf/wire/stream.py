@@ -50,6 +50,7 @@ class Stream:
         after_done: events with data after the end.
         done: whether the end has come: `[DONE]`, or the last event of a response.
         problem: why an event could not be understood.
+        unfinished: text after the last blank line of an event stream.
     """
 
     answers: int = 1
@@ -73,6 +74,7 @@ class Stream:
     error: str | None = None
     problem: str | None = None
     replaced: bool = False
+    unfinished: str = ""
     _counted: dict[int, int] = field(default_factory=dict)  # by answer
     _step: set[int] = field(default_factory=set)  # answers in the last content chunk
     _late: list[tuple[int, str]] = field(default_factory=list)  # stamp and text of chunks after a single counted one
@@ -243,6 +245,7 @@ def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHU
             stream.problem = "a line of the event stream is longer than the limit"
             return stream
     stream.settle()
+    stream.unfinished = decoder.unfinished
     return stream
 
 

@@ -186,12 +186,15 @@ def test_probe_names_a_whole_answer_to_a_streamed_request(make_server, fake_engi
     assert "write endpoint(…, stream=False)" in message
 
 
-@pytest.mark.parametrize("answer", [
-    httpx.Response(200, text="<html>hello</html>"), httpx.Response(200),
-    httpx.Response(200, content=error_event("dead") + DONE),
+@pytest.mark.parametrize(("answer", "reason"), [
+    (httpx.Response(200, text="<html>hello</html>"), "no server-sent event"), (httpx.Response(200), "ended without"),
+    (httpx.Response(200, content=b": ping\n\n" * 100 + error_event("dead") + DONE), "200 (500: dead)"),
+    (httpx.Response(200, content=b"".join(StreamShape((1, 1, 1)).events())), "usage says 3 output tokens instead of 1"),
 ])
-def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answer):
-    assert "is up but generates nothing" in refused(make_server, fake_engine, answer)
+def test_answer_without_token_is_an_engine_error_with_the_reason(make_server, fake_engine, answer, reason):
+    message = refused(make_server, fake_engine, answer)
+    assert "is up but generates nothing" in message
+    assert reason in message
 
 
 @pytest.mark.parametrize(("options", "answer"), [

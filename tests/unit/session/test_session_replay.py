@@ -301,5 +301,5 @@ def test_server_that_never_becomes_steady_ends_warm_up_with_error(make_server, r
 
 def test_failed_warm_up_request_raises_engine_error(make_server, replayer, fake_engine):
     fake_engine.tokens = 3
-    with pytest.raises(EngineError, match=r"A warm-up request failed: wrong length"):
+    with pytest.raises(EngineError, match=r"of \d warm-up requests failed \(\d × wrong length; first: "):
         warm_up(make_server(), WORKLOAD, replayer())
