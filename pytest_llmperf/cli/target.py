@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pytest_llmperf.workload import Workload
     from pytest_llmperf.workload.arguments import Length
 
+#: A URL ends at the first colon behind its host and port. A model such as llama3:8b may contain colons.
+RUNNING = re.compile(r"(?P<url>https?://(?:[^/?]*@)?(?:\[[^\]]*\]|[^/?:]*)(?::\d+(?=[/?:]))?+(?:[/?][^:]*)?):(?P<model>.+)")
 STARTED = "vllm:llama-3.1-8b, sglang:…"
 STARTED_OR_RUNNING = f"{STARTED}, or http://HOST:PORT:MODEL of a server that already runs"
 
@@ -76,12 +79,12 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
 
     text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
     if text.startswith("http"):
-        url, colon, model = text.rpartition(":")
-        if flags or not colon or model.isdigit():
+        running = RUNNING.fullmatch(text)
+        if flags or running is None or running["model"].isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env,
-                        metrics=arguments.metrics, kind=arguments.kind, protocol=arguments.protocol,
-                        dialect=arguments.dialect, tokenizer=arguments.tokenizer)
+        return endpoint(running["url"], model=running["model"], model_alias=arguments.model_alias,
+                        api_key_env=arguments.api_key_env, metrics=arguments.metrics, kind=arguments.kind,
+                        protocol=arguments.protocol, dialect=arguments.dialect, tokenizer=arguments.tokenizer)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")

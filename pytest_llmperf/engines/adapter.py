@@ -181,7 +181,7 @@ class EngineAdapter(ABC):
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         """Monotonic counters under their canonical names (metrics/server.py); absent where the engine has none."""
-        return scrape.totals({**self.counter_names, START_TIME: "process_start_time_seconds"})
+        return scrape.counters({**self.counter_names, START_TIME: "process_start_time_seconds"})
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
         """Gauges worth following, as far as the engine has them: kv_usage (share), running, waiting (requests).

@@ -26,9 +26,10 @@ from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_l
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
+from pytest_llmperf.engines.metric_families import copy_text
 from pytest_llmperf.engines.replica_pages import ReplicaPages
 from pytest_llmperf.engines.resolution import Resolver
-from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.server import MODELS, Server
 from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer, text_tokenizer
 from pytest_llmperf.engines.variables import (
@@ -159,11 +160,13 @@ class Launcher:
         try:
             server.check_identity()
             server.check_replicas()
+            if spec.metrics is None and (copied := server.copied_name()) is not None:
+                self.progress(Note(f"{server.service.url(adapter.metrics_route)} {copy_text(copied)}"))
         except httpx.HTTPError as error:
             server.stop(0)
             raise EngineError(
                 f"The endpoint {spec.url} does not answer ({type(error).__name__}: {error}). Start it, or correct "
-                f"the URL; try `curl {spec.url}/v1/models`."
+                f"the URL; try `curl {server.service.url(MODELS)}`."
             ) from error
         except EngineError:
             server.stop(0)

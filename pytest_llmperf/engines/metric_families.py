@@ -33,7 +33,7 @@ class PlainNames:
     gauge_names: Mapping[str, str]
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        return scrape.totals({**self.counter_names, START_TIME: "process_start_time_seconds"})
+        return scrape.counters({**self.counter_names, START_TIME: "process_start_time_seconds"})
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
         return scrape.totals(self.gauge_names)
@@ -116,6 +116,22 @@ FAMILIES = (
 def family_of(scrape: Scrape) -> MetricFamily | None:
     """The family of a page; None for a page without any known name."""
     return next((family for family in FAMILIES if scrape.has_prefix(family.prefix)), None)
+
+
+def copied_name(scrape: Scrape) -> str | None:
+    """A name by which a page shows that it is a router's copy of its workers' pages; None for any other page.
+
+    Routers that parse and merge the pages of SGLang or vLLM replace the colon of the names.
+    """
+    if family_of(scrape) is not None:
+        return None
+    return next((sample.name for sample in scrape.samples if sample.name.startswith(("sglang_", "vllm_"))), None)
+
+
+def copy_text(name: str) -> str:
+    """What is wrong with a page of such names, and what to write."""
+    return (f"has names such as {name}: it is a router's copy of its workers' pages, whose counters are not read. Name "
+            'the page of each worker: endpoint(…, metrics=["http://WORKER:PORT/metrics", …]).')
 
 
 def models_of(scrape: Scrape) -> frozenset[str]:

@@ -160,7 +160,7 @@ class SglangAdapter(EngineAdapter):
         return {"output_dir": str(folder), "num_steps": steps, "with_stack": False, "record_shapes": False}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        values = {name: scrape.counter(sample) for name, sample in COUNTERS.items()}
         values |= {name: _of_first_ranks(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
         if values["generation_tokens"] is None:
             return {name: value for name, value in values.items() if value is not None}
@@ -265,7 +265,7 @@ def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
 def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | None]:
     """Cached prompt tokens by source. SGLang shows a source only after its first hit."""
     by_source = scrape.by_label(CACHED_TOKENS, "cache_source")
-    total = by_source.pop("total", None) if by_source else scrape.total(CACHED_TOKENS)
+    total = by_source.pop("total", None) if by_source else scrape.counter(CACHED_TOKENS)
     device = by_source.pop("device", 0.0)
     external: float | None = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
     if total is not None and total > device + (external or 0.0):

@@ -155,7 +155,7 @@ class VllmAdapter(EngineAdapter):
         return {}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        values = {name: scrape.counter(sample) for name, sample in COUNTERS.items()}
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         values |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
         if values["generation_tokens"] is not None and values["spec_draft_tokens"] is None:

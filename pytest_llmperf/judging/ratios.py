@@ -12,6 +12,7 @@ from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_
 from pytest_llmperf.metrics.registry import Metric
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
@@ -92,8 +93,9 @@ def infinite_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> 
     affected = infinite_runs(metric, runs)
     if not affected:
         return {}
+    counts = failure_counts(record for run in affected for record in run.records)
     facts: Facts = {"metric": metric, "missing_runs": len(affected), "of_runs": len(runs),
-                    "failed_requests": sum(record.failed for run in affected for record in run.records)}
+                    "failed_requests": sum(counts.values()), "failure_reasons": reasons_text(counts)}
     return facts | {"side": side} if side else facts
 
 

@@ -12,7 +12,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.ended_test import EndedTest
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.conditions import VERSION
-from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.measurement import Measurement, failures_text
 
 #: Metrics of every test that has them, beside those that it judges.
 USUAL = (
@@ -47,6 +47,7 @@ def properties(
         subject = measurements[0]
         texts = {"hardware": subject.conditions.get("hardware"), "engine_version": subject.conditions.get(VERSION),
                  "engine": subject.engine, "workload": subject.workload}
+        texts["failures"] = failures_text(subject.runs)
         pairs += [(f"llmperf.{name}", _cut(text)) for name, text in texts.items() if text]
     pairs += _compared(results)
     if measurements:

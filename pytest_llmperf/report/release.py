@@ -25,7 +25,7 @@ from pytest_llmperf.results.conditions import (
     server_kind,
     unrecorded_conditions,
 )
-from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale
@@ -260,7 +260,9 @@ def _value_text(metric: Metric, side: Measurement) -> str:
     if value is None:
         return "–"
     if isinf(value):
-        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed"
+        reasons = failures_text(side.runs)
+        why = f" ({reasons})" if reasons else ""
+        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed{why}"
     return metric.unit.show(value)
 
 

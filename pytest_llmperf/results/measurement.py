@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.exchange import LoadReport
-from pytest_llmperf.model.record import RequestRecord, RunRecords
+from pytest_llmperf.model.record import RequestRecord, RunRecords, failure_counts, reasons_text
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
@@ -75,6 +76,7 @@ class Run:
         precomputed: metrics from a run file or a simulation; None if the metrics are computed from the records.
         stored_telemetry: telemetry of a stored run instead of `gpu`, `gauges`, `cpu` and `load`; None for a live run.
         requests: requests file of a stored run; None for a live run or a missing file.
+        stored_failures: reasons of a stored run's failed requests; None for a live run.
     """
 
     seed: int
@@ -101,9 +103,15 @@ class Run:
     precomputed: RunMetrics | None = field(default=None, repr=False)
     stored_telemetry: StoredTelemetry | None = field(default=None, repr=False)
     requests: Path | None = None
+    stored_failures: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", RunRecords.of(self.records))
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Reason → number of failed requests, the most frequent reason first."""
+        return self.records.derived(failure_counts) if self.stored_failures is None else self.stored_failures
 
     @classmethod
     def of_values(
@@ -121,7 +129,8 @@ class Run:
         records = RunRecords.unread(partial(all_records, requests, f"{engine}, seed {seed}"))
         metrics = RunMetrics(records, values, judged=judged or {})
         return cls(
-            seed, start_id, records, precomputed=metrics, stored_telemetry=StoredTelemetry(), requests=requests
+            seed, start_id, records, precomputed=metrics, stored_telemetry=StoredTelemetry(), requests=requests,
+            stored_failures={},
         )
 
     @property
@@ -272,6 +281,14 @@ class Measurement:
         from pytest_llmperf.results.vllm_json import vllm_json
 
         return vllm_json(self.metrics, self.conditions)
+
+
+def failures_text(runs: Iterable[Run]) -> str:
+    """Reasons of the failed requests of all runs, most frequent first; "" where no reason is known."""
+    counts = Counter[str]()
+    for run in runs:
+        counts.update(run.failures)
+    return reasons_text(counts)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -188,6 +188,8 @@ def _run(node: Node, folder: Path, engine: str) -> Run:
         Run.of_values(seed, start_id, values, judged, requests=_requests(fields, folder), engine=engine),
         counters=numbers(fields, "counters"),
         replicas=_tables(fields, "replicas"),
+        stored_failures={name: node.integer() for name, node in fields["failures"].table().items()}
+        if "failures" in fields else {},
         started_at=fields["started_at"].text() if "started_at" in fields else "",
         execution=fields["execution"].integer() if "execution" in fields else 1,
         stored_telemetry=StoredTelemetry(

@@ -31,7 +31,8 @@ COUNTS = (
 TURNS = ("turn", "after")  # only in files of conversations
 FLAGS = ("replaced_text", "whole")
 #: Columns only of files in which a request has another value.
-UNUSUAL: Mapping[str, object] = {"attempts": 1, "asked_model": "", "choices": 1, "text_tokens": None}
+UNUSUAL: Mapping[str, object] = {"attempts": 1, "asked_model": "", "choices": 1, "text_tokens": None,
+                                 "reason": ""}
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
 LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."

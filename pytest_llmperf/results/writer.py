@@ -194,6 +194,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "replicas": {name: dict(counters) for name, counters in run.replicas.items()},
         "metrics": metrics.all(),
         "judged": statistics_with_failures(metrics),
+        "failures": dict(run.failures),
         "requests": requests,
         "gpu": telemetry.get("gpu"),
         "gpu_state": None if trace is None else _state(trace),

@@ -78,9 +78,11 @@ def _rates(points: Sequence[TriedRate]) -> list[str]:
     from pytest_llmperf.report.table import aligned
 
     shown = list(dict.fromkeys(name for point in points for name in point.measured))
-    rows = [["rate", "verdict", "as measured", *shown]]
+    failed = ["failed"] if any(point.failures for point in points) else []
+    rows = [["rate", "verdict", "as measured", *shown, *failed]]
     for point in sorted(points, key=lambda point: point.rate):
         values = ((find(name).unit, point.measured.get(name)) for name in shown)
         cells = ["–" if value is None else unit.show(value) for unit, value in values]
-        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *cells])
+        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *cells,
+                     *(point.failures or "none" for _ in failed)])
     return list(aligned(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -93,3 +94,7 @@ class Launch:
     metrics: bool = True
     utilization: float = 0.92
     facts: Mapping[str, object] = field(default_factory=dict)
+
+    def request_id(self, number: int) -> str:
+        """The id of request `number`, which no other server of this host gives."""
+        return f"{os.getpid():08x}{number:024x}"

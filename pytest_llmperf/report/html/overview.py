@@ -19,7 +19,7 @@ from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.status_text import duration
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
-from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text, reason_text
 from pytest_llmperf.slo.model import Comparison
 
@@ -98,7 +98,9 @@ def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
     sides = [measurement.side for measurement in measurements]
     served, failed, tokens = map(sum, zip(*map(_totals, measurements), strict=True)) if measurements else (0, 0, 0)
     if served or failed:
-        yield Tile("Requests", f"{served + failed:,.0f}", "", f"{failed:,.0f} failed, {tokens:,.0f} output tokens")
+        reasons = failures_text(run for measurement in measurements for run in measurement.runs)
+        yield Tile("Requests", f"{served + failed:,.0f}", "",
+                   f"{failed:,.0f} failed{f' ({reasons})' if reasons else ''}, {tokens:,.0f} output tokens")
     for metric, name in TILES.items():
         if values := [value for value in _means(metric, measurements) if isfinite(value)]:
             unit = find(metric).unit
@@ -142,11 +144,12 @@ def _over(count: int) -> str:
 def _totals(measurement: Measurement) -> tuple[float, float, float]:
     """Served requests, failed requests and output tokens of all runs."""
     served = failed = tokens = 0.0
-    for metrics in measurement.metrics:
+    for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
         names = ("duration_s", "request_throughput", "output_throughput", "error_rate")
         duration_s, requests, output, errors = (metrics.value(name) or 0.0 for name in names)
         served += round(requests * duration_s)
-        failed += round(requests * duration_s * errors / (1 - errors)) if errors < 1 else 0
+        by_rate = round(requests * duration_s * errors / (1 - errors)) if errors < 1 else 0  # of an older file
+        failed += sum(run.failures.values()) or by_rate
         tokens += round(output * duration_s)
     return served, failed, tokens
 

@@ -80,6 +80,7 @@ def test_damaged_requests_file_raises_baseline_error(write_records):
 
 def test_stored_records_equal_written_records_except_failure_texts(write_records):
     records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
+    records.append(replace(RECORDS[2], index=5, reason="HTTP 500"))
     path = write_records(records)
     read = list(read_back(path, 1_000_000_000))
     assert read == [replace(record, detail=None if record.ok else record.outcome.value) for record in records]
