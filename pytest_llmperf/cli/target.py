@@ -235,11 +235,12 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     from pytest_llmperf.config.emulation import GPUS, Emulation
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
+    from pytest_llmperf.kinds import GPU_KINDS
     from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.session.provenance import add_host
     from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
-    from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
+    from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
 
     kind = arguments.emulate
     if kind is not None and kind not in GPU_KINDS:

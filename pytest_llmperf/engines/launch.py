@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.channel import channel_of, control_client, control_limits
 from pytest_llmperf.engines.credentials import header_values
@@ -150,7 +150,7 @@ class Launcher:
                     stop_after(error, start.server, self.settings.stop_grace_s)
             raise
 
-    def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
+    def _attach(self, spec: EngineSpec, adapter: EngineAdapter, start_id: int) -> Server:
         import httpx
 
         channel = channel_of(self.settings, str(spec.url), self.root)
@@ -270,7 +270,7 @@ class Launcher:
             self.progress(Note(note))
 
     def _spawn(
-        self, spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str], folder: Path
+        self, spec: EngineSpec, adapter: EngineAdapter, placement: Placement, env: Mapping[str, str], folder: Path
     ) -> Supervised:
         container = f"llmperf-{os.urandom(6).hex()}"
         listing, stop = (

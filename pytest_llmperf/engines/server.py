@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
-from pytest_llmperf.engines.adapter import Adapter
+from pytest_llmperf.engines.adapter import EngineAdapter
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.credentials import sent_secrets
 from pytest_llmperf.engines.json_answers import json_list, json_object, section, whole_number
@@ -77,13 +77,13 @@ class Server:
         headers: further headers of every request, such as an API key.
         replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
         tokenizer: counts texts and makes text prompts; None if the endpoint names none.
-        host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
+        host_env: variables by which this machine changes performance, see `EngineAdapter.host_variables`.
     """
 
     def __init__(
         self,
         spec: EngineSpec,
-        adapter: Adapter,
+        adapter: EngineAdapter,
         url: str,
         served_name: str,
         *,
@@ -339,7 +339,7 @@ class Server:
         return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
 
     def start_profiler(self, folder: Path, steps: int) -> None:
-        """Begin a trace of every rank; the server was started with the flags of `Adapter.profiler_flags`.
+        """Begin a trace of every rank; the server was started with the flags of `EngineAdapter.profiler_flags`.
 
         Args:
             folder: absolute path of the folder for the traces.

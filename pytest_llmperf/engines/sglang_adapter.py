@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
@@ -77,14 +77,14 @@ WITHOUT_FLASHINFER: dict[str, object] = {
 }
 
 
-class SglangAdapter:
+class SglangAdapter(EngineAdapter):
     """The SGLang server, driven through its OpenAI routes, or through /generate where it has no tokenizer."""
 
+    api = 1
     name = "sglang"
+    emulated = True
     program: tuple[str, ...] = ("sglang.launch_server",)
     context_flag = "context_length"
-    metrics_route = "/metrics"
-    tells_lmcache = False
     sizes_by_free_memory = True
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_memory_saver": True})
     memory_in_log: Mapping[str, str] = MappingProxyType({
@@ -118,10 +118,6 @@ class SglangAdapter:
         if placement.kind == "cpu":
             return ()
         return (FLASHINFER, *(("NCCL_NVLS_ENABLE",) if gpus_of(flags_of(spec)) > 1 else ()))
-
-    def ready(self, client: httpx.Client) -> bool:
-        """Whether SGLang's own warm-up is over. Otherwise its request would be counted with the measured requests."""
-        return client.get("/health").status_code == 200
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
         continued = isinstance(request.prompt, tuple) and (request.continues or request.answer_used)
@@ -178,9 +174,6 @@ class SglangAdapter:
         values["kv_usage"] = scrape.largest(KV_USAGE)
         return {name: value for name, value in values.items() if value is not None}
 
-    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration has all facts
-        return {}
-
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
         answer = _server_info(client)
         values = {name: str(answer[name]) for name in FACTS if answer.get(name) is not None}
@@ -223,6 +216,9 @@ class SglangAdapter:
         if spec.lmcache is not None:
             defaults |= _lmcache_flags(spec, placement)
         return defaults | flags_of(spec)
+
+
+SGLANG = SglangAdapter()
 
 
 def _lacks_flashinfer(environment: Environment) -> bool:

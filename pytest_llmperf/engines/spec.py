@@ -12,11 +12,11 @@ from pytest_llmperf.engines.credentials import secret_headers
 from pytest_llmperf.engines.metrics_address import metrics_addresses
 from pytest_llmperf.engines.service_url import secret_of_query, shortest, url_problem
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
 from pytest_llmperf.model.engine import EngineSpec, Flag, fields_as_json, flags_as_json
 from pytest_llmperf.model.spending import SpendingLimit
-from pytest_llmperf.telemetry.hardware import KINDS
 
 #: Fields of a request that a workload, or another argument of `endpoint`, decides.
 OWN_FIELDS = {
@@ -206,10 +206,11 @@ def endpoint(
         raise SpecError(f"{call}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text.")
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)
-    if kind is not None and kind not in KINDS:
-        near = get_close_matches(str(kind), KINDS, n=1)
+    if kind is not None and kind not in kind_names():
+        near = get_close_matches(str(kind), kind_names(), n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: {', '.join(KINDS)}.")
+        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: "
+                        f"{', '.join(kind_names())}.")
     if metrics_headers_env and not addresses:
         raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=.")
     if limit is not None and not isinstance(limit, SpendingLimit):

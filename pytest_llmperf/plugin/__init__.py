@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmperf.plugin.configure import (
+    pytest_addhooks,
     pytest_addoption,
     pytest_configure,
     pytest_load_initial_conftests,
@@ -21,6 +22,7 @@ from pytest_llmperf.plugin.verdicts import (
 __all__ = [
     "engine",
     "perf",
+    "pytest_addhooks",
     "pytest_addoption",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",

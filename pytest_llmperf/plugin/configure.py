@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.plugin.additions import know_additions
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
 from pytest_llmperf.plugin.budget import add_options as add_budget_options
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import add_options as add_ending_options
 from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
-from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.profiling import add_options as add_profile_options
 from pytest_llmperf.plugin.profiling import header as profile_header
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MARKERS = (
-    "l4: runs on NVIDIA L4",
-    "a100: runs on NVIDIA A100",
-    "h100: runs on NVIDIA H100",
-    "h200: runs on NVIDIA H200",
     "cpu: runs on a machine without a GPU",
     "gpus(n): needs that many GPUs",
     "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
@@ -52,6 +49,12 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
     """Name our option where pytest refuses its short name as an unrecognized argument."""
     for option in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
         parser.extra_info[option] = f"is {RENAMED[option]} (pytest-llmperf)"
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_llmperf.plugin import hookspec
+
+    pluginmanager.add_hookspecs(hookspec)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,9 +106,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--emulate",
-        choices=GPU_KINDS,
         default=None,
-        help="let the built-in emulator of this hardware stand in for every engine; results are labelled emulated",
+        metavar="KIND",
+        help="let the built-in emulator of this hardware (l4, a100, h100, h200, or a kind of the project) stand in for "
+        "every engine; results are labelled emulated",
     )
     group.addoption(
         "--emulate-clock",
@@ -181,9 +185,10 @@ def _seconds(text: str) -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
     config.stash[STATE] = State(config)
+    know_additions(config)
+    for marker in (*(f"{name}: runs on this GPU" for name in GPU_KINDS), *MARKERS):
+        config.addinivalue_line("markers", marker)
     if not hasattr(config, "workerinput"):
         from pytest_llmperf.plugin.refusals import refuse
         from pytest_llmperf.plugin.reports import ReportWatcher

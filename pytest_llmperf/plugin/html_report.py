@@ -18,6 +18,14 @@ def add_options(group: pytest.OptionGroup) -> None:
         metavar="DIR",
         help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
     )
+    group.addoption(
+        "--llmperf-export",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="write the results to PATH in this format at the end: pytest-benchmark, vllm, parquet, csv, or a sink of "
+        "another package; may be repeated",
+    )
 
 
 class Reporter:
@@ -38,6 +46,7 @@ class Reporter:
         folders = sorted(self.folders | set(self._folders_on_disk()))
         if folders:
             self._write(folders, self.config.invocation_params.dir / report_path if report_path else folders[0])
+            self._export(folders)
         elif report_path:
             self.text = f"no report in {report_path}: nothing was measured"
 
@@ -54,6 +63,22 @@ class Reporter:
         except ImportError as error:  # a GPU host without a registry has not everything
             where = "Copy it to where jinja2 is installed"
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
+
+    def _export(self, folders: list[Path]) -> None:
+        """What cannot be exported is said, and changes no verdict: the run folder holds everything."""
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.export import export
+        from pytest_llmperf.results.reader import read_run
+
+        for option in self.config.getoption("--llmperf-export"):
+            name, _, place = option.partition("=")
+            try:
+                tests = [test for folder in folders for test in read_run(folder)]
+                paths = export(tests, name, self.config.invocation_params.dir / place)
+            except LlmperfError as error:
+                self.text += f"\nllmperf --llmperf-export={option}: {error}"
+            else:
+                self.text += "".join(f"\nllmperf {name}: {path}" for path in paths)
 
     def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""

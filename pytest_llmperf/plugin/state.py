@@ -39,6 +39,7 @@ class State:
         self.last_notes: list[str] = []  # notes while the last server stopped, after the end of the display
         self._closing = False
         self.subject = ""  # the test that runs now
+        self.performance_tests = False  # whether one was collected
         self.watchdog: SessionWatchdog | None = None  # from the first measurement on
 
     @property
@@ -201,6 +202,12 @@ class State:
         elif self.watch is not None:
             self.watch.subject = self.subject
             self.watch.notify(status)
+
+
+def has_settings(root: Path) -> bool:
+    """Whether the project at `root` has settings of this plugin."""
+    project = root / "pyproject.toml"
+    return (root / "llmperf.toml").is_file() or (project.is_file() and b"tool.llmperf" in project.read_bytes())
 
 
 def references_of(config: pytest.Config) -> list[str]:

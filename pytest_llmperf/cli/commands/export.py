@@ -13,13 +13,11 @@ from pathlib import Path
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import newest_run
 
-FORMATS = ("pytest-benchmark", "vllm", "parquet", "csv")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, metavar="RUN",
                         help="run folder, .llmperf/runs/…; by default the newest")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="see above")
+    parser.add_argument("--format", required=True, metavar="NAME", help="see above, or a sink of another package")
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="file; for vllm a folder")
     parser.add_argument("--test", metavar="TEST", help="a part of a test's id: only such tests")
 

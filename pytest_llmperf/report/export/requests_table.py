@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.export.sink import Sink
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import names
 
@@ -57,3 +58,7 @@ def parquet_file(tests: Sequence[TestResult]) -> bytes:
         return bytes(table.to_parquet(None, index=False))
     except ImportError as error:
         raise UsageError("--format parquet needs pyarrow: pip install 'pytest-llmperf[parquet]'.") from error
+
+
+CSV = Sink(api=1, name="csv", files=lambda tests: {"": csv_file(tests)})
+PARQUET = Sink(api=1, name="parquet", files=lambda tests: {"": parquet_file(tests)})
