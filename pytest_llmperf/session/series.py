@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.clock import require_real_clock
 from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
@@ -251,7 +252,9 @@ class Series:
 
         Raises:
             InfrastructureError: the server does not start.
+            UsageError: a library replaces the clock.
         """
+        require_real_clock()
         if isinstance(self.engine, EngineSpec):
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
