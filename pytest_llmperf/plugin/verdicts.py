@@ -49,8 +49,8 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     except Exception as error:
         if not uses_llmperf(item) or (plugin := socket_blocker(error)) is None:
             raise
-        _fail(item, error, f"{plugin} blocks connections of this test to its servers: {error} Allow them; pytest-socket "
-                           "does so by @pytest.mark.enable_socket, or --allow-hosts=127.0.0.1 for started servers.")
+        _fail(item, error, f"{plugin} blocks connections of this test to its servers: {error} Allow them. For "
+                           "pytest-socket: @pytest.mark.enable_socket, or --allow-hosts=127.0.0.1 for started servers.")
 
 
 def _fail(item: pytest.Item, error: Exception, message: str) -> NoReturn:

@@ -121,8 +121,10 @@ def frozen():
     with freeze():
         yield
 
+LOAD = random_tokens(input=8, output=4, arrivals=closed(1), requests=2)
+
 def measure(perf, engine=SPEC):
-    perf.check(perf.measure(engine, random_tokens(input=8, output=4, arrivals=closed(1), requests=2)), "error_rate == 0")
+    perf.check(perf.measure(engine, LOAD), "error_rate == 0")
 
 @freeze()
 def test_decorated(perf):
