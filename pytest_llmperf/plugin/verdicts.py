@@ -127,7 +127,7 @@ def report_outcome(item: pytest.Item, ended: str) -> None:
     execution.ended = ended
     execution.keep_results()
     item.user_properties.extend(properties(execution.test, execution.measurements, execution.results))
-    if execution.earlier:
+    if execution.number > 1:
         item.user_properties.append(("llmperf.executions", history(execution)))
     item.stash[EVIDENCE] = execution.evidence()
     if execution.run_file is not None:
@@ -140,7 +140,7 @@ def earlier_text(execution: Execution) -> str:
     """Which executions came before, as a line below the table; "" for a first execution."""
     from pytest_llmperf.session.executions import history
 
-    return f"\n  {history(execution)}" if execution.earlier else ""
+    return f"\n  {history(execution)}" if execution.number > 1 else ""
 
 
 def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:
