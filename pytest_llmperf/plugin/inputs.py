@@ -104,7 +104,7 @@ def _spec(item: pytest.Item) -> object:
 
 
 def _files(item: pytest.Item) -> Iterator[Path]:
-    """The project's files with hooks and fixtures of a test: conftest files, plugins and where its fixtures stand."""
+    """The project's files with hooks and fixtures of a test: conftest files, plugins and modules of fixtures."""
     from pytest_llmperf.session.sources import is_of_project
 
     plugins = (getattr(plugin, "__file__", None) for plugin in item.config.pluginmanager.get_plugins())

@@ -1,4 +1,4 @@
-"""The one place that asks git. Only "not a git repository" means that there is none: any other refusal is an error."""
+"""Runs git for all other modules. Only "not a git repository" means no repository; other refusals are errors."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Provenance:
         commit: of the working tree; None outside git, or with a `git_error`.
         dirty: whether the working tree differs from that commit, or may differ.
         host: digest of the host's name.
-        git_error: why git did not tell the commit; None if git told it, or outside git.
+        git_error: why git did not tell the commit; None without such a failure.
     """
 
     session: str

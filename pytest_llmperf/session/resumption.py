@@ -101,7 +101,9 @@ def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class StoredExecutions:
-    """Executions of a test in earlier commands of a resumed session. Their error counts, and their runs do not.
+    """Executions of a test in earlier commands of a resumed session.
+
+    Each spent a part of the error, and no check uses the runs.
 
     Args:
         ends: how each ended.
@@ -115,7 +117,7 @@ class StoredExecutions:
 
 
 def stored_executions(stored: TestResult | None) -> StoredExecutions:
-    """The executions of a test that ended, in the resumed run folder; none of a command that notes no inputs."""
+    """The executions of a test that ended, in the resumed run folder. Only run files with inputs count."""
     if stored is None or stored.folder is None or not (stored.inputs and stored.complete) or stored.error:
         return StoredExecutions()
     content = json.loads((stored.folder / "tests" / file_name(stored.test, stored.worker)).read_bytes())

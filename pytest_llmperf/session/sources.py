@@ -180,7 +180,7 @@ class Sources:
 
 
 def stable(value: object) -> str | None:
-    """A text that is equal for equal data in every process; None for a value that is no data."""
+    """A text that is equal for equal data in every process; None for other values."""
     if isinstance(value, PLAIN):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, Mapping):

@@ -141,7 +141,7 @@ def test_after(engine, perf, frozen):
 
 
 @pytest.mark.emulated
-def test_frozen_clock_is_refused_wherever_it_begins(run, pytester):
+def test_frozen_clock_is_refused_in_decorators_and_fixtures(run, pytester):
     pytester.makepyfile(freezing=FREEZING)
     result, _ = run(FROZEN, "--emulate", "h200", "--emulate-clock", "real")
     result.assert_outcomes(failed=2, errors=1)

@@ -40,7 +40,7 @@ def test_replaced_clock_function_is_refused_with_library(monkeypatch, module, na
             require_real_clock()
 
 
-def test_library_that_patches_inside_functions_is_refused_while_it_travels(monkeypatch):
+def test_travelling_time_machine_is_refused(monkeypatch):
     travelling = False
     library = ModuleType("time_machine")
     library.escape_hatch = SimpleNamespace(is_travelling=lambda: travelling)

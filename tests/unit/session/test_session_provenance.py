@@ -179,7 +179,7 @@ def test_git_that_cannot_answer_is_no_missing_repository(tmp_path, monkeypatch, 
     assert origin_of(tmp_path) == (None, True, reason)
 
 
-def test_git_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
+def test_hanging_git_is_killed_with_child_processes(tmp_path, monkeypatch):
     (tmp_path / "git").write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\nwait\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -190,7 +190,7 @@ def test_git_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["repository", "worktree", "outside"])
-def test_variables_of_git_hook_change_no_provenance(repository, tmp_path, monkeypatch, place):
+def test_provenance_ignores_variables_of_git_hook(repository, tmp_path, monkeypatch, place):
     subprocess.run(["git", "-C", repository, "worktree", "add", "-q", tmp_path / "worktree"], check=True)
     root = {"repository": repository, "worktree": tmp_path / "worktree", "outside": tmp_path}[place]
     other = tmp_path / "other"

@@ -71,14 +71,14 @@ def test_change_of_file_that_test_reaches_changes_inputs(project, name):
     ("(self): pass", "(self): assert 1", set()),
     ("def run", "# a comment\n\ndef run", set()),
 ])
-def test_change_in_test_file_changes_inputs_of_tests_that_use_it(project, old, new, changes):
+def test_change_in_test_file_changes_inputs_of_dependent_tests(project, old, new, changes):
     tests = ("test_one", "test_two")
     before = {test: inputs(project, test) for test in tests}
     (project / "suites/test_it.py").write_text(TEST.replace(old, new))
     assert {test for test in tests if inputs(project, test) != before[test]} == changes
 
 
-def test_unused_file_and_variable_change_no_inputs(project):
+def test_inputs_ignore_unused_file_and_variable(project):
     before = inputs(project)
     (project / "suites/unused.py").write_text("D = 2\n")
     assert inputs(project, OTHER="1") == before
