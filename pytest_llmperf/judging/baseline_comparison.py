@@ -184,6 +184,7 @@ def judge_against_baseline(
             detectable change. None if further runs can follow.
     """
     pass_confidence = 1 - alpha_of_execution(1 - PASS_CONFIDENCE, measurement.executions)
+    suite_alpha = alpha_of_execution(SUITE_ALPHA, 1 + measurement.earlier_looks)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     metrics = [find(name) for name in terms.primaries]
     comparisons: dict[str, MetricComparison] = {}
@@ -207,9 +208,9 @@ def judge_against_baseline(
     session_count = min((comparison.shift.sessions for comparison in comparisons.values()), default=1)
     paired = paired_runs(measurement, stored)
     alpha = alpha_at(paired, looked_at, sessions=session_count, primaries=len(terms.primaries),
-                     suite_primaries=suite_primaries)
+                     suite_primaries=suite_primaries, suite_alpha=suite_alpha)
     most_runs = paired if no_further_runs else LOOKS[-1]
-    power = Power(SUITE_ALPHA / suite_primaries * spent_share(most_runs, session_count), pass_confidence,
+    power = Power(suite_alpha / suite_primaries * spent_share(most_runs, session_count), pass_confidence,
                   only_gross(most_runs, session_count), no_further_runs)
     decided = decide(list(comparisons.values()), alpha, pass_confidence, gross=only_gross(paired, session_count))
     verdicts = dict(zip(comparisons, decided, strict=True))

@@ -12,6 +12,7 @@ from pytest_llmperf.plugin.configure import (
 )
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.fixtures import engine, perf, pytest_generate_tests
+from pytest_llmperf.plugin.inputs import pytest_runtestloop
 from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
 from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.verdicts import (
@@ -36,6 +37,7 @@ __all__ = [
     "pytest_runtest_makereport",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
+    "pytest_runtestloop",
     "pytest_sessionfinish",
     "pytest_unconfigure",
 ]

@@ -19,6 +19,7 @@ from pytest_llmperf.plugin.identity import (
     spec_of_marker,
     test_id,
 )
+from pytest_llmperf.plugin.inputs import inputs_of
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
@@ -78,7 +79,8 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     with leave_without_traceback(item):
         check_written_slos(getattr(item, "obj", None))
         execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu",
-                                    compares=compares_with_baseline(getattr(item, "obj", None)))
+                                    compares=compares_with_baseline(getattr(item, "obj", None)),
+                                    inputs=inputs_of(item))
     item.stash[EXECUTION] = execution
     yield Perf(execution)
     with leave_without_traceback(item):

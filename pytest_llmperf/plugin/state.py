@@ -131,8 +131,10 @@ class State:
 
     @cached_property
     def session(self) -> PerfSession:
+        from pytest_llmperf.clock import require_real_clock
         from pytest_llmperf.session.perf_session import PerfSession
 
+        require_real_clock()  # before the session takes its date
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         return PerfSession(
             self.settings,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -38,18 +40,26 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except LlmperfError as error:
-        from pytest_llmperf.process.serverlog import plain
-
-        verdict = ended_by(error)
-        item.user_properties.append((VERDICT, verdict))
-        text = plain("\n".join([str(error), *getattr(error, "__notes__", ())]))
-        note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
-        raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
+        _fail(item, error, "\n".join([str(error), *getattr(error, "__notes__", ())]))
     except pytest.fail.Exception as error:
         if uses_llmperf(item) and ended_by(error) == "ERROR":
             item.user_properties.append((VERDICT, "ERROR"))
             note_end(item, "ERROR", str(error))
         raise
+    except Exception as error:
+        if not uses_llmperf(item) or (plugin := socket_blocker(error)) is None:
+            raise
+        _fail(item, error, f"{plugin} blocks connections of this test to its servers: {error} Allow them. For "
+                           "pytest-socket: @pytest.mark.enable_socket, or --allow-hosts=127.0.0.1 for started servers.")
+
+
+def _fail(item: pytest.Item, error: Exception, message: str) -> NoReturn:
+    from pytest_llmperf.process.serverlog import plain
+
+    verdict, text = ended_by(error), plain(message)
+    item.user_properties.append((VERDICT, verdict))
+    note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
+    raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
 
 
 def ended_by(error: BaseException) -> str:
@@ -57,8 +67,19 @@ def ended_by(error: BaseException) -> str:
 
     if isinstance(error, LlmperfError):
         return "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
+    if socket_blocker(error) is not None:
+        return "USAGE"
     cut_short = isinstance(error, pytest.fail.Exception) and TIMEOUT in str(error)
     return "ERROR" if cut_short else "failed"  # an interrupted test proves nothing
+
+
+def socket_blocker(error: BaseException) -> str | None:
+    """The distribution that has replaced functions of `socket` and raised this error; None for any other error."""
+    replaceable = (socket.socket, socket.socket.connect, socket.getaddrinfo, socket.create_connection)
+    packages = {str(getattr(function, "__module__", None)).partition(".")[0] for function in replaceable}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    raising = str(frames[-1].f_globals.get("__name__")).partition(".")[0] if frames else ""
+    return raising.replace("_", "-") if raising in packages - {"socket", "None"} else None
 
 
 def forget_execution(item: pytest.Item) -> None:
@@ -106,7 +127,7 @@ def report_outcome(item: pytest.Item, ended: str) -> None:
     execution.ended = ended
     execution.keep_results()
     item.user_properties.extend(properties(execution.test, execution.measurements, execution.results))
-    if execution.earlier:
+    if execution.number > 1:
         item.user_properties.append(("llmperf.executions", history(execution)))
     item.stash[EVIDENCE] = execution.evidence()
     if execution.run_file is not None:
@@ -119,7 +140,7 @@ def earlier_text(execution: Execution) -> str:
     """Which executions came before, as a line below the table; "" for a first execution."""
     from pytest_llmperf.session.executions import history
 
-    return f"\n  {history(execution)}" if execution.earlier else ""
+    return f"\n  {history(execution)}" if execution.number > 1 else ""
 
 
 def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:

@@ -175,6 +175,8 @@ class Measurement:
         looks: largest number of looks at the measurement's SLOs, which share one error rate (`perf.measure(until=…)`).
         alone: why the server ran alone in a test of several servers; "" if the test did not decide this. No condition,
             because a server alone is the default.
+        earlier_looks: executions in earlier commands of a resumed session, whose runs are not among these. Each was a
+            look and has spent a part of the error.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -191,6 +193,7 @@ class Measurement:
     margins: Mapping[str, Margins] = field(default_factory=dict)
     side: str = ""
     looks: int = 1
+    earlier_looks: int = 0
     stored_run_sd: float | None = None
     bound: LatencyBound | None = None
     alone: str = ""
@@ -211,8 +214,8 @@ class Measurement:
 
     @property
     def executions(self) -> int:
-        """Number of test executions that made the runs; at least 1. Each execution is a further look at the data."""
-        return len({run.execution for run in self.runs}) or 1
+        """Number of test executions up to these runs; at least 1. Each execution is a further look at the data."""
+        return self.earlier_looks + (len({run.execution for run in self.runs}) or 1)
 
     def only(self, keep: Callable[[Run], bool]) -> Measurement:
         """With some of its runs."""
@@ -310,6 +313,7 @@ class TestResult:
         worker: of xdist, that ran the test; "" without xdist.
         profiles: traces of its measurements.
         earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
+        inputs: kind of input → digest, see `plugin.inputs`; empty if none were noted.
     """
 
     __test__: ClassVar[bool] = False  # else pytest would take the class for tests
@@ -323,6 +327,7 @@ class TestResult:
     worker: str = ""
     earlier_ends: tuple[str | None, ...] = ()
     profiles: tuple[Profile, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:

@@ -96,6 +96,7 @@ def read_test(path: Path) -> TestResult:
         worker=_worker(fields["worker"]) if "worker" in fields else "",
         profiles=tuple(profile_from(node) for node in fields["profiles"].items()) if "profiles" in fields else (),
         earlier_ends=tuple(_end(node) for node in fields["earlier"].items()) if "earlier" in fields else (),
+        inputs=fields["inputs"].texts() if "inputs" in fields else {},
     )
 
 
