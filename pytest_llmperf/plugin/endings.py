@@ -34,16 +34,7 @@ SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 NOTHING_CHECKED = "measured and checked nothing. Add perf.check(run, …), or drop --llmperf-unchecked=fail."
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--llmperf-unchecked",
-        choices=("report", "fail"),
-        default="report",
-        help="outcome of a test that measures but checks nothing (default: report, a line in the summary)",
-    )
-
-
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Run the test, then raise the worst verdict that its checks collected."""
     with leave_without_traceback(item):
@@ -70,7 +61,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """What a fixture of the test's own still measures may fail as it may in the test."""
     from pytest_llmperf.errors import InfrastructureError

@@ -36,7 +36,7 @@ NEUTRAL_GROUPS = frozenset({
 })
 NEUTRAL = frozenset({
     "resume", "budget", "llmperf_runs", "llmperf_report", "update_baselines", "update_baselines_new", "llmperf_accept",
-    "llmperf_missing_baseline", "llmperf_inconclusive", "llmperf_unchecked",
+    "llmperf_missing_baseline", "llmperf_inconclusive", "llmperf_unchecked", "llmperf_export",
 })
 # Variables that change how fast an engine is. CUDA_VISIBLE_DEVICES only chooses the GPU.
 VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "TRITON_", "LD_PRELOAD", "LD_LIBRARY_PATH",
