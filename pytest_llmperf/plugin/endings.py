@@ -90,8 +90,9 @@ def raised_text(call: pytest.CallInfo[None] | None) -> dict[str, list[str]]:
     if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
         error = error.__cause__  # pytest's text is a traceback
     line = None if error is None else first_line(error)
-    usage = {USAGE_ERROR: ["yes"]} if error is not None and ended_by(error) == "USAGE" else {}
-    return {} if line is None else {RAISED: [line.removeprefix("failed: ")], **usage}
+    if error is None or line is None:
+        return {}
+    return {RAISED: [line.removeprefix("failed: ")], **({USAGE_ERROR: ["yes"]} if ended_by(error) == "USAGE" else {})}
 
 
 @pytest.hookimpl(wrapper=True)

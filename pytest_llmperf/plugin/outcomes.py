@@ -91,7 +91,8 @@ class Outcomes:
         ran = False
         for nodeid in self._nodes():
             test, file = self._ended(nodeid)
-            ran = ran or (test.outcome != SKIPPED and (nodeid in self._interrupted or self._heard[nodeid].ours))
+            ours = file is not None or (nodeid in self._heard and self._heard[nodeid].ours)
+            ran = ran or (ours and test.outcome != SKIPPED)
             copy = by_test.get((test.test, file))
             by_test[test.test, file] = test if copy is None or test.severity >= copy.severity else copy
         return [(test, file) for (_, file), test in by_test.items()] if ran else []
@@ -127,6 +128,7 @@ class Outcomes:
         """A test whose end no report tells: its run file may."""
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.results.ended_test import EndedTest
+        from pytest_llmperf.results.measurement import CUT_SHORT
         from pytest_llmperf.results.reader import read_run
         from pytest_llmperf.results.writer import file_name
 
@@ -136,7 +138,9 @@ class Outcomes:
                 for test in read_run(self._folder):
                     if test.test == nodeid:
                         path = self._folder / "tests" / file_name(test.test, test.worker)
-                        return replace(test.ending, run=str(self._folder)), path
+                        ending = test.ending
+                        error = INTERRUPTED if ending.error == CUT_SHORT else ending.error
+                        return replace(ending, error=error, run=str(self._folder)), path
         return EndedTest(nodeid, "ERROR", error=INTERRUPTED, measured=False), None
 
     @property

@@ -81,11 +81,17 @@ def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
 
 def first_line(error: BaseException) -> str | None:
     """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
+    from pytest_llmperf.errors import LlmperfError
     from pytest_llmperf.masking import mask
 
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return None
-    return mask(f"failed: {pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)}").partition("\n")[0]
+    text = pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)
+    if isinstance(error, LlmperfError | pytest.fail.Exception):
+        text = str(error)
+    elif isinstance(error, SyntaxError):  # its text begins with the place
+        text = text.splitlines()[-1]
+    return mask(f"failed: {text}").partition("\n")[0]
 
 
 def uses_llmperf(item: pytest.Item) -> bool:

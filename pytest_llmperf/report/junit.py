@@ -63,14 +63,17 @@ def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
     test, verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
     if test is None:
         return None
-    run_file, error = _run_file(property_by_name.get("llmperf.run_file", ""), path), _ended(case)
+    run_file = _run_file(property_by_name.get("llmperf.run_file", ""), path)
     if run_file is None:
         stored_test = TestResult(test, True, None, (), _verdict_alone(verdict, property_by_name))
     else:
         stored_test = read_test(run_file)
     if verdict in OUTCOMES:
         outcome = STORED if "llmperf.stored" in property_by_name else verdict
-        return replace(stored_test, ended=outcome, error=error if outcome in UNDECIDED else None)
+        error = property_by_name.get("llmperf.decided_by") or _ended(case)
+        decided = outcome not in UNDECIDED or any(check.verdict.value == outcome for check in stored_test.checks)
+        return replace(stored_test, ended=outcome, complete=decided, error=None if decided else error)
+    error = _ended(case)
     if not stored_test.measurements and case.find("skipped") is not None:
         return None
     return replace(stored_test, complete=error is None, error=error)

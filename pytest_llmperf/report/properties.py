@@ -21,9 +21,10 @@ USUAL = (
     "error_rate", "prefix_cache_hit_rate", "spec_acceptance_length", "max_rate_proven", "max_rate",
 )  # fmt: skip
 #: Bytes of all pairs in the file, so that verdict and run file, which the plugin adds, fit into 2 kB.
-MOST_BYTES = 1700
+MOST_BYTES = 1450
 MARKUP_BYTES = len('<property name="" value="" />')
 LONGEST_TEXT = 120
+LONGEST_DECISION = 200
 SUFFIXES = {
     Unit.MS: "_ms", Unit.REQUESTS_PER_S: "_requests_per_s", Unit.CONVERSATIONS_PER_S: "_conversations_per_s",
     Unit.TOKENS_PER_S: "_tokens_per_s",
@@ -57,7 +58,7 @@ def outcome_properties(ended: EndedTest) -> dict[str, str]:
     """How a test ended. A baseline that was just stored has a property of its own, beside the verdict NO_BASELINE."""
     decision = replace(ended, stored="").decided_by
     stored = {"llmperf.stored": ended.stored} if ended.outcome == STORED else {}
-    properties = {"llmperf.test": ended.test, "llmperf.verdict": ended.verdict, "llmperf.decided_by": _cut(decision)}
+    properties = {"llmperf.test": ended.test, "llmperf.verdict": ended.verdict, "llmperf.decided_by": _cut(decision, LONGEST_DECISION)}
     return properties | stored
 
 
@@ -108,5 +109,5 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+def _cut(text: str, longest: int = LONGEST_TEXT) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
