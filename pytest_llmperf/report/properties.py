@@ -58,8 +58,8 @@ def outcome_properties(ended: EndedTest) -> dict[str, str]:
     """How a test ended. A baseline that was just stored has a property of its own, beside the verdict NO_BASELINE."""
     decision = replace(ended, stored="").decided_by
     stored = {"llmperf.stored": ended.stored} if ended.outcome == STORED else {}
-    properties = {"llmperf.test": ended.test, "llmperf.verdict": ended.verdict, "llmperf.decided_by": _cut(decision, LONGEST_DECISION)}
-    return properties | stored
+    return {"llmperf.test": ended.test, "llmperf.verdict": ended.verdict,
+            "llmperf.decided_by": _cut(decision, LONGEST_DECISION), **stored}
 
 
 def _that_fit(pairs: Mapping[str, str]) -> Iterator[tuple[str, str]]:

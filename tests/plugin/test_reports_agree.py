@@ -149,7 +149,7 @@ def test_five_reports_have_same_tests_outcomes_and_rows(run, pytester, options):
         test: row[1] if len(row[1]) <= 200 else f"{row[1][:199]}…" for test, row in rows.items()
     } | {"test_it.py::test_missing": "baseline stored; the next run is compared with it"}
     comment = markdown(compare_runs([], list(of_junit.values())), LinkedRun("old"), LinkedRun("new"))
-    for test, (outcome, decision) in rows.items():
+    for test, (outcome, _) in rows.items():
         assert re.search(rf"\| `{re.escape(test)}`.* \| – → {outcome.replace('_', ' ')} \|", comment), test
     counts = re.search(r"llmperf: (.*?) =", result.stdout.str())[1]
     assert counts in overview(list(stored.values()))
@@ -168,9 +168,9 @@ def console_rows(lines, rows):
             break
         outcome, _, rest = line.partition(" ")
         if outcome in OUTCOMES and rest.split():
-            name = rest.split()[0]
-            full = next((test for short, test in ids.items() if short == name or (
-                "…" in name and short.startswith(name.partition("…")[0]) and short.endswith(name.partition("…")[2]))), name)
+            start, cut, end = rest.split()[0].partition("…")
+            (full,) = (test for short, test in ids.items()
+                       if short == start or (cut and short.startswith(start) and short.endswith(end)))
             shown[full] = outcome
     return shown
 
