@@ -11,6 +11,7 @@ from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
 from pytest_llmperf.metrics.registry import Metric
 from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.server import COUNTED
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
@@ -21,8 +22,6 @@ from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import Kind, kind_of
 from pytest_llmperf.stats.ratio import ProvisionalRatio, StartSd, provisional_ratio
 
-#: Metrics that no speed moves.
-COUNTED = ("kv_blocks", "spec_acceptance_rate", "spec_acceptance_length")
 #: Pairs of runs whose two sides ran on the same start: what a start changes, it changes on both.
 ONE_START = StartSd(0.0)
 
