@@ -1,4 +1,4 @@
-"""Which run a command is about: the named one or, where none is named, the newest one of this project."""
+"""Finds the run that a command names. A command without a name reads the newest run of this project."""
 
 from __future__ import annotations
 

@@ -196,13 +196,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
         refuse(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
-        config.pluginmanager.register(Outcomes(config), "llmperf-outcomes")
+        outcomes = Outcomes(config)
+        config.pluginmanager.register(outcomes, "llmperf-outcomes")
         config.pluginmanager.register(SessionRecord(config), "llmperf-record")
         config.pluginmanager.register(Reporter(config), "llmperf-html")
         if (mode := mode_of(config)) is not None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
         config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
-        config.pluginmanager.register(EndSummary(config), "llmperf-summary")
+        config.pluginmanager.register(EndSummary(config, outcomes), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
     register_resume(config)
     register_budget(config)

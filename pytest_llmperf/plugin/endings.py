@@ -67,8 +67,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 ]:
     """An `xfail` marker excuses no test that has measured. Checks and conditions travel to the controller."""
     report = yield
+    evidence: dict[str, list[str]] = item.stash.get(EVIDENCE, {})
     test = {TEST: [test_id(item)]} if uses_llmperf(item) else {}
-    report.llmperf = {**item.stash.get(EVIDENCE, {}), **test, **raised_text(call)}  # type: ignore[attr-defined]
+    report.llmperf = {**evidence, **test, **raised_text(call)}  # type: ignore[attr-defined]
     raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
     if raised and hasattr(report, "wasxfail") and has_measured(item):
         report.outcome = "failed"

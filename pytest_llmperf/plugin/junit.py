@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 if TYPE_CHECKING:
+    from _pytest.junitxml import LogXML, _NodeReporter
+
     from pytest_llmperf.results.ended_test import EndedTest
 
 
@@ -39,20 +41,22 @@ class JUnit:
             file, _, name = nodeid.partition("::")
             report = pytest.TestReport(nodeid, (file, None, name), {}, "failed", test.error, "call")
             self._xml._opentestcase(report)._add_simple("error", test.decided_by)
-        for reporter in self._entries(nodeid):
+        for reporter in _entries(self._xml, nodeid):
             if "to_xml" in vars(reporter):  # pytest has closed it
                 _set(reporter.to_xml(), outcome_properties(test))
             else:
                 for name, value in outcome_properties(test).items():
                     reporter.add_property(name, value)
 
-    def _entries(self, nodeid: str) -> list[object]:
-        from _pytest.junitxml import mangle_test_address
 
-        *classes, name = mangle_test_address(nodeid)
-        classname = ".".join([self._xml.prefix, *classes] if self._xml.prefix else classes)
-        return [reporter for reporter in self._xml.node_reporters_ordered
-                if (attrs := reporter.to_xml().attrib).get("classname") == classname and attrs.get("name") == name]
+def _entries(xml: LogXML, nodeid: str) -> list[_NodeReporter]:
+    """What the file has of an item: an entry for each execution, and perhaps one more for a teardown."""
+    from _pytest.junitxml import mangle_test_address
+
+    *classes, name = mangle_test_address(nodeid)
+    classname = ".".join([xml.prefix, *classes] if xml.prefix else classes)
+    return [reporter for reporter in xml.node_reporters_ordered
+            if (attrs := reporter.to_xml().attrib).get("classname") == classname and attrs.get("name") == name]
 
 
 def _set(case: ElementTree.Element, properties: dict[str, str]) -> None:

@@ -84,7 +84,7 @@ class Outcomes:
                 self._complete_junit()
 
     def ended(self) -> list[tuple[EndedTest, Path | None]]:
-        """Each test with its run file, once; none where every test that uses llmperf was skipped."""
+        """Each test once, with its run file. Empty if all tests that use llmperf were skipped."""
         from pytest_llmperf.results.ended_test import SKIPPED
 
         by_test: dict[tuple[str, Path | None], EndedTest] = {}

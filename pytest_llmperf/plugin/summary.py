@@ -20,6 +20,7 @@ from pytest_llmperf.plugin.verdicts import stored_texts
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.planted_flags import PlantedFlag
+    from pytest_llmperf.plugin.outcomes import Outcomes
     from pytest_llmperf.report.next_steps import Invocation
     from pytest_llmperf.results.ended_test import EndedTest
 
@@ -34,8 +35,8 @@ REPEATED = {
 class EndSummary:
     """One per session, on the controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, outcomes: Outcomes) -> None:
+        self._config, self._outcomes = config, outcomes
         self._conditions: set[str] = set()  # of everything that was measured, with verdict or without
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -44,7 +45,7 @@ class EndSummary:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         verbosity = self._config.get_verbosity()
-        ended = self._config.pluginmanager.get_plugin("llmperf-outcomes").ended()
+        ended = self._outcomes.ended()
         if not ended or verbosity < -1:
             return
         from pytest_llmperf.process.serverlog import plain

@@ -133,7 +133,8 @@ def counts(ended: Iterable[EndedTest]) -> str:
 
 
 def subject_text(check: CheckResult) -> str:
-    """What a row calls a check: its metric or, without a metric, its subject. A guard is called a guard."""
+    """The name of a check in a row: the metric, or the subject of a check without a metric. A guard is called a guard.
+    """
     return f"{'guard ' if is_guard(check) else ''}{check.metric or check.subject}"
 
 

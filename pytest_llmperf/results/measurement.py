@@ -330,7 +330,7 @@ class TestResult:
 
     @property
     def outcome(self) -> str:
-        """One of `OUTCOMES`: the worst of its checks, or what ended it before its checks decided."""
+        """One of `OUTCOMES`: the worst verdict of the checks, or the outcome of a test that no check decided."""
         if self.ended:
             return self.ended
         words = {"USAGE: ": USAGE, "failed: ": FAILED}
@@ -347,7 +347,7 @@ class TestResult:
 
     @property
     def ending(self) -> EndedTest:
-        """How it ended, as every report shows it."""
+        """The end of the test, as all reports show this end."""
         error = "" if self.outcome not in UNDECIDED or self._error_is_checked else self.error or CUT_SHORT
         for start in ("USAGE: ", "failed: "):
             error = error.removeprefix(start)
@@ -366,8 +366,9 @@ class TestResult:
         if error := self.ending.error:
             return error.partition("\n")[0]
         deciding = self.ending.deciding
-        reason = "" if deciding is None else reason_text(deciding)
-        names_metric = not reason or not deciding or not deciding.metric or reason.startswith(deciding.metric)
+        if deciding is None or not (reason := reason_text(deciding)):
+            return ""
+        names_metric = not deciding.metric or reason.startswith(deciding.metric)
         return reason if names_metric else f"{deciding.metric}: {reason}"
 
     @property

@@ -69,7 +69,7 @@ def test_unwritable_lock_folder_is_an_error(tmp_path):
         reserve_port(random.Random(0), folder=tmp_path / "missing")
 
 
-def test_machine_that_cannot_reach_itself_is_named_at_once():
+def test_missing_loopback_address_is_named_at_once():
     check_loopback()
     with pytest.raises(InfrastructureError, match=r"^this machine cannot reach itself at 192\.0\.2\.1: Cannot assign"):
         check_loopback("192.0.2.1")  # an address of no interface, as 127.0.0.1 without one

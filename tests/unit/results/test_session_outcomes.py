@@ -16,7 +16,7 @@ from pytest_llmperf.slo.model import Comparison
 PASSED = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", Unit.MS, Comparison.AT_MOST, 1000, 50)
 
 
-def test_recorded_outcome_stands_before_the_run_file_and_needs_none(tmp_path):
+def test_recorded_outcome_precedes_outcome_of_run_file(tmp_path):
     path = write_test(tmp_path, "t.py::test_a", [], [PASSED])
     write_outcomes(tmp_path, [RecordedOutcome("t.py::test_a", path.name, "FAILED", "in teardown: TypeError: x"),
                               RecordedOutcome("t.py::test_b", "", "USAGE", "no model 'x'")])
@@ -24,7 +24,7 @@ def test_recorded_outcome_stands_before_the_run_file_and_needs_none(tmp_path):
         ("t.py::test_a", "FAILED", "in teardown: TypeError: x"), ("t.py::test_b", "USAGE", "no model 'x'")]
 
 
-def test_resumed_session_keeps_outcomes_of_tests_that_it_did_not_run(tmp_path):
+def test_resumed_session_keeps_outcomes_of_earlier_tests(tmp_path):
     first, second = (RecordedOutcome(f"t.py::test_{name}", "", "SKIPPED", "no time") for name in "ab")
     write_outcomes(tmp_path, [first, second])
     again = RecordedOutcome(second.test, "", "USAGE", "typo")
