@@ -130,7 +130,7 @@ def test_repeated_seeds_of_extended_run_make_one_pair_each(side):
     ((4.4, 4.0, 4.9), (4.0, 3.6, 4.4), Verdict.INCONCLUSIVE),
     ((8.0, 7.2, 8.8), (4.0, 3.6, 4.4), Verdict.FAIL),
 ])
-def test_noise_of_both_ratios_decides_their_order(smaller, larger, verdict):
+def test_noise_of_both_ratios_decides_the_order(smaller, larger, verdict):
     """Against the point estimate of the larger ratio the second pair would be a PASS: 3.6 is below 4."""
     ratios = [CheckResult("r", Verdict.REPORTED, "r", Unit.RATIO, estimate=middle, interval=Interval(low, high, 0.99))
               for middle, low, high in (smaller, larger)]
