@@ -10,7 +10,12 @@ from pytest_llmperf.plugin.configure import (
     pytest_report_header,
     pytest_unconfigure,
 )
-from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
+from pytest_llmperf.plugin.endings import (
+    pytest_make_collect_report,
+    pytest_runtest_call,
+    pytest_runtest_makereport,
+    pytest_runtest_teardown,
+)
 from pytest_llmperf.plugin.fixtures import engine, perf, pytest_generate_tests
 from pytest_llmperf.plugin.inputs import pytest_runtestloop
 from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
@@ -31,6 +36,7 @@ __all__ = [
     "pytest_generate_tests",
     "pytest_itemcollected",
     "pytest_load_initial_conftests",
+    "pytest_make_collect_report",
     "pytest_report_header",
     "pytest_report_teststatus",
     "pytest_runtest_call",

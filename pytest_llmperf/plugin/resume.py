@@ -30,7 +30,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         metavar="RUN",
         help="go on in this run folder: the tests that it has decided, with equal code, options and settings, do not "
         "run again and are reported with their verdicts; all others run, and a search keeps the rates that it has "
-        "judged; for hardware that is lent for minutes (newest: the newest run folder)",
+        "judged; for hardware that is lent for minutes (a path, an id, a part of the id, or newest)",
     )
 
 

@@ -12,6 +12,7 @@ from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import reason_of_skip
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"
@@ -82,7 +83,6 @@ def known_durations_s(runs_dir: Path, *, emulated: bool) -> dict[str, float]:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Why a test was skipped, without the place of the skip; the needed hardware of a test that cannot run here."""
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    text = reason.removeprefix("Skipped: ").partition("\n")[0]
+    """Why a test was skipped; the needed hardware of a test that cannot run here."""
+    text = reason_of_skip(report)
     return text.partition(";")[0] if any(name == CANNOT_RUN for name, _ in report.user_properties) else text

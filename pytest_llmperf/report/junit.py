@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import CheckResult, worst
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.ended_test import OUTCOMES, STORED, UNDECIDED
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_run, read_test
 
@@ -46,7 +47,7 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
 
 def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:
     """One result per test: the copy with the worst verdict."""
-    test_by_name = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
+    test_by_name = {test.test: test for test in sorted(tests, key=lambda test: test.ending.severity)}
     return tuple(test_by_name[name] for name in sorted(test_by_name))
 
 
@@ -57,24 +58,25 @@ def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
 
 
 def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
-    """None for a test that did not use llmperf, or was skipped before it measured."""
+    """None for a test that did not use llmperf, and in files of older versions for a test that measured nothing."""
     property_by_name = {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
-    test, stored_verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
+    test, verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
     if test is None:
         return None
     run_file = _run_file(property_by_name.get("llmperf.run_file", ""), path)
     if run_file is None:
-        stored_test = TestResult(test, True, None, (), _verdict_alone(stored_verdict, property_by_name))
+        stored_test = TestResult(test, True, None, (), _verdict_alone(verdict, property_by_name))
     else:
-        stored_test = replace(read_test(run_file), complete=True, error=None)
+        stored_test = read_test(run_file)
+    if verdict in OUTCOMES:
+        outcome = STORED if "llmperf.stored" in property_by_name else verdict
+        error = property_by_name.get("llmperf.decided_by") or _ended(case)
+        decided = outcome not in UNDECIDED or any(check.verdict.value == outcome for check in stored_test.checks)
+        return replace(stored_test, ended=outcome, complete=decided, error=None if decided else error)
     error = _ended(case)
-    if stored_verdict in (stored_test.verdict.value, worst(stored_test.checks).value) or (
-        stored_verdict is None and error is None
-    ):
-        return stored_test  # whatever else failed in its fixtures' teardown
     if not stored_test.measurements and case.find("skipped") is not None:
         return None
-    return replace(stored_test, complete=False, error=error)
+    return replace(stored_test, complete=error is None, error=error)
 
 
 def _run_file(named: str, path: Path) -> Path | None:

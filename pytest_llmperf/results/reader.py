@@ -11,12 +11,16 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.check_json import check_from
 from pytest_llmperf.results.measurement import Measurement, Run, StoredTelemetry, TestResult
 from pytest_llmperf.results.profile import profile_from
+from pytest_llmperf.results.session_outcomes import FILE as OUTCOMES_FILE
+from pytest_llmperf.results.session_outcomes import RecordedOutcome, read_outcomes
 from pytest_llmperf.results.strict_json import Node, parse
 from pytest_llmperf.results.writer import SCHEMA
 from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
 
 REPAIR = "It is no run file of this version; run the test again."
 SESSION_FILE = "session.json"
+NEWEST = "newest"
+MOST_NAMED = 5
 TELEMETRY = ("server", "gpu")  # keys of a run's sampled tables
 
 
@@ -30,9 +34,19 @@ def read_run(folder: Path) -> tuple[TestResult, ...]:
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such run folder. Run folders lie in .llmperf/runs/.")
     files = sorted((folder / "tests").glob("*.json"))
-    if not files:
+    outcomes = {(outcome.test, outcome.file): outcome for outcome in read_outcomes(folder)}
+    if not files and not outcomes:
         raise UsageError(f"{folder}: this is no run folder: it has no tests/*.json. Run folders lie in .llmperf/runs/.")
-    return tuple(sorted(map(read_test, files), key=lambda test: test.test))
+    tests = [_recorded(test, outcomes.get((test.test, path.name)))
+             for test, path in zip(map(read_test, files), files, strict=True)]
+    tests += [_recorded(TestResult(outcome.test, False, None, (), (), folder), outcome)
+              for outcome in outcomes.values() if not outcome.file]
+    return tuple(sorted(tests, key=lambda test: test.test))
+
+
+def _recorded(test: TestResult, outcome: RecordedOutcome | None) -> TestResult:
+    """A test with the outcome that its session recorded, if the session has come to its end."""
+    return test if outcome is None else replace(test, ended=outcome.outcome, error=outcome.error or None)
 
 
 def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestResult, ...]:
@@ -50,7 +64,38 @@ def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestRe
 
 def stored_runs(runs_dir: Path) -> list[Path]:
     """The run folders that hold a test, oldest first: their names begin with the time."""
-    return sorted(folder.parent for folder in runs_dir.glob("*/tests") if any(folder.glob("*.json")))
+    return sorted({path.parents[1] for path in runs_dir.glob("*/tests/*.json")}
+                  | {path.parent for path in runs_dir.glob(f"*/{OUTCOMES_FILE}")})
+
+
+def find_run(named: str, runs_dir: Path, directory: Path) -> Path:
+    """The run that a user names: a path, the id of a run, a part of the id, or "newest".
+
+    Args:
+        named: as the user wrote it.
+        runs_dir: the project's folder of run folders.
+        directory: to which a path is relative.
+
+    Raises:
+        UsageError: there is no such run, or several.
+    """
+    path = directory / named
+    if path.exists():
+        return path
+    runs = stored_runs(runs_dir)
+    matches = runs[-1:] if named == NEWEST else [run for run in runs if named and named in run.name]
+    if len(matches) == 1 and "/" not in named:
+        return matches[0]
+    if len(matches) > 1:
+        raise UsageError(f"{named}: {len(matches)} runs have this in their id: {_names(matches)}. Write more of it.")
+    stored = f"Stored are {_names(runs)}." if runs else "No run is stored there. Run pytest first."
+    raise UsageError(f"{named}: there is no such path, and no run in {runs_dir} has this in its id. {stored}")
+
+
+def _names(runs: Sequence[Path]) -> str:
+    """The newest of these, newest first."""
+    shown = ", ".join(run.name for run in reversed(runs[-MOST_NAMED:]))
+    return shown if len(runs) <= MOST_NAMED else f"{shown} and {len(runs) - MOST_NAMED} older ones"
 
 
 def read_session(folder: Path) -> Mapping[str, object]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.html.overview import (
     COLUMNS,
@@ -22,7 +21,6 @@ from pytest_llmperf.report.html.overview import (
     groups,
     headline,
     headroom_text,
-    measured_text,
     measured_values,
     row_of,
     tiles,
@@ -30,8 +28,9 @@ from pytest_llmperf.report.html.overview import (
 from pytest_llmperf.report.html.page import TestPage, counts, pack, test_page
 from pytest_llmperf.report.html.session_facts import SessionFacts, session_facts
 from pytest_llmperf.results.conditions import EMULATED, kind_of
+from pytest_llmperf.results.ended_test import GOOD
 from pytest_llmperf.results.reader import read_run
-from pytest_llmperf.results.sentences import basis_text, interval_text, limit_text, reason_text
+from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -57,7 +56,7 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
         BaselineError: a run file cannot be read.
     """
     tests = [test for folder in folders for test in read_run(folder)]
-    tests.sort(key=lambda test: -test.verdict.severity)
+    tests.sort(key=lambda test: -test.ending.severity)
     kinds = {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
     kind = kinds.pop().removeprefix(EMULATED) if len(kinds) == 1 else ""
     pages = [test_page(test, number, read, kind, out) for number, test in enumerate(tests, start=1)]
@@ -103,7 +102,7 @@ def _opened(pages: Sequence[TestPage]) -> set[str]:
     """Anchors of the tests that are open at first: a single test, or the worst of a few."""
     if len(pages) == 1:
         return {pages[0].anchor}
-    bad = [page.anchor for page in pages if page.test.verdict.severity > Verdict.IMPROVED.severity]
+    bad = [page.anchor for page in pages if page.test.outcome not in GOOD]
     return set(bad[:MOST_OPENED]) if len(pages) <= MOST_TESTS_OPENED else set()
 
 
@@ -117,7 +116,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"reason": reason_text, "estimate": measured_text, "limit": limit_text,
+    environment.filters |= {"reason": reason_text, "estimate": estimate_text, "limit": limit_text,
                             "interval": interval_text, "basis": basis_text,
                             "headroom": headroom_text, "bar": bar_of}
     return environment
