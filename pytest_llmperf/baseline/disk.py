@@ -19,7 +19,7 @@ class Disk:
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file and wait until the device has it. Nothing is written through a link or into a FIFO."""
-        with path.open("wb", opener=_open_own) as file:
+        with open(path, "wb", opener=_open_own) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -116,7 +116,7 @@ def _open_own(path: str, flags: int) -> int:
 def _end_of(path: Path, n_bytes: int) -> bytes:
     """Of a regular file: logs of another machine may hold links and FIFOs."""
     try:
-        with path.open("rb", opener=_open_own) as file:
+        with open(path, "rb", opener=_open_own) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return b""
             file.seek(max(0, file.seek(0, os.SEEK_END) - n_bytes))

@@ -55,8 +55,7 @@ class Node:
         if isinstance(key, int):
             where = f"{self.where}[{key}]"
         else:
-            name = key if key.isidentifier() and len(key) <= SHOWN else _value_text(key)
-            where = f"{self.where}.{name}" if self.where else name
+            where = f"{self.where}.{_key_text(key)}" if self.where else _key_text(key)
         return Node(value, self.origin, where, self.repair)
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> Table:
@@ -67,7 +66,7 @@ class Node:
         if missing:
             self.refuse(f"{', '.join(missing)} is missing")
         if unknown:
-            self.refuse(f"{', '.join(map(_value_text, unknown[:3]))} is not known here")
+            self.refuse(f"{', '.join(map(_key_text, unknown[:3]))} is not known here")
         return table
 
     def items(self) -> list[Node]:
@@ -188,6 +187,10 @@ def _finite(value: float) -> bool:
         return isfinite(value)
     except OverflowError:  # a whole number beyond the largest float
         return False
+
+
+def _key_text(key: str) -> str:
+    return key if key.isidentifier() and len(key) <= SHOWN else _value_text(key)
 
 
 def _value_text(value: object) -> str:

@@ -101,9 +101,9 @@ def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float
     """Recorded requests: lengths, times and shared blocks of the trace, with random tokens as contents.
 
     The formats are Mooncake JSONL (times in milliseconds, blocks of 512 tokens), Bailian JSONL (seconds, blocks of 16
-    tokens; its lines have `chat_id`, `parent_chat_id` and `turn` or `type`), BurstGPT CSV (seconds), Azure LLM inference
-    CSV (dates), OpenTelemetry spans (OTLP JSON lines) and the requests files of run folders. Two prompts share the tokens of each block whose id they share. Requests without
-    input or output tokens (failed requests) are left out.
+    tokens; lines with `chat_id`, `parent_chat_id` and `turn` or `type`), BurstGPT CSV (seconds), Azure LLM inference
+    CSV (dates), OpenTelemetry spans (OTLP JSON lines) and the requests files of run folders. Two prompts share the
+    tokens of each block whose id they share. Requests without input or output tokens (failed requests) are left out.
 
     Args:
         path: the file; read when the requests are made.
@@ -142,7 +142,8 @@ def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float
     return Trace(str(path), arrivals, count, begin,
                  None if end_s is None else number(call, "end_s", end_s, above=begin),
                  None if most_tokens is None else integer(call, "most_tokens", most_tokens, least=2),
-                 integer(call, "seed", seed, least=None), reply, unit, None if block is None else integer(call, "block", block))
+                 integer(call, "seed", seed, least=None), reply, unit,
+                 None if block is None else integer(call, "block", block))
 
 
 def anonymise(source: str, target: Path, unit: str | None = None, block: int | None = None) -> int:

@@ -20,6 +20,7 @@ from pytest_llmperf.errors import SpecError, echo
 
 #: Nanoseconds of each unit that `trace(unit=)` takes.
 UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+_UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 BLOCK_TOKENS = 512  # of a block of a Mooncake trace
 BAILIAN, BAILIAN_BLOCK_TOKENS = "Bailian JSONL", 16
 _USUAL_BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -197,7 +198,7 @@ def _csv_reader(
 
 def _time_ns(value: object, unit: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"timestamp must be a number of {unit}, got {echo(value)}")
+        raise TypeError(f"timestamp must be a number of {_UNIT_WORDS[unit]}, got {echo(value)}")
     if not 0 <= value < 2**63 / UNITS_NS[unit]:
         raise ValueError(f"timestamp {echo(value)} is not from 0 to 2^63 ns")
     return round(value * UNITS_NS[unit])
@@ -249,7 +250,7 @@ class _OtherBlocks(ValueError):
 
 def _refuse_blocks(form: Form, count: int, tokens: int) -> NoReturn:
     problem = (f"{count} hash_ids for {tokens} tokens, and a block has {form.block_tokens} tokens (the file is read as "
-               f"{form.name} with times in {form.unit})")
+               f"{form.name} with times in {_UNIT_WORDS[form.unit or 'ms']})")
     if sizes := [size for size in _USUAL_BLOCKS if -(-tokens // size) == count]:
         raise _OtherBlocks(f"{problem}. Blocks of {' or '.join(map(str, sizes))} tokens fit: write block={sizes[0]}")
     raise ValueError(problem)

@@ -15,8 +15,8 @@ from pytest_llmperf.cli.output import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     anonymise = actions.add_parser("anonymise", help="write a trace without contents and with other block ids")
-    anonymise.add_argument("source", metavar="IN", help="Mooncake, Bailian, BurstGPT, Azure, OpenTelemetry, a requests file or "
-                           "ShareGPT (….json)")
+    anonymise.add_argument("source", metavar="IN", help="Mooncake, Bailian, BurstGPT, Azure, OpenTelemetry, a requests "
+                           "file or ShareGPT (….json)")
     anonymise.add_argument("target", type=Path, metavar="OUT", help="Mooncake JSONL, or Bailian or ShareGPT as the "
                            "input; replaced where it exists")
     anonymise.add_argument("--unit", choices=("s", "ms", "us", "ns"), help="of the times (default: that of the format)")

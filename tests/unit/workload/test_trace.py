@@ -73,7 +73,7 @@ def test_message_on_broken_line_has_line_number(folder, name):
 @pytest.mark.parametrize(("name", "value", "wrong", "cause"), [
     ("mooncake.jsonl", r'"input_length": \d+', '"input_length": "x"', "input_length must be an integer from 0 .*'x'"),
     ("burstgpt.csv", r"^[^,]+", "soon", "timestamp must be a number of seconds, got 'soon'"),
-    ("azure.csv", r",\d+,", ",-5,", "contexttokens must be an integer from 0 .*'-5'"),
+    ("azure.csv", r",\d+,", ",-5,", "contexttokens must be an integer from 0 .*-5"),
     ("spans.jsonl", r'"intValue": "\d+"', '"intValue": "x"', "gen_ai.usage.input_tokens must be an integer"),
 ])
 def test_message_on_impossible_value_names_field(folder, name, value, wrong, cause):
