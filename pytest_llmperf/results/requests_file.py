@@ -105,7 +105,9 @@ def decode(path: Path) -> Requests:
         intervals = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
         sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in intervals if sent_ns is not None)
         return Requests(records, len(columns["index"]) - len(records), sent)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        top.refuse(f"this is no file of requests: {error.strerror or echo(str(error))}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         top.refuse(f"this is no file of requests: {type(error).__name__}: {echo(str(error))}")
 
 
