@@ -70,8 +70,9 @@ def read_file(path: Path, within: Path | None = None, limit_bytes: int = LIMIT_B
         OSError: as `open_regular`; also for a file above the limit.
     """
     with open_regular(path, within) as file:
-        data = file.read(limit_bytes + 1)
-    if len(data) > limit_bytes:
+        stated_bytes = os.fstat(file.fileno()).st_size
+        data = file.read(limit_bytes + 1) if stated_bytes <= limit_bytes else b""
+    if max(stated_bytes, len(data)) > limit_bytes:
         _refuse(path, f"it has more than {limit_bytes // MIB} MiB, the limit for such a file")
     return data
 

@@ -19,7 +19,7 @@ from pytest_llmperf.workload.prompts import as_text, draw_tokens
 from pytest_llmperf.workload.seeds import stream, uniform_int
 
 BYTES_PER_TOKEN = 4
-LIMIT_BYTES = 2 * 2**30
+LIMIT_BYTES = 2**30
 _PEOPLE, _MODELS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 _EXPECTED = 'a JSON list of {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}'
 

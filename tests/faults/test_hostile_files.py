@@ -191,6 +191,8 @@ def readers(name, calls):
 
 def test_mutated_files_give_sentences_in_time_and_memory(project, capsys):
     failures = []
+    for call in tried().values():
+        call()  # imports count for none of the mutations
     for seed in range(MUTATIONS):
         rng = Random(seed)
         name = rng.choice(targets(project))

@@ -44,8 +44,9 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
 def csv_file(tests: Sequence[TestResult]) -> bytes:
     """The table as CSV, UTF-8."""
     table = requests_table(tests)
-    for name in table.select_dtypes("object"):
-        table[name] = [cell_text(value) if isinstance(value, str) else value for value in table[name]]
+    for name, column in table.items():
+        if any(isinstance(value, str) for value in column):
+            table[name] = [cell_text(value) if isinstance(value, str) else value for value in column]
     return table.to_csv(index=False).encode("utf-8", "replace")
 
 
