@@ -38,7 +38,7 @@ TEST = "suites/test_it.py::test_it"
 COMMANDS = [
     ["show", RUN], ["show", RUN, "test_it"], ["diff", RUN, RUN, "--all"], ["release-report", RUN, RUN],
     ["release-report", "junit.xml", RUN], ["report", RUN, "--out", "page"],
-    *(["export", RUN, "--format", form, "--out", "out"] for form in ("pytest-benchmark", "vllm", "csv")),
+    *(["export", RUN, "--format", form, "--out", f"out-{form}"] for form in ("pytest-benchmark", "vllm", "csv")),
     ["baselines", "take", RUN, "--dry-run"], ["baselines", "list"], ["baselines", "show", "test_it"],
     ["baselines", "history", "test_it"], ["baselines", "diff", BASELINES, BASELINES],
 ]
@@ -74,7 +74,7 @@ def write_run(folder):
 
 def write_traces(folder):
     line = {"chat_id": 1, "parent_chat_id": -1, "input_length": 40, "output_length": 8, "type": "text", "turn": 1}
-    rows = [{**line, "chat_id": i, "timestamp": 2.5 * i, "hash_ids": [1, 2, i]} for i in range(6)]
+    rows = [{**line, "chat_id": i, "parent_chat_id": i - 1, "timestamp": 2.5 * i, "hash_ids": [1, 2, i]} for i in range(6)]
     (folder / "bailian.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
                                       + "".join(f"2023-11-16 18:15:4{i}.68,40,8\n" for i in range(6)))
@@ -206,7 +206,6 @@ def test_mutated_files_give_sentences_in_time_and_memory(project, capsys):
                 failures.append(str(error))
             capsys.readouterr()
         name.write_bytes(kept)
-        shutil.rmtree("out", ignore_errors=True)
     assert not failures, "\n".join(failures)
 
 
