@@ -60,7 +60,7 @@ def check_inside(path: Path, within: Path | None) -> None:
     if "\0" in str(path):
         _refuse(path, "the path has a null byte")
     if within is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(within)):
-        _refuse(path, f"it leads out of {within}, and nothing is read or written there")
+        _refuse(path, f"it leads out of the folder {within}")
 
 
 def read_file(path: Path, within: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> bytes:

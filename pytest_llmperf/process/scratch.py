@@ -126,7 +126,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file, and nothing replaces it", str(path))
+            raise OSError(errno.EINVAL, "a device, a FIFO or a folder is never replaced", str(path))
     while not _written(path, path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp"), content, durable=durable):
         continue
 

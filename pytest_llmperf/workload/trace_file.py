@@ -38,7 +38,7 @@ class Form:
 
     Args:
         name: of the published format.
-        unit: of timestamps, a key of `UNITS_NS`; None where each time states its own unit.
+        unit: of timestamps, a key of `UNITS_NS`; None for dates and for times with a unit.
         block_tokens: prompt tokens of each block; None for a format without blocks.
         stated: whether the format or the user states the unit; a unit that was not stated can be wrong.
     """

@@ -116,5 +116,5 @@ def test_broken_file_is_not_anonymised(tmp_path):
 def test_file_with_other_keys_is_refused_with_these_keys(tmp_path):
     entry = {"id": 1, "messages": [{"role": "user", "content": "a"}]}
     (tmp_path / "talk.json").write_text(json.dumps([entry]))
-    with pytest.raises(SpecError, match=r"keys \['id', 'messages'\] and turns in 'messages' with \['role', 'content'\]"):
+    with pytest.raises(SpecError, match=r"keys \['id', 'messages'\] and turns in 'messages' with \['role'"):
         sharegpt(path=tmp_path / "talk.json", arrivals=closed(1), requests=1).requests()
