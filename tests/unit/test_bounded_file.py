@@ -30,7 +30,7 @@ def test_link_inside_run_folder_is_read(tmp_path):
     assert read_file(tmp_path / "b", tmp_path) == b"1"
 
 
-def test_packed_file_that_expands_beyond_its_limit_is_refused(tmp_path):
+def test_packed_file_expanding_beyond_limit_is_refused(tmp_path):
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"[" + b"0," * 2**22 + b"0]"))
     with pytest.raises(OSError, match=r"would take more than 6[45] MiB of memory"):
         read_packed(tmp_path / "x.gz", tmp_path)

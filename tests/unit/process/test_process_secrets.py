@@ -175,7 +175,7 @@ def test_secret_shape_is_masked_in_text_and_in_any_two_chunks(text, hidden):
         assert log.decode() == f"{masked}\n"
 
 
-def test_private_key_of_several_lines_is_masked_in_text_and_in_any_two_chunks():
+def test_multi_line_private_key_is_masked_in_any_two_chunks():
     bodies = ("MIIEp", "NOPQR", "Ab3+Q")
     assert not any(body in mask(PEM) for body in bodies)
     whole = PEM.encode()

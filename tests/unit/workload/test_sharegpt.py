@@ -113,7 +113,7 @@ def test_broken_file_is_not_anonymised(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["talk.json"]
 
 
-def test_file_with_other_keys_is_refused_with_these_keys(tmp_path):
+def test_message_on_unknown_keys_of_file_lists_keys(tmp_path):
     entry = {"id": 1, "messages": [{"role": "user", "content": "a"}]}
     (tmp_path / "talk.json").write_text(json.dumps([entry]))
     with pytest.raises(SpecError, match=r"keys \['id', 'messages'\] and turns in 'messages' with \['role'"):
