@@ -96,7 +96,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="ADDRESS",
         help="send the load from the nodes of this Ray cluster, e.g. ray://head:10001 (default: load_hosts, else this "
-        "machine); needs pytest-llmperf[ray]",
+        "machine); needs the package ray[client]",
     )
     group.addoption(
         "--llmperf-gpu-hour-price",

@@ -50,6 +50,7 @@ class SessionRecord:
             self._write(folders)
 
     def _write(self, folders: set[Path]) -> None:
+        from pytest_llmperf.errors import BaselineError
         from pytest_llmperf.results.reader import read_session
         from pytest_llmperf.session.provenance import add_to_provenance
 
@@ -61,7 +62,7 @@ class SessionRecord:
         for folder in folders:
             earlier_s = read_session(folder).get(DURATIONS_S)  # of the commands before, in a resumed folder
             durations_s = {**earlier_s, **own_s} if isinstance(earlier_s, dict) else own_s
-            with suppress(OSError, ValueError):  # the verdicts stand without it
+            with suppress(OSError, BaselineError):  # the verdicts stand without it
                 add_to_provenance(folder, {**facts, DURATIONS_S: durations_s})
 
 

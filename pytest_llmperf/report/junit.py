@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, read_file
+from pytest_llmperf.errors import UsageError, echo
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.ended_test import OUTCOMES, STORED, UNDECIDED
@@ -36,13 +37,29 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
     if not path.is_file():
         return _one_each(read_run(path))
     try:
-        root = ElementTree.parse(path).getroot()
+        root = _parsed(read_file(path))
     except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:
-        raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {error}.") from error
+        raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {echo(str(error))}.") from error
     test_by_id = _one_each([test for case in _last(root) if (test := _test(case, path)) is not None])
     if not test_by_id:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")
     return test_by_id
+
+
+class _Builder(ElementTree.TreeBuilder):
+    def doctype(self, *_: object) -> None:
+        raise ValueError("it declares a document type, whose entities could expand to any size")
+
+
+def _parsed(data: bytes) -> ElementTree.Element:
+    """The top of an XML file. An element or an attribute takes up to 200 bytes of memory.
+
+    Raises:
+        ValueError: the file would take too much memory, or declares entities.
+    """
+    if 200 * (data.count(b"<") + data.count(b"=")) > JSON_LIMIT_BYTES:
+        raise ValueError(f"its elements would take more than {JSON_LIMIT_BYTES // MIB} MiB of memory")
+    return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Builder()))
 
 
 def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.errors import LlmperfError, UsageError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.ended_test import OUTCOMES
-from pytest_llmperf.results.strict_json import Node, parse
+from pytest_llmperf.results.strict_json import Node, read_json
 
 FILE = "outcomes.json"
 SCHEMA = 1
@@ -42,9 +42,12 @@ def read_outcomes(folder: Path) -> tuple[RecordedOutcome, ...]:
         UsageError: the file cannot be read.
     """
     path = folder / FILE
-    if not path.is_file():
+    try:
+        top = read_json(path, folder, REPAIR).fields(("schema", "tests"))
+    except FileNotFoundError:
         return ()
-    top = parse(path.read_bytes(), str(path), REPAIR).fields(("schema", "tests"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if top["schema"].value != SCHEMA:
         top["schema"].refuse(f"its schema is {top['schema'].value!r}, and this version reads {SCHEMA}")
     return tuple(map(_outcome, top["tests"].items()))

@@ -2,7 +2,7 @@
 
 pytest-benchmark  one file for `pytest-benchmark compare` and for GitHub actions that read its format.
 vllm              one file per measurement, in the format of `vllm bench serve --save-result --save-detailed`.
-parquet, csv      one table with a row per request, by pandas (parquet: pip install pytest-llmperf[parquet]).
+parquet, csv      one table with a row per request, by pandas (parquet: pip install pyarrow).
 """
 
 from __future__ import annotations

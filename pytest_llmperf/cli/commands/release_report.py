@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.process.scratch import write_whole
     from pytest_llmperf.report.junit import read_release
     from pytest_llmperf.report.markdown import LinkedRun, markdown
     from pytest_llmperf.report.release import compare_runs
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             with summary.open("a", encoding="utf-8") as file:
                 file.write(text)
         if arguments.out is not None:
-            arguments.out.write_text(text, encoding="utf-8")
+            write_whole(arguments.out, text.encode("utf-8", "replace"))
         elif summary is None:
             say(text, end="")
     except OSError as error:

@@ -14,6 +14,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.status_text import duration
+from pytest_llmperf.report.value_text import cell_text
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
 from pytest_llmperf.results.ended_test import GOOD, SKIPPED, counts, severity, subject_text
@@ -297,10 +298,5 @@ def csv_text(rows: Sequence[OverviewRow]) -> str:
         before, after = ("" if level is None else f"{level:.6g}" for level in levels)
         cells = (row.test.test, row.test.outcome, row.metric, row.measured, row.limit, row.headroom, interval,
                  before, after, row.reason)
-        writer.writerow(map(_plain_cell, cells))
+        writer.writerow(map(cell_text, cells))
     return out.getvalue()
-
-
-def _plain_cell(text: str) -> str:
-    """A spreadsheet takes a cell that begins with one of these signs for a formula."""
-    return f"'{text}" if text[:1] in ("=", "@") else text
