@@ -7,7 +7,7 @@ settings, a marker expression, a hook of a `conftest.py`, xdist, or the first te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf import Perf
 
 ACTIVE = "llmperf-active"
+BROKEN = pytest.StashKey[list[pytest.CollectReport]]()  # files that broke before the first performance test
 MARKERS = (
     "cpu: runs on a machine without a GPU",
     "gpus(n): needs that many GPUs",
@@ -53,6 +54,27 @@ def activate(config: pytest.Config) -> None:
         from pytest_llmperf.plugin import active
 
         config.pluginmanager.register(active, ACTIVE)  # pytest configures it at once
+        if (outcomes := config.pluginmanager.get_plugin("llmperf-outcomes")) is not None:
+            for report in config.stash.get(BROKEN, []):
+                outcomes.pytest_collectreport(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The error of a broken file travels to the controller. It waits until the session has a performance test."""
+    report = yield
+    if report.failed:
+        from pytest_llmperf.plugin.endings import raised_text
+        from pytest_llmperf.plugin.outcomes import names_package
+
+        report.llmperf = raised_text(getattr(report, "call", None))  # type: ignore[attr-defined]
+        if names_package(collector.path):
+            activate(collector.config)
+        elif not collector.config.pluginmanager.has_plugin(ACTIVE):
+            collector.config.stash.setdefault(BROKEN, []).append(report)
+    return report
 
 
 def _is_about_performance(config: pytest.Config) -> bool:
@@ -118,4 +140,5 @@ __all__ = [
     "pytest_generate_tests",
     "pytest_itemcollected",
     "pytest_load_initial_conftests",
+    "pytest_make_collect_report",
 ]

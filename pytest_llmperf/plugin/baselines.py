@@ -17,9 +17,9 @@ RUN_FILE = "llmperf.run_file"
 Mode = Literal["all", "new"]
 
 
-def run_file_of(report: pytest.TestReport) -> Path | None:
+def run_file_of(report: pytest.TestReport | pytest.CollectReport) -> Path | None:
     """Where the results of a test lie; None where it left none."""
-    run_files = [str(value) for name, value in report.user_properties if name == RUN_FILE]
+    run_files = [str(value) for name, value in getattr(report, "user_properties", ()) if name == RUN_FILE]
     return Path(run_files[-1]) if run_files else None
 
 

@@ -12,6 +12,7 @@ from pytest_llmperf.plugin.additions import know_additions
 from pytest_llmperf.plugin.baselines import BaselineUpdater, mode_of
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.html_report import Reporter
+from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.profiling import header as profile_header
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
 from pytest_llmperf.plugin.resume import register as register_resume
@@ -34,12 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
         refuse(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
+        outcomes = Outcomes(config)
+        config.pluginmanager.register(outcomes, "llmperf-outcomes")
         config.pluginmanager.register(SessionRecord(config), "llmperf-record")
         config.pluginmanager.register(Reporter(config), "llmperf-html")
         if (mode := mode_of(config)) is not None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
         config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
-        config.pluginmanager.register(EndSummary(config), "llmperf-summary")
+        config.pluginmanager.register(EndSummary(config, outcomes), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
     register_resume(config)
     register_budget(config)

@@ -85,7 +85,7 @@ OPTIONS = (
         default=None,
         metavar="ADDRESS",
         help="send the load from the nodes of this Ray cluster, e.g. ray://head:10001 (default: load_hosts, else this "
-        "machine); needs pytest-llmperf[ray]",
+        "machine); needs the package ray[client]",
     ),
     option(
         "--llmperf-gpu-hour-price",
@@ -202,7 +202,7 @@ OPTIONS = (
         metavar="RUN",
         help="go on in this run folder: the tests that it has decided, with equal code, options and settings, do not "
         "run again and are reported with their verdicts; all others run, and a search keeps the rates that it has "
-        "judged; for hardware that is lent for minutes (newest: the newest run folder)",
+        "judged; for hardware that is lent for minutes (a path, an id, a part of the id, or newest)",
     ),
     option(
         "--llmperf-profile",

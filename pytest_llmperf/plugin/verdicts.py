@@ -25,6 +25,9 @@ UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked 
 VERDICT = "llmperf.verdict"
 EARLIER = "llmperf.earlier"
 EVIDENCE = pytest.StashKey[dict[str, list[str]]]()  # what reports hand to the controller, beside JUnit
+#: Keys of reports' evidence: the id of a test that uses llmperf, what an exception of its own says, and whether that
+#: exception is a usage error.
+TEST, RAISED, USAGE_ERROR = "test", "raised", "usage"
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
@@ -99,16 +102,25 @@ def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
 
 def first_line(error: BaseException) -> str | None:
     """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
+    from pytest_llmperf.errors import LlmperfError
     from pytest_llmperf.masking import mask
 
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return None
-    return mask(f"failed: {pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)}").partition("\n")[0]
+    text = pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)
+    if isinstance(error, LlmperfError | pytest.fail.Exception):
+        text = str(error)
+    elif isinstance(error, SyntaxError):  # its text begins with the place
+        text = text.splitlines()[-1]
+    return mask(f"failed: {text}").partition("\n")[0]
 
 
 def uses_llmperf(item: pytest.Item) -> bool:
-    """Whether it has one of our fixtures."""
-    return not {"engine", "perf"}.isdisjoint(getattr(item, "fixturenames", ()))
+    """Whether it has one of our fixtures, or a project's fixture of that name that asks for ours."""
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    last = [(name, definitions[name][-1]) for name in ("engine", "perf") if definitions.get(name)]
+    return any(fixture.func.__module__.startswith("pytest_llmperf.") or name in fixture.argnames
+               for name, fixture in last)
 
 
 def withdraw_outcome(item: pytest.Item) -> None:
@@ -199,10 +211,25 @@ def earlier_of(report: pytest.TestReport) -> list[str]:
     return endings[-1] if endings else []
 
 
-def verdict_of(report: pytest.TestReport) -> str | None:
+def verdict_of(report: pytest.TestReport | pytest.CollectReport) -> str | None:
     """The verdict that travels with a report, also from an xdist worker."""
-    verdicts = [str(value) for name, value in report.user_properties if name == VERDICT]
+    verdicts = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
     return verdicts[-1] if verdicts else None
+
+
+def stored_texts(report: pytest.TestReport | pytest.CollectReport, name: str) -> list[str]:
+    """Evidence of a test, as checks or conditions as JSON, also from an xdist worker; empty for tests of others."""
+    texts: list[str] = getattr(report, "llmperf", {}).get(name, [])
+    return texts
+
+
+def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, without the place of the skip."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    expected = getattr(report, "wasxfail", None)
+    if expected is not None:
+        return f"xfailed: {expected.removeprefix('reason: ')}".rstrip(": ")
+    return reason.removeprefix("Skipped: ").partition("\n")[0]
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

@@ -189,7 +189,8 @@ class Facts(TypedDict, total=False):
     needed_starts: int
     needed_start_sd: float
     drift_share: float
-    guard: str
+    guard: str  # of a claim: the guard metric that the check judges
+    allowed: str  # of a claim: the metric that the check judges, whose loss the claim accepts
     unmeasured_side: str
     differing: dict[str, list[str | None]]  # condition → stored value, value of today
     missing_metrics: list[str]

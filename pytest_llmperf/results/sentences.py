@@ -62,9 +62,12 @@ def limit_text(result: CheckResult) -> str:
 
 
 def estimate_text(result: CheckResult) -> str:
-    """The measured value with its unit; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-" where there is none."""
+    """The measured value with its unit, of a search the proven rate; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-"
+    where there is none."""
     if (texts := result.facts.get("texts")) is not None:
         return texts.get("measured", "")
+    if "proven_rate" in result.facts:
+        return f"{Unit.REQUESTS_PER_S.number(result.facts['proven_rate'])}/s, proven"
     if result.estimate is None or result.unit is None:
         return "-"
     shown = result.unit.show(result.estimate)
@@ -105,7 +108,7 @@ def reason_text(result: CheckResult) -> str:
     if result.cause is None:
         return ""
     text = REASONS[result.cause](result)
-    if "guard" in result.facts:
+    if "guard" in result.facts and result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         text += f'; or accept the loss: allow={{"{result.facts["guard"]}": …}}'
     if "build_changes" in result.facts and result.cause in EXPLAINED_BY_BUILD:
         text += f"; first suspect: {_suspect(result.facts)}"

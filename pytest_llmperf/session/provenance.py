@@ -16,7 +16,7 @@ from pytest_llmperf.process.git import git
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.results.reader import read_session
-from pytest_llmperf.results.strict_json import parse
+from pytest_llmperf.results.strict_json import read_json
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.version import VERSION
 
@@ -96,11 +96,11 @@ def add_to_provenance(run_dir: Path, facts: Mapping[str, object]) -> None:
 
     Raises:
         OSError: it cannot be written.
-        ValueError: the file is not JSON.
+        BaselineError: the file is not JSON.
     """
     path = run_dir / FILE
     if path.is_file():
-        content = json.loads(path.read_bytes())
+        content = {name: node.value for name, node in read_json(path, run_dir).table().items()}
         write_whole(path, f"{json.dumps(content | dict(facts), indent=1)}\n".encode())
 
 
@@ -143,7 +143,7 @@ def read_provenance(run_dir: Path) -> Provenance:
     """
     path = run_dir / FILE
     try:
-        top = parse(path.read_bytes(), str(path))
+        top = read_json(path, run_dir)
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}. {REPAIR}.") from error
     table = top.table()

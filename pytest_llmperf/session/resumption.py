@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.conditions import DECLARED
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.reader import read_run, read_session, stored_runs
+from pytest_llmperf.results.reader import find_run, read_run, read_session
 from pytest_llmperf.results.writer import file_name
 from pytest_llmperf.session.provenance import provenance
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -25,21 +25,19 @@ OF_SEARCH = (RATE_VERDICT, RATE_SIDE, VALID_RUNS)
 
 
 def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:
-    """The run folder that `--resume` names; "newest" is the newest in `runs_dir`.
+    """The run folder that `--resume` names.
 
     Args:
-        named: a path, relative to `directory`, or "newest".
+        named: a path, relative to `directory`, an id, a part of an id, or "newest".
         runs_dir: where this session writes.
 
     Raises:
-        UsageError: no run is stored, or the folder lies elsewhere.
+        UsageError: there is no such run, or the folder lies elsewhere.
     """
-    if named == "newest":
-        folders = stored_runs(runs_dir)
-        if not folders:
-            raise UsageError(f"--resume newest: no run is stored in {runs_dir}. Drop --resume.")
-        return folders[-1].resolve()
-    folder = (directory / named).resolve()
+    try:
+        folder = find_run(named, runs_dir, directory).resolve()
+    except UsageError as error:
+        raise UsageError(f"--resume {error} Drop --resume.") from error
     if folder.parent != runs_dir.resolve():
         raise UsageError(f"--resume {named}: the run folder must lie in {runs_dir}, where this session writes. "
                          f"Write --llmperf-runs={folder.parent}, or move the folder.")
