@@ -54,9 +54,7 @@ def activate(config: pytest.Config) -> None:
         from pytest_llmperf.plugin import active
 
         config.pluginmanager.register(active, ACTIVE)  # pytest configures it at once
-        if (outcomes := config.pluginmanager.get_plugin("llmperf-outcomes")) is not None:
-            for report in config.stash.get(BROKEN, []):
-                outcomes.pytest_collectreport(report)
+        active.hear_broken_files(config, config.stash.setdefault(BROKEN, []))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -73,7 +73,7 @@ def test_sigterm_runs_the_teardowns(pytester):
             yield
             Path("torn-down").touch()
 
-        def test_x(resource):
+        def test_x(resource, perf):
             Path("started").touch()
             time.sleep(60)
         """
