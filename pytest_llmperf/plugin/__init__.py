@@ -54,7 +54,8 @@ def activate(config: pytest.Config) -> None:
         from pytest_llmperf.plugin import active
 
         config.pluginmanager.register(active, ACTIVE)  # pytest configures it at once
-        active.hear_broken_files(config, config.stash.setdefault(BROKEN, []))
+        broken = config.stash.setdefault(BROKEN, [])
+        active.hear_broken_files(config, broken)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""The options of pytest, as a table: a run without performance tests reads it and imports nothing else."""
+"""The table of the options for pytest. A run without performance tests imports this module and no heavy one."""
 
 from __future__ import annotations
 
