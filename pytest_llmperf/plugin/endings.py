@@ -39,16 +39,7 @@ SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 NOTHING_CHECKED = "measured and checked nothing. Add perf.check(run, …), or drop --llmperf-unchecked=fail."
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--llmperf-unchecked",
-        choices=("report", "fail"),
-        default="report",
-        help="outcome of a test that measures but checks nothing (default: report, a line in the summary)",
-    )
-
-
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Run the test, then raise the worst verdict that its checks collected."""
     with leave_without_traceback(item):
@@ -77,14 +68,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """What a file raises at its import travels to the controller."""
-    report = yield
-    report.llmperf = raised_text(getattr(report, "call", None))  # type: ignore[attr-defined]
-    return report
-
-
 def raised_text(call: pytest.CallInfo[None] | None) -> dict[str, list[str]]:
     """What an exception of a test's or file's own says, in one line."""
     error = None if call is None or call.excinfo is None else call.excinfo.value
@@ -96,7 +79,7 @@ def raised_text(call: pytest.CallInfo[None] | None) -> dict[str, list[str]]:
     return {RAISED: [line.removeprefix("failed: ")], **({USAGE_ERROR: ["yes"]} if ended_by(error) == "USAGE" else {})}
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """What a fixture of the test's own still measures may fail as it may in the test."""
     from pytest_llmperf.errors import InfrastructureError

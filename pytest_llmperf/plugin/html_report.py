@@ -11,23 +11,6 @@ from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.state import STATE
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--llmperf-report",
-        default=None,
-        metavar="DIR",
-        help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
-    )
-    group.addoption(
-        "--llmperf-export",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="write the results to PATH in this format at the end: pytest-benchmark, vllm, parquet, csv, or a sink of "
-        "another package; may be repeated",
-    )
-
-
 class Reporter:
     """One per session, on the controller: what was measured comes with the reports, from xdist's workers, too."""
 

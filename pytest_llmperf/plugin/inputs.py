@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 INPUTS = pytest.StashKey[dict[str, str]]()
 SOURCES: pytest.StashKey[Sources] = pytest.StashKey()
+VERSIONS = pytest.StashKey[dict[tuple[str, str], str]]()  # by installation and hardware kind
 # Options of these groups say which tests run, how long, and what is printed.
 NEUTRAL_GROUPS = frozenset({
     "general", "terminal reporting", "pytest-warnings", "collect", "debugconfig", "logging", "xdist", "timeout",
@@ -36,7 +37,7 @@ NEUTRAL_GROUPS = frozenset({
 })
 NEUTRAL = frozenset({
     "resume", "budget", "llmperf_runs", "llmperf_report", "update_baselines", "update_baselines_new", "llmperf_accept",
-    "llmperf_missing_baseline", "llmperf_inconclusive", "llmperf_unchecked",
+    "llmperf_missing_baseline", "llmperf_inconclusive", "llmperf_unchecked", "llmperf_export",
 })
 # Variables that change how fast an engine is. CUDA_VISIBLE_DEVICES only chooses the GPU.
 VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "TRITON_", "LD_PRELOAD", "LD_LIBRARY_PATH",
@@ -98,7 +99,7 @@ def _lines(item: pytest.Item) -> dict[str, list[str]]:
 
 
 def _spec(item: pytest.Item) -> object:
-    with suppress(Exception):  # the fixture reports what is wrong with the marker
+    with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):  # the fixture reports it
         return spec_of_marker(item)
     return None
 
@@ -134,8 +135,6 @@ def _options(config: pytest.Config) -> Iterator[str]:
 def _engine_versions(item: pytest.Item, names: Collection[str]) -> Iterator[str]:
     """Installed versions of the engines that the code names. The emulator has the version of this package."""
     from pytest_llmperf.engines.adapters import startable
-    from pytest_llmperf.engines.environment import configured_place, find_environment
-    from pytest_llmperf.engines.installed import installed_version
 
     state, kind = item.config.stash[STATE], kind_of(item)
     if state.emulation is not None or kind is None:
@@ -144,10 +143,23 @@ def _engine_versions(item: pytest.Item, names: Collection[str]) -> Iterator[str]
     for name in sorted(configured | {*startable()}):
         engine, _, installation = name.partition(":")
         if engine in names and (not installation or installation in names or name in configured):
-            with suppress(LlmperfError):  # where it is needed, the test says that it is missing
-                place = configured_place(state.settings.engines, name, kind)
-                environment = find_environment(name, kind, place, item.config.rootpath)
-                yield f"{name} {environment.prefix} {installed_version(environment, engine)}"
+            versions = item.config.stash.setdefault(VERSIONS, {})
+            if (name, kind) not in versions:
+                versions[name, kind] = _version_of(item.config, name, kind)
+            yield versions[name, kind]
+
+
+def _version_of(config: pytest.Config, name: str, kind: str) -> str:
+    """The place and version of an installed engine; without a version if the engine is missing, which the test says."""
+    from pytest_llmperf.engines.environment import configured_place, find_environment
+    from pytest_llmperf.engines.installed import installed_version
+
+    try:
+        place = configured_place(config.stash[STATE].settings.engines, name, kind)
+        environment = find_environment(name, kind, place, config.rootpath)
+    except LlmperfError:
+        return name
+    return f"{name} {environment.prefix} {installed_version(environment, name.partition(':')[0])}"
 
 
 def _baseline(item: pytest.Item) -> Iterator[str]:

@@ -60,7 +60,7 @@ class Outcomes:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed:
-            self._hear(report, Heard(report, ours=_names_package(self._config.rootpath / report.nodeid)))
+            self._hear(report, Heard(report, ours=names_package(self._config.rootpath / report.nodeid)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when not in PHASES:  # xdist's report of a worker that crashed
@@ -173,7 +173,7 @@ def _is_ours(report: Report) -> bool:
     return bool(stored_texts(report, TEST)) or any(name.startswith("llmperf") for name, _ in properties)
 
 
-def _names_package(path: Path) -> bool:
+def names_package(path: Path) -> bool:
     """Whether the source of a test file names this package."""
     with suppress(OSError):
         return PACKAGE in path.read_bytes()

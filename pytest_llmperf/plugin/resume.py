@@ -23,17 +23,6 @@ SHOWN = 5  # names in the line about changed tests
 DECIDED = ("PASS", "IMPROVED", "FAIL", "REPORTED")
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--resume",
-        default=None,
-        metavar="RUN",
-        help="go on in this run folder: the tests that it has decided, with equal code, options and settings, do not "
-        "run again and are reported with their verdicts; all others run, and a search keeps the rates that it has "
-        "judged; for hardware that is lent for minutes (a path, an id, a part of the id, or newest)",
-    )
-
-
 class DecidedTest(pytest.Item):
     """A test that an earlier session has decided: it reports the stored verdict and starts no server.
 

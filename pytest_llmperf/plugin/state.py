@@ -206,12 +206,6 @@ class State:
             self.watch.notify(status)
 
 
-def has_settings(root: Path) -> bool:
-    """Whether the project at `root` has settings of this plugin."""
-    project = root / "pyproject.toml"
-    return (root / "llmperf.toml").is_file() or (project.is_file() and b"tool.llmperf" in project.read_bytes())
-
-
 def references_of(config: pytest.Config) -> list[str]:
     """Engines for which `--reference` names a build."""
     return [option.partition("=")[0] for option in config.getoption("--reference")]

@@ -91,7 +91,7 @@ def test_unrelated_run_loads_no_heavy_module(pytester):
     modules = set(Path(pytester.path, "modules.txt").read_text().splitlines())
     assert modules.isdisjoint({"numpy", "scipy", "pandas", "httpx", "rich", "jinja2", "uvloop", "httptools"})
     ours = {name for name in modules if name.startswith("pytest_llmperf.") and ".plugin" not in name}
-    assert ours == {f"pytest_llmperf.{part}" for part in ("clock", "errors", "version")}
+    assert ours == {f"pytest_llmperf.{part}" for part in ("doors", "kinds", "version")}
 
 
 FREEZING = """
