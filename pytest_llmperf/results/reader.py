@@ -90,8 +90,10 @@ def find_run(named: str, runs_dir: Path, directory: Path) -> Path:
         return matches[0]
     if len(matches) > 1:
         raise UsageError(f"{named}: {len(matches)} runs have this in their id: {_names(matches)}. Write more of it.")
-    stored = f"Stored are {_names(runs)}." if runs else "No run is stored there. Run pytest first."
-    raise UsageError(f"{named}: there is no such path, and no run in {runs_dir} has this in its id. {stored}")
+    if not runs:
+        raise UsageError(f"{named}: no run is stored in {runs_dir}. Run pytest first.")
+    raise UsageError(f"{named}: there is no such path, and no run in {runs_dir} has this in its id. Stored are "
+                     f"{_names(runs)}.")
 
 
 def _names(runs: Sequence[Path]) -> str:
