@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from pytest_llmperf.emulator.cost.gpu import GPUS
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.cost.step_time import StepTime
 

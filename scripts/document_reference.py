@@ -80,7 +80,7 @@ def _shown(metric: Metric) -> str:
 
 def options() -> str:
     """A row per option that the plugin adds to pytest."""
-    from pytest_llmperf.plugin.configure import pytest_addoption
+    from pytest_llmperf.plugin.options import pytest_addoption
 
     ours = pytest.Parser(_ispytest=True)
     pytest_addoption(ours)

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf import Measurement, Perf, Server, by_kind, closed, decode_floor_ms, random_tokens, vllm
 from pytest_llmperf.engines.models import SHAPES
-from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH, PEAK_FLOPS
+from pytest_llmperf.kinds import GPU_KINDS
 
 # `share`: of the memory's peak bandwidth, at least; the rest is launches, attention and what surrounds a step.
 DENSE = by_kind(
@@ -30,7 +30,7 @@ def decodes_near_the_floor(case: SimpleNamespace, engine: Server, perf: Perf) ->
     run = perf.measure(engine, random_tokens(input=128, output=128, arrivals=closed(1), requests=12))
     floor_ms = decode_floor_ms(case.model, case.kind)
     perf.check(run, f"itl_p50 <= {floor_ms / case.share:.3f}ms", "error_rate == 0")
-    fastest_ms = min(value for value in run.values("itl_p50") if value is not None)
+    fastest_ms = min(metrics.require("itl_p50") for metrics in run.metrics)
     assert fastest_ms > floor_ms, f"{fastest_ms:.3g} ms a step is less than it takes to read the weights"
     return run
 
@@ -54,7 +54,7 @@ def test_a_batch_reads_the_weights_once(case: SimpleNamespace, engine: Server, p
     for streams in (1, 4, 16, 64):
         answers = random_tokens(input=256, output=64, arrivals=closed(streams), requests=max(4, streams))
         run = perf.measure(engine, answers, runs=2)
-        kv_ms = streams * TOKENS * KV_BYTES / MEMORY_BANDWIDTH[case.kind] * 1e3
+        kv_ms = streams * TOKENS * KV_BYTES / GPU_KINDS[case.kind].bandwidth_bytes_per_s * 1e3
         floor_ms = decode_floor_ms(case.model, case.kind) + kv_ms
         least = [f"tokens_per_step >= {streams / 2}"]  # half of the places, before the last answers end
         perf.check(run, f"itl_p50 <= {floor_ms / BATCH_SHARE:.3f}ms", *least, "error_rate == 0")
@@ -68,7 +68,7 @@ def test_offline_prompts_use_the_arithmetic(case: SimpleNamespace, engine: Serve
     from run to run."""
     prompts = random_tokens(input=512, output=64, arrivals=closed(case.requests), requests=case.requests)
     run = perf.measure(engine, prompts, may_preempt=True)
-    most = PEAK_FLOPS[case.kind][2] / SHAPES[case.model].prompt_flops
+    most = GPU_KINDS[case.kind].bf16_flops / SHAPES[case.model].prompt_flops
     busy = [] if perf.emulated else ["gpu_utilization >= 80%"]
     perf.check(
         run, f"total_token_throughput >= {case.share * most:.0f}/s", f"tokens_per_step >= {case.requests / 8}",

@@ -27,7 +27,7 @@ CASES = by_kind(
     h200=LLAMA | {"attention": {"vllm": "FLASH_ATTN", "sglang": "triton"}},
 )  # fmt: skip
 
-SHAREGPT = "suites/tasks/sharegpt_lengths.jsonl"  # lengths alone, made by scripts/length_traces.py
+SHAREGPT = "suites/tasks/sharegpt_lengths.jsonl"  # lengths alone: log-normal, with the means of ShareGPT
 # `scale`: of the rates 1, 4 and 10, so that each GPU is far from its capacity at 1 and near it at 10.
 CHAT = {"model": "llama-3.1-8b", "context": 4096, "requests": 120, "scale": 1.0}
 LENGTHS = by_kind(

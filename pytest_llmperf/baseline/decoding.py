@@ -101,7 +101,7 @@ def _run(node: Node) -> tuple[int, int]:
 
 
 def _values(node: Node, runs: int) -> tuple[float | None, ...]:
-    values = tuple(value.number_or_none() for value in node.items())
+    values = tuple(node.numbers())
     if len(values) != runs:
         node.refuse(f"{len(values)} values, and the session has {runs} runs")
     return values

@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.kinds import KINDS
+
+if TYPE_CHECKING:
+    from pytest_llmperf.kinds import HardwareKind
 
 USAGE = 2
 UNWRITABLE = (errno.ENOSPC, errno.EIO)  # of a file that the output was sent to
@@ -36,14 +41,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         give_up()
         return 141
     except OSError as error:
-        if error.filename is not None or error.errno not in UNWRITABLE:
+        if error.filename is None and error.errno in UNWRITABLE:
+            give_up()
+            remark(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}")
+        elif error.filename is not None:
+            remark(f"llmperf {arguments.command}: {error.filename}: {error.strerror}. Name another file or folder.")
+        else:
             raise
-        give_up()
-        remark(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}")
         return USAGE
 
 
+def _kinds_of_project() -> Iterable[HardwareKind]:
+    """Hardware kinds of the project's settings; none if the settings are wrong. Each command that uses settings reports
+    the error."""
+    from pytest_llmperf.config.root import project_root
+    from pytest_llmperf.config.settings import read_settings
+
+    try:
+        return read_settings(project_root()).kinds.values()
+    except LlmperfError:
+        return ()
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    code = int(arguments.run(arguments))
+    with KINDS.added(_kinds_of_project(), "[tool.llmperf.kinds]"):
+        code = int(arguments.run(arguments))
     sys.stdout.flush()  # a failed write is reported here, and not when Python exits
     return code

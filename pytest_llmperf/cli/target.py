@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pytest_llmperf.workload import Workload
     from pytest_llmperf.workload.arguments import Length
 
+#: A URL ends at the first colon behind its host and port. A model such as llama3:8b may contain colons.
+RUNNING = re.compile(r"(?P<url>https?://(?:[^/?]*@)?(?:\[[^\]]*\]|[^/?:]*)(?::\d+(?=[/?:]))?+(?:[/?][^:]*)?):(?P<model>.+)")
 STARTED = "vllm:llama-3.1-8b, sglang:…"
 STARTED_OR_RUNNING = f"{STARTED}, or http://HOST:PORT:MODEL of a server that already runs"
 
@@ -76,12 +79,12 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
 
     text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
     if text.startswith("http"):
-        url, colon, model = text.rpartition(":")
-        if flags or not colon or model.isdigit():
+        running = RUNNING.fullmatch(text)
+        if flags or running is None or running["model"].isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env,
-                        metrics=arguments.metrics, kind=arguments.kind, protocol=arguments.protocol,
-                        dialect=arguments.dialect, tokenizer=arguments.tokenizer)
+        return endpoint(running["url"], model=running["model"], model_alias=arguments.model_alias,
+                        api_key_env=arguments.api_key_env, metrics=arguments.metrics, kind=arguments.kind,
+                        protocol=arguments.protocol, dialect=arguments.dialect, tokenizer=arguments.tokenizer)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")
@@ -232,11 +235,12 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     from pytest_llmperf.config.emulation import GPUS, Emulation
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
+    from pytest_llmperf.kinds import GPU_KINDS
     from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.session.provenance import add_host
     from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
-    from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
+    from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
 
     kind = arguments.emulate
     if kind is not None and kind not in GPU_KINDS:
@@ -249,7 +253,8 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation,
                           session_id=None if folder is None else folder.name)
     if folder is not None:
-        session.resume(resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host))
+        tests = resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host)
+        session.resume(tests, [test.test for test in tests])
         add_host(folder, session.host)
     with ExitStack() as steps:  # in the end all of them, from the last to the first, though one of them fails
         steps.callback(session.close)

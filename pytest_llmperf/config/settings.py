@@ -14,8 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.kinds import GPU_KINDS, HardwareKind, kind_names, kind_of_row
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 
@@ -86,6 +88,7 @@ class Settings:
         compare_across: conditions that may differ from a baseline's, e.g. "gpu.persistence".
         same_build: fields of the build under test that must equal a baseline's, e.g. "engine.version", "driver"; by
             default the whole build may differ.
+        kinds: name → hardware kind of the project's own, from a row with the fields of `HardwareKind`.
         baselines_dir: folder of the baselines.
         runs_dir: folder of the run folders.
         cache_dir: folder of built models.
@@ -127,6 +130,7 @@ class Settings:
     profile_limit_mib: float = 64.0
     compare_across: tuple[str, ...] = ()
     same_build: tuple[str, ...] = ()
+    kinds: Mapping[str, HardwareKind] = field(default_factory=lambda: MappingProxyType({}))
     baselines_dir: str = "baselines"
     runs_dir: str = ".llmperf/runs"
     cache_dir: str = ".llmperf/models"
@@ -171,6 +175,8 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
             close = get_close_matches(key, default_values, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(default_values)}."
             problems.append(f"{key}: unknown. {hint}")
+        elif key == "kinds":
+            accepted[key] = _kinds(value, problems)
         elif (problem := _problem(key, value, default_values[key])) is not None:
             shown = "…" if key == "proxy" and "@" in str(value) else mask(repr(value))
             problems.append(f"{key} = {shown}: {problem}")
@@ -179,6 +185,31 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
     if problems:
         raise ConfigError(f"{origin}: " + "; ".join(problems))
     return replace(defaults, **accepted)  # type: ignore[arg-type]
+
+
+def _kinds(table: object, problems: list[str]) -> Mapping[str, HardwareKind]:
+    """The kinds of a table of rows. What is wrong with the rows is added to `problems`."""
+    kinds: dict[str, HardwareKind] = {}
+    for name, row in table.items() if isinstance(table, Mapping) else [("", table)]:
+        if name in kind_names():
+            problems.append(f"kinds.{name}: this kind is known already; choose another name")
+        elif not isinstance(row, Mapping):
+            problems.append(f"kinds.{name}: must be a table [tool.llmperf.kinds.NAME]")
+        elif price := row.get("gpu_hour_price") is not None and _price_problem(row["gpu_hour_price"]):
+            problems.append(f"kinds.{name}: gpu_hour_price: {price}")
+        else:
+            try:
+                kinds[name] = kind_of_row(name, row)
+            except ValueError as error:
+                problems.append(f"kinds.{name}: {error}")
+    return MappingProxyType(kinds)
+
+
+def with_price_of_kind(settings: Settings, kind: str) -> Settings:
+    """The settings with the price of the kind's row, if the settings themselves state none."""
+    row = GPU_KINDS.get(kind)
+    price = None if row is None or settings.gpu_hour_price else row.gpu_hour_price
+    return settings if price is None else replace(settings, gpu_hour_price=price)
 
 
 def with_engine_options(settings: Settings, options: list[str]) -> Settings:
@@ -236,8 +267,8 @@ def expanded(place: str) -> str:
 def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:
     """The table under these keys; None where it is not there."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(read_file(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from error
     for key in keys:
         if key not in table:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pytest_llmperf.doctor.finding import Finding
 from pytest_llmperf.doctor.place import Place
 from pytest_llmperf.doctor.stored import stored_kind
-from pytest_llmperf.telemetry.hardware import GPU_KINDS, OTHER_GPU
+from pytest_llmperf.kinds import GPU_KINDS, OTHER_GPU
 
 PART = "hardware"
 GIB = 1 << 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pytest_llmperf.emulator.cost.gpu import Gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
+from pytest_llmperf.kinds import HardwareKind
 
 Dtype = Literal["bfloat16", "fp8"]
 Policy = Literal["fcfs", "lpm", "dfs-weight"]
@@ -103,7 +103,7 @@ class EngineConfig:
 
     engine: Literal["vllm", "sglang"]
     shape: ModelShape
-    gpu: Gpu
+    gpu: HardwareKind
     max_model_len: int
     max_num_batched_tokens: int
     max_num_seqs: int

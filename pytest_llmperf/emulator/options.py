@@ -62,7 +62,7 @@ def read_options(argv: Sequence[str]) -> Options:
     engine, engine_argv = _engine(options.engine, [*rest, *theirs])
     mode = "pipe" if options.pipe else "virtual" if options.virtual or options.clock == "virtual" else "http"
     return Options(
-        machine=machine(options.hardware, options.gpus),
+        machine=machine(options.hardware, options.gpus, options.hardware_row),
         engine=engine,
         mode=mode,
         faults=parse_faults(options.fault),
@@ -89,7 +89,8 @@ def _parser() -> _Parser:
         "--hardware h200 -- serve llama-3.1-8b --max-num-batched-tokens 1024.",
     )
     add = parser.add_argument
-    add("--hardware", required=True, help="l4, a100, h100 or h200")
+    add("--hardware", required=True, help="hardware kind: l4, a100, h100, h200, or one that --hardware-row describes")
+    add("--hardware-row", metavar="JSON", help="row of a kind that a project defines: {\"bf16_flops\": …}")
     add("--gpus", type=int, default=1, help="how many of them (1)")
     add("--engine", choices=("vllm", "sglang"), help="whose flags and rules (vllm)")
     add("--clock", choices=("real", "virtual"), default="real", help="real: an HTTP server; virtual: --virtual")

@@ -1,25 +1,32 @@
-"""What one engine must tell: arguments, environment, routes and counters. One small file per engine.
+"""What one engine must tell: arguments, environment, routes and counters. One small class per engine.
 
-Adding an engine is writing one class with these members and registering it in `ADAPTERS` (engines/adapters.py).
+Our own engines and engines of other packages are subclasses, which come in through the door `ENGINES`
+(engines/adapters.py). A subclass states `api`, `name` and `arguments`, and overrides the defaults that do not fit.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.shape import Shape
+from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape
 
 if TYPE_CHECKING:
     import httpx
 
-    from pytest_llmperf.telemetry.prometheus import Scrape
+
+OK = 200
 
 
 class Attached(Protocol):
@@ -59,57 +66,68 @@ class Placement:
     root: Path = Path()
 
 
-class Adapter(Protocol):
-    """One engine."""
+class EngineAdapter(ABC):
+    """One engine. The defaults describe a server that offers OpenAI's completions alone."""
 
+    api: int
+    """Version of the doors for which the class was written: 1."""
     name: str
     """Import name of the engine's Python package; interpreters and unpacked bundles are recognised by this name."""
-    program: tuple[str, ...]
+    program: tuple[str, ...] = ()
     """Module of the server, followed by the arguments that the command line always needs; empty for a server that is no
-    module of the environment."""
-    context_flag: str
-    """The flag that limits the tokens of a prompt and its answer together."""
-    metrics_route: str
+    module of the environment. The module is asked for the options that its argparse parser knows, so that a mistyped
+    flag is found before a start."""
+    context_flag: str = ""
+    """The flag that limits the tokens of a prompt and its answer together; "" without such a flag."""
+    metrics_route: str = "/metrics"
     """HTTP path of the server's Prometheus page."""
-    tells_lmcache: bool
+    emulated: bool = False
+    """Whether the built-in emulator schedules as this engine does."""
+    tells_lmcache: bool = False
     """Whether the engine notifies its LMCache server before it ends. Then only the first process gets the signal and
     ends the other processes itself."""
-
-    sizes_by_free_memory: bool
+    sizes_by_free_memory: bool = False
     """Whether the engine sizes its KV cache by the free GPU memory at its start, so that starts must not overlap."""
-    sleep_flags: Mapping[str, Flag]
+    sleep_flags: Mapping[str, Flag] = MappingProxyType({})
     """Flags with which a server can release its GPU memory while another server is measured; empty if the engine has
     no such mode."""
-    memory_in_log: Mapping[str, str]
+    memory_in_log: Mapping[str, str] = MappingProxyType({})
     """Regular expressions for the lines of the engine's log that state GPU memory in GiB, under the names "weights",
     "graphs" and "kv". The sizes of one line add up."""
+    counter_names: Mapping[str, str] = MappingProxyType({})
+    """Canonical name of a counter (metrics/server.py) → name on the metrics page, whose samples add up."""
+    gauge_names: Mapping[str, str] = MappingProxyType({})
+    """The same of gauges: running, waiting (requests)."""
 
+    @abstractmethod
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment.
+
+        The server must listen on `placement.port` of 127.0.0.1 and serve under `placement.served_name`. The flags of
+        the spec win over defaults.
 
         Args:
             spec: names the folder of a local draft model.
             placement: port, model and environment of the server.
         """
-        ...
 
-    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
+    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:  # noqa: ARG002
         """Environment variables to add to the inherited variables. Variables of the spec override them."""
-        ...
+        return {}
 
-    def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
+    def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:  # noqa: ARG002
         """Variables that a machine decides and that change performance; measurements record `host_env.NAME`."""
-        ...
+        return ()
 
     def ready(self, client: httpx.Client) -> bool:
-        """Whether the server has finished its own warm-up; the query does not disturb this warm-up."""
-        ...
+        """Whether the server has finished its own warm-up; the query generates no token."""
+        return client.get("/health").status_code == OK
 
-    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
+    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:  # noqa: ARG002
         """HTTP path and JSON body that make the server stream an answer of exactly the asked length."""
-        ...
+        return COMPLETIONS, completion_body(request, model)
 
-    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002
         """Empty the prefix cache; False where this server cannot.
 
         Args:
@@ -118,10 +136,10 @@ class Adapter(Protocol):
         Raises:
             EngineError: the server supports the reset, and the reset failed.
         """
-        ...
+        return False
 
     def share_flags(
-        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float
+        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002
     ) -> Mapping[str, Flag] | None:
         """Flags of a server whose KV cache has a stated size; None if the engine cannot be told one for this model.
 
@@ -130,7 +148,7 @@ class Adapter(Protocol):
             kv_bytes: of the KV cache on each GPU.
             share: of each GPU's memory that the server may take.
         """
-        ...
+        return None
 
     def sleep(self, client: httpx.Client) -> None:
         """Release the GPU memory of an idle server, which keeps its weights in host memory.
@@ -138,7 +156,7 @@ class Adapter(Protocol):
         Raises:
             EngineError: the server does not sleep.
         """
-        ...
+        raise NotImplementedError(f"an adapter with sleep_flags implements sleep: {self.name}")
 
     def wake(self, client: httpx.Client) -> None:
         """Take the GPU memory back, so that the server serves again.
@@ -146,44 +164,46 @@ class Adapter(Protocol):
         Raises:
             EngineError: the server is not awake.
         """
-        ...
+        raise NotImplementedError(f"an adapter with sleep_flags implements wake: {self.name}")
 
-    def profiler_flags(self, folder: Path, steps: int) -> Mapping[str, Flag] | None:
+    def profiler_flags(self, folder: Path, steps: int) -> Mapping[str, Flag] | None:  # noqa: ARG002
         """Flags of a server whose PyTorch profiler can be started by a request; None if the engine has no profiler.
 
         Args:
             folder: absolute path of the folder for the traces.
             steps: number of engine steps after which a trace ends.
         """
-        ...
+        return None
 
-    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:
+    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:  # noqa: ARG002
         """JSON body of POST /start_profile, which begins a trace of all ranks; arguments as in `profiler_flags`."""
-        ...
+        return {}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         """Monotonic counters under their canonical names (metrics/server.py); absent where the engine has none."""
-        ...
+        return scrape.counters({**self.counter_names, START_TIME: "process_start_time_seconds"})
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
         """Gauges worth following, as far as the engine has them: kv_usage (share), running, waiting (requests).
 
         Of several data-parallel engines requests are summed, and kv_usage is that of the fullest.
         """
-        ...
+        return scrape.totals(self.gauge_names)
 
-    def facts(self, scrape: Scrape) -> Mapping[str, str]:
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002
         """What the metrics page says of the server that a comparison depends on (KV blocks, block size, …)."""
-        ...
+        return {}
 
-    def resolved(self, client: httpx.Client) -> Mapping[str, str]:
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:  # noqa: ARG002
         """The configuration that the server resolved from its flags and defaults; empty if it does not report it.
 
         `block_size`, `num_gpu_blocks` (metric kv_blocks) and `max_num_batched_tokens` (metric chunk_budget) are
         vLLM's names, and mean the same for every engine.
         """
-        ...
+        return {}
 
     def loaded(self, client: httpx.Client) -> str | None:
         """Path or hub id of the loaded model; None if the server reports no model."""
-        ...
+        listed = json_object(client.get("/v1/models")).get("data")
+        roots = [entry.get("root") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return str(roots[0]) if roots and roots[0] else None

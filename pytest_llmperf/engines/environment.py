@@ -4,6 +4,7 @@ versions."""
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from pathlib import Path
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
+from pytest_llmperf.kinds import GPU_KINDS, SHIPPED, row_of_kind
 from pytest_llmperf.masking import mask, secret_values
 from pytest_llmperf.model.engine import REFERENCE
 from pytest_llmperf.process.arguments import mask_argv
@@ -131,6 +133,8 @@ def emulator_environment(
         faults: whether to plant the faults; False for the emulator as a reference build.
     """
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
+    if (kind := GPU_KINDS[emulation.kind]) not in SHIPPED:
+        prefix += ["--hardware-row", json.dumps(row_of_kind(kind))]
     if emulation.clock == "virtual":
         prefix.append("--pipe")
     for fault in emulation.faults if faults else ():

@@ -15,13 +15,24 @@ MOST_CONTAINERS = 200_000  # each takes some hundred bytes of memory, and two in
 
 def json_object(response: httpx.Response) -> dict[str, object]:
     """The JSON object in an answer of status 200; empty for any other answer."""
-    if response.status_code != 200 or response.content.count(b"[") + response.content.count(b"{") > MOST_CONTAINERS:
-        return {}
-    try:
-        body = response.json()
-    except (ValueError, RecursionError):
-        return {}
+    body = _body(response)
     return body if isinstance(body, dict) else {}
+
+
+def json_list(response: httpx.Response, name: str) -> list[object] | None:
+    """The JSON list that an answer of status 200 is, or has under a name; None for any other answer."""
+    body = _body(response)
+    listed = body.get(name) if isinstance(body, dict) else body
+    return listed if isinstance(listed, list) else None
+
+
+def _body(response: httpx.Response) -> object:
+    if response.status_code != 200 or response.content.count(b"[") + response.content.count(b"{") > MOST_CONTAINERS:
+        return None
+    try:
+        return response.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 def whole_number(text: str) -> int | None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.channel import channel_of, control_client, control_limits
 from pytest_llmperf.engines.credentials import header_values
@@ -26,9 +26,10 @@ from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_l
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
+from pytest_llmperf.engines.metric_families import copy_text
 from pytest_llmperf.engines.replica_pages import ReplicaPages
 from pytest_llmperf.engines.resolution import Resolver
-from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.server import MODELS, Server
 from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer, text_tokenizer
 from pytest_llmperf.engines.variables import (
@@ -40,7 +41,7 @@ from pytest_llmperf.engines.variables import (
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
-from pytest_llmperf.process.ports import reserve_port
+from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
 if TYPE_CHECKING:
@@ -149,9 +150,11 @@ class Launcher:
                     stop_after(error, start.server, self.settings.stop_grace_s)
             raise
 
-    def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
+    def _attach(self, spec: EngineSpec, adapter: EngineAdapter, start_id: int) -> Server:
         import httpx
 
+        if urlsplit(str(spec.url)).hostname == HOST:
+            check_loopback()
         channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
                         headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings),
@@ -159,11 +162,13 @@ class Launcher:
         try:
             server.check_identity()
             server.check_replicas()
+            if spec.metrics is None and (copied := server.copied_name()) is not None:
+                self.progress(Note(f"{server.service.url(adapter.metrics_route)} {copy_text(copied)}"))
         except httpx.HTTPError as error:
             server.stop(0)
             raise EngineError(
                 f"The endpoint {spec.url} does not answer ({type(error).__name__}: {error}). Start it, or correct "
-                f"the URL; try `curl {spec.url}/v1/models`."
+                f"the URL; try `curl {server.service.url(MODELS)}`."
             ) from error
         except EngineError:
             server.stop(0)
@@ -267,7 +272,7 @@ class Launcher:
             self.progress(Note(note))
 
     def _spawn(
-        self, spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str], folder: Path
+        self, spec: EngineSpec, adapter: EngineAdapter, placement: Placement, env: Mapping[str, str], folder: Path
     ) -> Supervised:
         container = f"llmperf-{os.urandom(6).hex()}"
         listing, stop = (

@@ -144,7 +144,7 @@ def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, o
     chat = server.spec.api.protocol == "chat"
     tokenizer = server.model.path_or_hub_id if task.by_probability and server.model is not None else None
     return {
-        "url": f"{server.url.rstrip('/')}/v1/{'chat/' if chat else ''}completions",
+        "url": server.service.url(f"/v1/{'chat/' if chat else ''}completions"),
         "model": server.served_name, "tokenizer": tokenizer, "chat": chat, "headers": {},
         "concurrency": CONCURRENCY, "timeout_s": round(settings.request_timeout_s),
         "tls_verify": server.channel.tls_verify, "tls_ca_file": server.channel.tls_ca_file,

@@ -126,7 +126,7 @@ def counters_of(page: str) -> dict[str, float]:
     lacks is left out. Two signs show this: the page counts lookups without hits by tier, or it has no eviction loop.
     """
     shown = parse(page)
-    counters = {name: shown.total(sample) for name, sample in COUNTERS.items()}
+    counters = {name: shown.counter(sample) for name, sample in COUNTERS.items()}
     unknown = [*(BY_TIER if counters["lmcache_lookup_tokens"] is not None else ()),
                *(() if shown.total(WATCHED) else ("lmcache_evictions",))]
     return {name: value or 0.0 for name, value in counters.items() if value is not None or name not in unknown}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_llmperf.engines.sglang_adapter import SglangAdapter
-from pytest_llmperf.engines.vllm_adapter import VllmAdapter
+from pytest_llmperf.engines.sglang_adapter import SGLANG
+from pytest_llmperf.engines.vllm_adapter import VLLM
 from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape
 
 
@@ -33,10 +33,10 @@ class PlainNames:
     gauge_names: Mapping[str, str]
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        return _present(scrape, {**self.counter_names, START_TIME: "process_start_time_seconds"})
+        return scrape.counters({**self.counter_names, START_TIME: "process_start_time_seconds"})
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        return _present(scrape, self.gauge_names)
+        return scrape.totals(self.gauge_names)
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - their pages have no facts
         return {}
@@ -104,8 +104,8 @@ TGI = PlainNames({
 
 #: An engine comes before what stands in front of it, because a page of Dynamo's workers has the names of both.
 FAMILIES = (
-    MetricFamily("vLLM", "vllm:", "model_name", VllmAdapter()),
-    MetricFamily("SGLang", "sglang:", "model_name", SglangAdapter()),
+    MetricFamily("vLLM", "vllm:", "model_name", VLLM),
+    MetricFamily("SGLang", "sglang:", "model_name", SGLANG),
     MetricFamily("TGI", "tgi_", None, TGI),
     MetricFamily("Dynamo", "dynamo_frontend_", "model", DYNAMO),
     MetricFamily("llm-d", "llm_d_epp_request_", "model_name", LLM_D),
@@ -118,6 +118,22 @@ def family_of(scrape: Scrape) -> MetricFamily | None:
     return next((family for family in FAMILIES if scrape.has_prefix(family.prefix)), None)
 
 
+def copied_name(scrape: Scrape) -> str | None:
+    """A name by which a page shows that it is a router's copy of its workers' pages; None for any other page.
+
+    Routers that parse and merge the pages of SGLang or vLLM replace the colon of the names.
+    """
+    if family_of(scrape) is not None:
+        return None
+    return next((sample.name for sample in scrape.samples if sample.name.startswith(("sglang_", "vllm_"))), None)
+
+
+def copy_text(name: str) -> str:
+    """What is wrong with a page of such names, and what to write."""
+    return (f"has names such as {name}: it is a router's copy of its workers' pages, whose counters are not read. Name "
+            'the page of each worker: endpoint(…, metrics=["http://WORKER:PORT/metrics", …]).')
+
+
 def models_of(scrape: Scrape) -> frozenset[str]:
     """The models that a page names; empty where it names none."""
     family = family_of(scrape)
@@ -126,8 +142,3 @@ def models_of(scrape: Scrape) -> frozenset[str]:
     values = (sample.labels.get(family.model_label) for sample in scrape.samples
               if sample.name.startswith(family.prefix))
     return frozenset(value for value in values if value)
-
-
-def _present(scrape: Scrape, names: Mapping[str, str]) -> dict[str, float]:
-    values = {name: scrape.total(sample) for name, sample in names.items()}
-    return {name: value for name, value in values.items() if value is not None}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from pytest_llmperf.engines.service_url import secret_of_query
 from pytest_llmperf.errors import SpecError
 
 PAGE = "/metrics"
@@ -23,7 +24,7 @@ class Page:
 
     Args:
         origin: scheme, host and port: "http://10.0.0.5:8000".
-        path: path of the page.
+        path: path of the page, with its query.
     """
 
     origin: str
@@ -91,6 +92,9 @@ def metrics_addresses(call: str, metrics: str | Sequence[str] | None) -> tuple[s
         if "@" in text.partition("?")[0]:  # not shown: what stands before it may be a password
             raise SpecError(f"{call}, metrics=…): an address holds credentials (an @), which would end up in results. "
                             'Leave them out; for a login write metrics_headers_env={"Authorization": "VARIABLE"}.')
+        if (secret := secret_of_query(text)) is not None:
+            raise SpecError(f"{call}, metrics=…): the query of an address holds a secret ({secret}), which would end "
+                            'up in results. Leave it out; write metrics_headers_env={"HEADER": "VARIABLE"}.')
         if (problem := _problem(text)) is not None:
             raise SpecError(f"{call}, metrics={text!r}): {problem} {_WRITE}")
     if len(set(texts)) < len(texts):
@@ -101,7 +105,7 @@ def metrics_addresses(call: str, metrics: str | Sequence[str] | None) -> tuple[s
 def address_of(text: str) -> MetricsAddress:
     """The address that a valid text is."""
     parts = urlsplit(text)
-    path = parts.path if parts.path.strip("/") else PAGE
+    path = (parts.path if parts.path.strip("/") else PAGE) + (f"?{parts.query}" if parts.query else "")
     if parts.scheme in DNS:
         scheme = DNS[parts.scheme]
         port = parts.port or (443 if scheme == "https" else 80)
@@ -123,7 +127,7 @@ def _problem(text: str) -> str | None:
         return "this is no address of a metrics page."
     if parts.scheme in PROMETHEUS:
         return None if _matchers(parts) else "the label matchers are missing, such as ?match={job=\"vllm\"}."
-    return "a query or fragment has no meaning here." if parts.query or parts.fragment else None
+    return "a fragment has no meaning here." if parts.fragment else None
 
 
 def _matchers(parts: SplitResult) -> str | None:

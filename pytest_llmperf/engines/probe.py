@@ -7,10 +7,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.openai import PATHS
+from pytest_llmperf.engines.server import MODELS, Server
+from pytest_llmperf.engines.service_url import V1
 from pytest_llmperf.errors import WrongServer
 from pytest_llmperf.model.api import PROTOCOLS, Api
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.completions import answer_fault
+from pytest_llmperf.wire.http import Answer
 from pytest_llmperf.wire.stream import Stream, read_stream, read_whole
 
 if TYPE_CHECKING:
@@ -34,11 +38,10 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
     """
     api = server.spec.api
     tokens = 1 if api.forces_length else min(FREE_TOKENS, request.output_tokens)
-    path, body = server.adapter.post(server.spec, replace(request, output_tokens=tokens),
-                                     request.model or server.served_name)
+    path, body = server.post(replace(request, output_tokens=tokens))
     with server.answering("one token"):
-        response = server.client.post(path, content=body, headers={"content-type": "application/json"},
-                                      timeout=timeout_s)
+        response = server.client.post(server.service.origin + path, content=body, timeout=timeout_s,
+                                      headers={"content-type": "application/json"})
     server.check_admitted(response)
     answered = f"POST {path} answered {response.status_code}"
     if response.status_code in REFUSED and (field := _refused_field(response, body)) is not None:
@@ -53,20 +56,29 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
 def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
     """Raise EngineError where an answer of status 200 has no token."""
     api = server.spec.api
-    pieces = ((0, response.content),)
-    answer = read_stream(pieces, answers=api.choices) if api.stream else read_whole(pieces)
-    if not _has_token(answer, api):
+    answer = Answer(200, (), ((0, response.content),), complete=True)
+    stream = read_stream(answer.pieces, answers=api.choices) if api.stream else read_whole(answer.pieces, api.choices)
+    server.check_end(path, stream)
+    if not _has_token(stream, api):
         hint = ""
-        if api.stream and not answer.events and response.content[:1] == b"{":
+        if api.stream and not stream.events and response.content[:1] == b"{":
             hint = " The service does not stream this answer: write endpoint(…, stream=False)."
-        raise server.without_token(path, response, f".{hint}")
+        raise server.without_token(path, response, _without_token(answer, stream, api), f".{hint}")
 
 
-def _has_token(answer: Stream, api: Api) -> bool:
-    counted = None if answer.usage is None else answer.usage.completion_tokens
-    if answer.problem is not None or answer.error is not None:
+def _has_token(stream: Stream, api: Api) -> bool:
+    counted = None if stream.usage is None else stream.usage.completion_tokens
+    if stream.problem or stream.error or stream.origin.problem:
         return False
-    return counted == api.choices if api.forces_length else bool(answer.arrivals_ns or counted)
+    return counted == api.choices if api.forces_length else bool(stream.arrivals_ns or counted)
+
+
+def _without_token(answer: Answer, stream: Stream, api: Api) -> str:
+    """Why an answer of status 200 does not have the token that was asked for."""
+    counted = None if stream.usage is None else stream.usage.completion_tokens
+    if stream.error is None and stream.problem is None and counted is not None and stream.arrivals_ns:
+        return f"usage says {counted} output tokens instead of {api.choices}"
+    return answer_fault(answer, stream, api) or "the usage counts no output token"
 
 
 def _refused_field(response: httpx.Response, body: bytes) -> str | None:
@@ -104,7 +116,9 @@ def _absent(server: Server, response: httpx.Response, answered: str) -> str:
     name, protocol = server.served_name, server.spec.api.protocol
     if _names_model(response.text, name):
         return (f"The service at {server.url} does not serve the model {name!r}: {answered}: "
-                f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.url}/v1/models lists.")
+                f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.service.url(MODELS)} "
+                "lists.")
     others = " or ".join(f'protocol="{other}"' for other in PROTOCOLS if other != protocol)
+    full_url = server.service.origin + server.service.root + PATHS[protocol].removeprefix(V1)
     return (f"The server at {server.url} has no {protocol} endpoint: {answered}. Nothing was measured. Write {others}, "
-            "or correct the URL.")
+            f'or the full URL of the requests, such as endpoint("{full_url}", …).')

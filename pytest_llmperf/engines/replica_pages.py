@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.engines.json_answers import json_object
-from pytest_llmperf.engines.metric_families import family_of, models_of
+from pytest_llmperf.engines.metric_families import copied_name, copy_text, family_of, models_of
 from pytest_llmperf.engines.metrics_address import HeadlessService, Page, PrometheusQuery, address_of
 from pytest_llmperf.engines.prometheus_server import PrometheusReader
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
-from pytest_llmperf.telemetry.prometheus import Scrape, parse
+from pytest_llmperf.telemetry.prometheus import ACCEPT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import PagesReading
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ class ReplicaPages:
             )
         if not reading.pages:
             raise EngineError(f"metrics={list(self.addresses)!r} leads to no replica. Nothing was measured.")
+        for name, page in reading.pages.items():
+            if (copied := copied_name(page)) is not None:
+                raise EngineError(f"The metrics page of {name} {copy_text(copied)} Nothing was measured.")
         pages = {name: page for name, page in reading.pages.items() if family_of(page) is not None}
         models = {name: ", ".join(sorted(models)) for name, page in pages.items() if (models := models_of(page))}
         self._require_equal(models, "serve different models")
@@ -120,7 +123,7 @@ class ReplicaPages:
         import httpx
 
         try:
-            response = self._client(page.origin).get(page.path)
+            response = self._client(page.origin).get(page.path, headers=ACCEPT)
         except httpx.HTTPError as problem:
             raise EngineError(f"{type(problem).__name__}: {problem}") from problem
         if response.status_code != 200:

@@ -12,7 +12,6 @@ from pytest_llmperf.engines.draft_models import check_method_module, with_draft_
 from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, has_module, known_flags
 from pytest_llmperf.engines.models import ResolvedModel, resolve_model
-from pytest_llmperf.engines.transformers_adapter import TransformersAdapter
 from pytest_llmperf.engines.variables import inherited_environment
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
@@ -91,8 +90,8 @@ class Resolver:
 
 def _check_emulated(spec: EngineSpec) -> None:
     """Refuse a spec that no emulator can stand in for, and a flag that resembles a flag of the emulator."""
-    if spec.engine == TransformersAdapter.name:
-        raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and has no static batches. Drop "
+    if not adapter_of(spec.engine).emulated:
+        raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and does not know {spec.engine}. Drop "
                         "--emulate.")
     flags = emulated_flags(spec.engine) if spec.flags else None
     if flags is not None:

@@ -9,7 +9,8 @@ from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.models.shape import BYTES_PER_VALUE, Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.datasheet import CACHE_BYTES, MEMORY_BANDWIDTH, PEAK_FLOPS, LatencyBound
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
 from pytest_llmperf.workload.arguments import integer
@@ -41,10 +42,10 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
         SpecError: the model or the kind is unknown, or `gpus` is not a whole number ≥ 1.
     """
     count = integer("decode_floor_ms", "gpus", gpus)
-    if model not in list(SHAPES) or kind not in list(MEMORY_BANDWIDTH):
+    if model not in list(SHAPES) or kind not in list(GPU_KINDS):
         raise SpecError(f"decode_floor_ms({model!r}, {kind!r}): models are {', '.join(SHAPES)}, and kinds "
-                        f"{', '.join(MEMORY_BANDWIDTH)}.")
-    return SHAPES[model].decode_bytes / count / MEMORY_BANDWIDTH[kind] * 1e3
+                        f"{', '.join(GPU_KINDS)}.")
+    return SHAPES[model].decode_bytes / count / GPU_KINDS[kind].bandwidth_bytes_per_s * 1e3
 
 
 def latency_bound(
@@ -65,7 +66,7 @@ def latency_bound(
     shape, flags = None if model is None else model.shape, flags_of(spec)
     tokens = _tokens_per_step(flags, facts)
     spread = any(part in name for name in flags for part in UNKNOWN_SPREAD)
-    if shape is None or kind not in MEMORY_BANDWIDTH or tokens is None or spread:
+    if shape is None or kind not in GPU_KINDS or tokens is None or spread:
         return None
     weights = _weights(shape, flags)
     if weights is None or any(name in flags for name in UNKNOWN_SHAPE):
@@ -73,15 +74,15 @@ def latency_bound(
     read_bytes, operand = weights
     ranks = {group: size_of(flags, group) for group in (TENSOR, PIPELINE, DATA)}
     reading = ranks[TENSOR] * (ranks[DATA] if shape.experts > 1 else 1)  # whole experts may lie on any rank
-    computing, gpu = prod(ranks.values()), kind.upper()
-    read = max(0.0, read_bytes / reading - CACHE_BYTES[kind])
-    flops = PEAK_FLOPS[kind][operand]
+    computing, gpu, name = prod(ranks.values()), GPU_KINDS[kind], kind.upper()
+    read = max(0.0, read_bytes / reading - gpu.cache_bytes)
+    flops = gpu.flops(operand)
     return LatencyBound(
-        gpus=f"{computing} × {gpu}" if computing > 1 else gpu,
-        step_ns=read / MEMORY_BANDWIDTH[kind] * 1e9,
+        gpus=f"{computing} × {name}" if computing > 1 else name,
+        step_ns=read / gpu.bandwidth_bytes_per_s * 1e9,
         prompt_token_ns=shape.prompt_flops / flops / computing * 1e9,
         tokens_per_step=tokens,
-        reading=f"{read / 1e9:.3g} GB of weights per GPU ÷ {MEMORY_BANDWIDTH[kind] / 1e12:.3g} TB/s",
+        reading=f"{read / 1e9:.3g} GB of weights per GPU ÷ {gpu.bandwidth_bytes_per_s / 1e12:.3g} TB/s",
         computing=f"{_flops(shape)} per prompt token ÷ {flops * computing / 1e12:.4g} TFLOP/s",
     )
 

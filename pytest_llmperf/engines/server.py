@@ -6,16 +6,19 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
-from pytest_llmperf.engines.adapter import Adapter
+from pytest_llmperf.engines.adapter import EngineAdapter
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.credentials import sent_secrets
-from pytest_llmperf.engines.json_answers import json_object, section, whole_number
+from pytest_llmperf.engines.json_answers import json_list, json_object, section, whole_number
 from pytest_llmperf.engines.lmcache_settings import is_attached
+from pytest_llmperf.engines.metric_families import copied_name
 from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.service_url import service_url
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
@@ -23,8 +26,11 @@ from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, Scrape, parse
+from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
+from pytest_llmperf.wire.answer_ids import AnswerIds
+from pytest_llmperf.wire.ends import unsuccessful
+from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_whole
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
 
@@ -71,13 +77,13 @@ class Server:
         headers: further headers of every request, such as an API key.
         replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
         tokenizer: counts texts and makes text prompts; None if the endpoint names none.
-        host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
+        host_env: variables by which this machine changes performance, see `EngineAdapter.host_variables`.
     """
 
     def __init__(
         self,
         spec: EngineSpec,
-        adapter: Adapter,
+        adapter: EngineAdapter,
         url: str,
         served_name: str,
         *,
@@ -98,6 +104,7 @@ class Server:
         self.spec = spec
         self.adapter = adapter
         self.url = url
+        self.service = service_url(url)
         self.served_name = served_name
         self.start_id = start_id
         self._hangs = False
@@ -112,6 +119,7 @@ class Server:
         self.tokenizer = tokenizer
         self.warmed_for: set[str] = set()
         self.quiet_itl_s: float | None = None  # median of the last warm-up; None if it is unknown
+        self.answer_ids = AnswerIds()
         self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.replicas = replicas
         self._began: dict[str, float] = {}
@@ -122,7 +130,7 @@ class Server:
         self.takes_turns = False  # its siblings sleep while it is measured
         self.launched_ns: int | None = None  # when its process was started; None: somebody else started it
         self.asleep = False  # its GPU memory is released, and it must not get requests
-        self.client: httpx.Client = control_client(url, self.channel, limits, transport, headers)
+        self.client: httpx.Client = control_client(self.service.url(), self.channel, limits, transport, headers)
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
@@ -152,7 +160,7 @@ class Server:
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""
         path, body = self.adapter.post(self.spec, request, request.model or self.served_name)
-        return self.client.base_url.path.rstrip("/") + path, body
+        return self.service.path(path), body
 
     def as_sent(self, requests: Iterable[Request]) -> tuple[Request, ...]:
         """The requests with text prompts if this server takes text only, or if the test asks for text.
@@ -213,13 +221,13 @@ class Server:
 
         route = self.adapter.metrics_route
         try:
-            response = self.client.get(route)
+            response = self.client.get(route, headers=ACCEPT)
             scrape = parse(response.text) if response.status_code == 200 else None
         except (AnswerTooLarge, httpx.TimeoutException) as problem:
             self.check_alive()
             raise EngineError(
-                f"{self.url}{route} cannot be read: {problem}. Without the counters nobody sees a restart, cached "
-                "prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
+                f"{self.service.url(route)} cannot be read: {problem}. Without the counters nobody sees a restart, "
+                "cached prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
                 self.process.evidence() if self.process else None,
             ) from problem
         except (httpx.HTTPError, MetricUnavailable):
@@ -242,7 +250,7 @@ class Server:
             self._log.take(replicas, {})
         for replica, counters in replicas.items():
             for name, value in counters.items():
-                if not 0 <= value <= LARGEST_COUNT and name not in DERIVED:
+                if not (-LARGEST_COUNT if name in DERIVED else 0) <= value <= LARGEST_COUNT:
                     page = self.adapter.metrics_route + (f" of replica {replica}" if replica else "")
                     raise EngineError(
                         f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53. The run "
@@ -266,15 +274,12 @@ class Server:
     def gauges(self) -> Mapping[str, float]:
         """Gauges now, under canonical names: requests of all replicas, and the share of the fullest replica.
 
-        A value that no gauge can have is left out.
+        A gauge is left out if a replica has no value for it, or a value that no gauge can have.
         """
-        gauges: dict[str, float] = {}
-        for page in self.pages(fresh=False).values():
-            for name, value in self.adapter.gauges(page).items():
-                if 0 <= value <= LARGEST_COUNT:
-                    before = gauges.get(name, 0.0)
-                    gauges[name] = max(before, value) if name in SHARES else before + value
-        return gauges
+        readings = [gauges for page in self.pages(fresh=False).values() if (gauges := self.adapter.gauges(page))]
+        values = {name: [gauges.get(name, -1.0) for gauges in readings] for name in {}.fromkeys(chain(*readings))}
+        return {name: max(each) if name in SHARES else sum(each) for name, each in values.items()
+                if all(0 <= value <= LARGEST_COUNT for value in each)}
 
     @contextmanager
     def answers_within(self, timeout_s: float) -> Iterator[None]:
@@ -334,7 +339,7 @@ class Server:
         return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
 
     def start_profiler(self, folder: Path, steps: int) -> None:
-        """Begin a trace of every rank; the server was started with the flags of `Adapter.profiler_flags`.
+        """Begin a trace of every rank; the server was started with the flags of `EngineAdapter.profiler_flags`.
 
         Args:
             folder: absolute path of the folder for the traces.
@@ -395,7 +400,7 @@ class Server:
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
         with self.answering("its models"):
-            self.client.get(MODELS, timeout=timeout_s)
+            self.client.get(self.service.url(MODELS), timeout=timeout_s)
 
     @contextmanager
     def answering(self, what: str) -> Iterator[None]:
@@ -429,22 +434,26 @@ class Server:
         if page is None or page.total("process_start_time_seconds") is None:
             return
         for _ in range(ONE_PAGE_READINGS - 1):  # each over a connection of its own: some balance by connection
-            again = self.client.get(self.adapter.metrics_route, headers={"connection": "close"})
+            again = self.client.get(self.adapter.metrics_route, headers={**ACCEPT, "connection": "close"})
             begins = {parse(again.text).total("process_start_time_seconds"), page.total("process_start_time_seconds")}
             if again.status_code == 200 and len(begins - {None}) > 1:
                 raise WrongServer(
-                    f"Several servers answer for {self.url}{self.adapter.metrics_route}: their processes started at "
-                    f"{' and '.join(f'{at:.15g}' for at in sorted(at for at in begins if at is not None))}. Nothing "
-                    'was measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
+                    f"Several servers answer for {self.service.url(self.adapter.metrics_route)}: their processes "
+                    f"started at {' and '.join(f'{at:.15g}' for at in sorted(filter(None, begins)))}. Nothing was "
+                    'measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
                     "…]), or metrics=[] to measure without counters."
                 )
+
+    def copied_name(self) -> str | None:
+        """A name on its page by which the page is a router's copy of its workers' pages; None for any other page."""
+        return next(filter(None, map(copied_name, self.pages(fresh=False).values())), None)
 
     def check_identity(self) -> None:
         """Raise WrongServer unless the served models contain our name and the server accepts our key.
 
         An endpoint without a list of models shows with its first request whether it serves the model.
         """
-        if self.spec.url is not None and self.client.get(MODELS).status_code in NO_ROUTE:
+        if self.spec.url is not None and self.client.get(self.service.url(MODELS)).status_code in NO_ROUTE:
             return
         names = self.served_models()
         if self.served_name not in names:
@@ -494,11 +503,12 @@ class Server:
                 )
 
     def _served(self) -> list[dict[str, object]]:
-        response = self.client.get(MODELS)
+        response = self.client.get(self.service.url(MODELS))
         self.check_admitted(response)
-        listed = json_object(response).get("data")
-        if not isinstance(listed, list):
-            raise EngineError(f"{self.url}{MODELS} answered {response.status_code}: {self.shown(response)!r}")
+        listed = json_list(response, "data")
+        if listed is None:
+            raise EngineError(f'{self.service.url(MODELS)} answered {response.status_code} and no list {{"data": '
+                              f'[{{"id": "…"}}]}} of models: {self.shown(response)!r}. Correct the URL.')
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
     def shown(self, response: httpx.Response) -> str:
@@ -542,11 +552,22 @@ class Server:
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:
             raise self.without_token(path, response)
+        self.check_end(path, read_whole(((0, response.content),)))
 
-    def without_token(self, path: str, response: httpx.Response, hint: str = "") -> EngineError:
-        """The error for an answer that has no token."""
+    def check_end(self, path: str, answer: Stream) -> None:
+        """Raise EngineError where a first answer ended without success."""
+        if (words := unsuccessful(answer.ends, self.spec.api.accepted_ends)) is not None:
+            raise EngineError(f"{self.url} does not serve the first request: the answer of POST {path} {words}. "
+                              "Nothing was measured.")
+
+    def without_token(
+        self, path: str, response: httpx.Response, reason: str | None = None, hint: str = ""
+    ) -> EngineError:
+        """The error for an answer that has no token. An error that the answer contains is the usual reason."""
+        reason = reason or read_whole(((0, response.content),)).error
+        why = f" ({mask(' '.join(reason.split()), self.secrets)[:SHOWN_BYTES]})" if reason else ""
         return EngineError(f"{self.url} is up but generates nothing: POST {path} for one token answered "
-                           f"{response.status_code}: {self.shown(response)!r}{hint}")
+                           f"{response.status_code}{why}: {self.shown(response)!r}{hint}")
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Counters:
         """Counters once the server has counted `requests` more finished ones: they lag the last byte by a step."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
@@ -77,14 +77,14 @@ WITHOUT_FLASHINFER: dict[str, object] = {
 }
 
 
-class SglangAdapter:
+class SglangAdapter(EngineAdapter):
     """The SGLang server, driven through its OpenAI routes, or through /generate where it has no tokenizer."""
 
+    api = 1
     name = "sglang"
+    emulated = True
     program: tuple[str, ...] = ("sglang.launch_server",)
     context_flag = "context_length"
-    metrics_route = "/metrics"
-    tells_lmcache = False
     sizes_by_free_memory = True
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_memory_saver": True})
     memory_in_log: Mapping[str, str] = MappingProxyType({
@@ -118,10 +118,6 @@ class SglangAdapter:
         if placement.kind == "cpu":
             return ()
         return (FLASHINFER, *(("NCCL_NVLS_ENABLE",) if gpus_of(flags_of(spec)) > 1 else ()))
-
-    def ready(self, client: httpx.Client) -> bool:
-        """Whether SGLang's own warm-up is over. Otherwise its request would be counted with the measured requests."""
-        return client.get("/health").status_code == 200
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
         continued = isinstance(request.prompt, tuple) and (request.continues or request.answer_used)
@@ -164,7 +160,7 @@ class SglangAdapter:
         return {"output_dir": str(folder), "num_steps": steps, "with_stack": False, "record_shapes": False}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        values = {name: scrape.counter(sample) for name, sample in COUNTERS.items()}
         values |= {name: _of_first_ranks(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
         if values["generation_tokens"] is None:
             return {name: value for name, value in values.items() if value is not None}
@@ -177,9 +173,6 @@ class SglangAdapter:
         values = {name: _of_first_ranks(scrape, sample) for name, sample in GAUGES.items()}
         values["kv_usage"] = scrape.largest(KV_USAGE)
         return {name: value for name, value in values.items() if value is not None}
-
-    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration has all facts
-        return {}
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
         answer = _server_info(client)
@@ -223,6 +216,9 @@ class SglangAdapter:
         if spec.lmcache is not None:
             defaults |= _lmcache_flags(spec, placement)
         return defaults | flags_of(spec)
+
+
+SGLANG = SglangAdapter()
 
 
 def _lacks_flashinfer(environment: Environment) -> bool:
@@ -269,7 +265,7 @@ def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
 def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | None]:
     """Cached prompt tokens by source. SGLang shows a source only after its first hit."""
     by_source = scrape.by_label(CACHED_TOKENS, "cache_source")
-    total = by_source.pop("total", None) if by_source else scrape.total(CACHED_TOKENS)
+    total = by_source.pop("total", None) if by_source else scrape.counter(CACHED_TOKENS)
     device = by_source.pop("device", 0.0)
     external: float | None = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
     if total is not None and total > device + (external or 0.0):

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
-from urllib.parse import urlsplit
 
 from pytest_llmperf.engines.credentials import secret_headers
 from pytest_llmperf.engines.metrics_address import metrics_addresses
+from pytest_llmperf.engines.service_url import secret_of_query, shortest, url_problem
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
 from pytest_llmperf.model.engine import EngineSpec, Flag, fields_as_json, flags_as_json
 from pytest_llmperf.model.spending import SpendingLimit
-from pytest_llmperf.telemetry.hardware import KINDS
 
 #: Fields of a request that a workload, or another argument of `endpoint`, decides.
 OWN_FIELDS = {
@@ -121,6 +121,7 @@ def endpoint(
     fields: Mapping[str, Flag] | None = None,
     text: bool = False,
     tokenizer: str = "",
+    ends: str | Sequence[str] = (),
     api_key_env: str | None = None,
     api_key_file: str | None = None,
     headers_env: Mapping[str, str] | None = None,
@@ -136,7 +137,9 @@ def endpoint(
     The session measures this server and never starts, stops or resets the server.
 
     Args:
-        url: e.g. "http://10.0.0.5:8000" or "https://…", with or without a path; credentials and a query are rejected.
+        url: e.g. "http://10.0.0.5:8000", with or without /v1; a base with a version of its own, "https://h/v3"; a
+            deployment, "https://h/openai/deployments/d?api-version=2024-10-21"; or the full URL of the requests.
+            Credentials are rejected.
         model: the model id that the server lists under /v1/models.
         model_alias: further model name, or list of names, that the chunks of an answer may contain, such as
             "gpt-x-2024-08-06" for "gpt-x". Any other name makes the test an ERROR.
@@ -153,7 +156,10 @@ def endpoint(
         tokenizer: tokenizer of the model: a path of tokenizer.json, a folder with this file, or a name in the local
             cache of the Hugging Face hub. It counts the received text of a service that shows no counts per chunk and
             no counters, and it makes text prompts of the stated length. Needs
-            `pip install 'pytest-llmperf[tokenizer]'`.
+            `pip install tokenizers`.
+        ends: further finish reason, or list of finish reasons, that is a success of this service, such as
+            "eos_token". An answer with any other end than these, "stop", "length", "tool_calls" and "function_call"
+            is a failed request.
         api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
         api_key_file: file with the key instead; a relative path starts at the project root.
         headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
@@ -182,30 +188,36 @@ def endpoint(
             "endpoint(…): the URL holds credentials (an @), which would end up in results. Leave them out; "
             'for a server with a login write headers_env={"Authorization": "VARIABLE"}.'
         )
-    if (problem := _url_problem(url)) is not None:
+    if (secret := secret_of_query(url)) is not None:
+        raise SpecError(f'endpoint(…): the query of the URL holds a secret ({secret}), which would end up in results. '
+                        'Leave it out, and write headers_env={"HEADER": "VARIABLE"}.')
+    if (problem := url_problem(url, protocol)) is not None:
         raise SpecError(f'endpoint({url!r}): {problem} Write it as endpoint("http://HOST:PORT", model="ID").')
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     call = f"endpoint({url!r}"
     aliases = _aliases(call, model_alias)
-    api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer)
+    accepted = _names(call, "ends", ends, 'a finish reason is a text, "eos_token",')
+    api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer,
+                  ends=tuple(sorted(accepted)))
     if not isinstance(text, bool):
         raise SpecError(f"{call}, text={text!r}): write True or False.")
     if not isinstance(tokenizer, str) or "\0" in tokenizer:
         raise SpecError(f"{call}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text.")
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)
-    if kind is not None and kind not in KINDS:
-        near = get_close_matches(str(kind), KINDS, n=1)
+    if kind is not None and kind not in kind_names():
+        near = get_close_matches(str(kind), kind_names(), n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: {', '.join(KINDS)}.")
+        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: "
+                        f"{', '.join(kind_names())}.")
     if metrics_headers_env and not addresses:
         raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=.")
     if limit is not None and not isinstance(limit, SpendingLimit):
         raise SpecError(f"{call}, limit={limit!r}): write limit=spending_limit(tokens=2_000_000).")
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return EngineSpec(
-        engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
+        engine="endpoint", model=model, url=shortest(url), model_aliases=aliases, secret_headers=sources,
         api=api, metrics=addresses, metrics_headers=metrics_headers, kind=kind, limit=limit,
     )
 
@@ -282,9 +294,14 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
 
 
 def _aliases(call: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    return _names(call, "model_alias", given, 'an alias is a text, "gpt-x-2024-08-06",')
+
+
+def _names(call: str, argument: str, given: str | Sequence[str], rule: str) -> tuple[str, ...]:
+    """A text, or several texts, each once."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
-        raise SpecError(f'{call}, model_alias={given!r}): an alias is a text, "gpt-x-2024-08-06", or a list of texts.')
+        raise SpecError(f"{call}, {argument}={given!r}): {rule} or a list of texts.")
     return tuple(dict.fromkeys(names))
 
 
@@ -295,22 +312,6 @@ def _as_word(value: object) -> str:
 def _with_values(option: str, values: list[str]) -> list[str]:
     joined = len(values) == 1 and values[0].startswith("-")
     return [f"{option}={values[0]}"] if joined else [option, *values]
-
-
-def _url_problem(url: str) -> str | None:
-    """Why an endpoint cannot be measured there; None where it can."""
-    try:
-        parts = urlsplit(url)
-        port_is_valid = parts.port is None or parts.port > 0
-    except ValueError as error:
-        return f"{error}."
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        return "this is no http or https URL with a host."
-    if parts.query or parts.fragment:
-        return "a query or fragment has no meaning here."
-    if parts.path.rstrip("/").endswith("/v1"):
-        return "leave the /v1 out, it is part of every request's path."
-    return None
 
 
 def _as_variable(engine: str, name: object, value: object) -> tuple[str, str]:

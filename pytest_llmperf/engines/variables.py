@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.adapters import startable
 from pytest_llmperf.engines.draft_models import needs_hub
 from pytest_llmperf.engines.environment import Environment
@@ -52,7 +52,7 @@ def _shadowing_modules(root: Path) -> bool:
     return any((root / place).exists() for name in (*startable(), "lmcache") for place in (name, f"{name}.py"))
 
 
-def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
+def child_environment(spec: EngineSpec, adapter: EngineAdapter, placement: Placement) -> dict[str, str]:
     """The complete environment of a server: inherited variables, then the adapter's, then those of the spec."""
     env = inherited_environment(placement.environment, placement.root)
     if Path(placement.model.path_or_hub_id).exists() and not needs_hub(flags_of(spec), placement.root):
@@ -61,7 +61,7 @@ def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) 
 
 
 def container_variables(
-    spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str]
+    spec: EngineSpec, adapter: EngineAdapter, placement: Placement, env: Mapping[str, str]
 ) -> frozenset[str]:
     """Names of the variables that a server in a container gets. The image defines PATH and all other variables."""
     ours = {*adapter.environment(spec, placement), *dict(spec.env), *adapter.host_variables(spec, placement)}
@@ -69,7 +69,7 @@ def container_variables(
 
 
 def host_environment(
-    spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str]
+    spec: EngineSpec, adapter: EngineAdapter, placement: Placement, env: Mapping[str, str]
 ) -> dict[str, str]:
     """The variables of a server that a machine decides and that change performance.
 

@@ -8,16 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.json_answers import json_object, section
 from pytest_llmperf.engines.lmcache_settings import CONNECTORS, in_process_settings
 from pytest_llmperf.engines.models.shape import Shape
-from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
-from pytest_llmperf.model.request import Request
 
 if TYPE_CHECKING:
     import httpx
@@ -75,15 +73,15 @@ MOVING_TIMEOUT_S = 120.0  # a server of 33 GB in host memory needed 11 s to fall
 MULTICAST = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_SYMM_MEM")
 
 
-class VllmAdapter:
+class VllmAdapter(EngineAdapter):
     """The vLLM server, driven through its OpenAI routes and Prometheus page."""
 
+    api = 1
     name = "vllm"
+    emulated = True
     program: tuple[str, ...] = ("vllm.entrypoints.cli.main", "serve")
     context_flag = "max_model_len"
-    metrics_route = "/metrics"
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
-    sizes_by_free_memory = False
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_sleep_mode": True})
     memory_in_log: Mapping[str, str] = MappingProxyType({
         "weights": r"Model loading took ([\d.]+) GiB",
@@ -124,9 +122,6 @@ class VllmAdapter:
     def ready(self, client: httpx.Client) -> bool:  # noqa: ARG002 - it listens when it can serve
         return True
 
-    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:  # noqa: ARG002
-        return COMPLETIONS, completion_body(request, model)
-
     def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:
         response = client.post("/reset_prefix_cache", params={"reset_external": str(external).lower()})
         if response.status_code == 404:
@@ -160,7 +155,7 @@ class VllmAdapter:
         return {}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        values = {name: scrape.counter(sample) for name, sample in COUNTERS.items()}
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         values |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
         if values["generation_tokens"] is not None and values["spec_draft_tokens"] is None:
@@ -185,11 +180,6 @@ class VllmAdapter:
             values["enforce_eager"] = True  # other flags switch graphs off, too, and leave this one as it was
         return {name: str(value) for name, value in values.items() if value is not None}
 
-    def loaded(self, client: httpx.Client) -> str | None:
-        listed = json_object(client.get("/v1/models")).get("data")
-        roots = [entry.get("root") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-        return str(roots[0]) if roots and roots[0] else None
-
     def _flags(self, spec: EngineSpec, placement: Placement) -> dict[str, object]:
         defaults: dict[str, object] = {
             "host": "127.0.0.1",
@@ -211,6 +201,9 @@ class VllmAdapter:
             if not spec.lmcache.in_process:
                 defaults |= LMCACHE_SERVER_FLAGS
         return defaults | flags_of(spec)
+
+
+VLLM = VllmAdapter()
 
 
 def _set_sleeping(client: httpx.Client, *, sleeping: bool) -> None:

@@ -244,7 +244,8 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
     if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
         return None
     return requirement_result(slo, Verdict.FAIL, Cause.NO_REQUEST_SERVED,
-                              facts=sample.facts | {"missing_runs": empty, "of_runs": len(sample.runs)})
+                              facts=sample.facts | sample.failures
+                              | {"missing_runs": empty, "of_runs": len(sample.runs)})
 
 
 def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
@@ -255,14 +256,6 @@ def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
 
 
 def _failures(slo: Slo, sample: Sample) -> Facts:
-    """Number of failed requests that count as infinitely slow; empty if there are none."""
-    failed = _failed_requests(slo, sample)
-    return {"failed_requests": failed} if failed else {}
-
-
-def _failed_requests(slo: Slo, sample: Sample) -> int:
-    """Number of failed requests, which have no value of this latency; 0 for a metric that includes failed requests."""
+    """Failed requests that have no value of this latency and count as infinitely slow; empty if there are none."""
     family = find(slo.metric).family
-    if family is None or find_family(family).with_failed:
-        return 0
-    return sum(record.failed for run in sample.runs for record in run.records)
+    return {} if family is None or find_family(family).with_failed else sample.failures

@@ -179,6 +179,7 @@ def judge_against_baseline(
             detectable change. None if further runs can follow.
     """
     pass_confidence = 1 - alpha_of_execution(1 - PASS_CONFIDENCE, measurement.executions)
+    suite_alpha = alpha_of_execution(SUITE_ALPHA, 1 + measurement.earlier_looks)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     if terms.suite is None:
         terms = replace(terms, suite=suite_spread([stored], terms.kind, terms.host))
@@ -201,9 +202,10 @@ def judge_against_baseline(
         else:
             comparisons[metric.name] = comparison
     paired = paired_runs(measurement, stored)
-    alpha = alpha_at(paired, looked_at, primaries=len(terms.primaries), suite_primaries=suite_primaries)
+    alpha = alpha_at(paired, looked_at, primaries=len(terms.primaries), suite_primaries=suite_primaries,
+                     suite_alpha=suite_alpha)
     most_runs = paired if no_further_runs else LOOKS[-1]
-    power = Power(SUITE_ALPHA / suite_primaries * spent_share(most_runs), pass_confidence,
+    power = Power(suite_alpha / suite_primaries * spent_share(most_runs), pass_confidence,
                   deciding_sessions(suite_primaries), no_further_runs)
     decided = decide(list(comparisons.values()), alpha, pass_confidence)
     verdicts = dict(zip(comparisons, decided, strict=True))

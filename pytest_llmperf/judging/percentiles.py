@@ -63,7 +63,8 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
         cause,
         estimate=percentile(pooled, share) if finite else None,
         interval=exceedance_test.quantile_interval(pooled),
-        facts=exceedance_facts(exceedance_test, sample, "over") | reasons,
+        facts=exceedance_facts(exceedance_test, sample, "over") | reasons
+        | ({} if find_family(family).with_failed else sample.failures),
     )
 
 

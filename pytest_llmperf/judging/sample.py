@@ -10,6 +10,7 @@ from pytest_llmperf.metrics.energy import ENERGY, ENERGY_TOLERANCE
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import per_token
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics, span_ns, text_disagrees
+from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import mean_repeats
@@ -64,6 +65,12 @@ class Sample:
     def facts(self) -> Facts:
         """How many runs, seeds and server starts there are."""
         return {"runs": len(self.runs), "seeds": len(set(self.seeds)), "starts": self.start_count}
+
+    @property
+    def failures(self) -> Facts:
+        """How many requests failed, and why; empty where none did."""
+        counts = failure_counts(record for run in self.runs for record in run.records)
+        return {"failed_requests": sum(counts.values()), "failure_reasons": reasons_text(counts)} if counts else {}
 
     @property
     def longest_unseen_s(self) -> float:

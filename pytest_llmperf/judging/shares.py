@@ -17,8 +17,9 @@ from pytest_llmperf.judging.percentiles import body_limit_ms, level_pass_margin_
 from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.goodput import attained
 from pytest_llmperf.metrics.run import SHARES, RunMetrics
+from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
@@ -47,7 +48,8 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
             Verdict.PASS if holds else Verdict.FAIL,
             Cause.REQUESTS_MISS_LIMIT,
             estimate=measured,
-            facts={"exceedances": total_count.over, "observations": total_count.of, "counted_as": word, **sample.facts},
+            facts={"exceedances": total_count.over, "observations": total_count.of, "counted_as": word,
+                   **sample.facts, **_reasons(slo, sample)},
         )
     exceedance_test, count_at_margin, margin = _judge_misses(slo, sample, available_misses, allowed, confidence)
     low, high = (
@@ -59,7 +61,16 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     )
     cause, reasons = exceedance_cause(exceedance_test, margin)
     return requirement_result(slo, exceedance_test.verdict, cause, estimate=measured, interval=interval,
-                              facts=exceedance_facts(exceedance_test, sample, word) | reasons)
+                              facts=exceedance_facts(exceedance_test, sample, word) | reasons | _reasons(slo, sample))
+
+
+def _reasons(slo: Slo, sample: Sample) -> Facts:
+    """Why the requests failed that the metric counts; empty where none did."""
+    counted = SHARES.get(slo.metric)
+    if counted is None:
+        return sample.failures
+    counts = failure_counts(record for run in sample.runs for record in run.records if counted(record))
+    return {"failure_reasons": reasons_text(counts)} if counts else {}
 
 
 def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], allowed: float,

@@ -12,7 +12,7 @@ from pytest_llmperf.judging.saturation import load_generator_problems
 from pytest_llmperf.judging.steadiness import steadiness_problems
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
-from pytest_llmperf.model.record import Outcome, RequestRecord
+from pytest_llmperf.model.record import Outcome, RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
@@ -108,7 +108,7 @@ def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Probl
 
 
 def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
-    """Failed requests that no named metric judges; HTTP 429 has a metric of its own."""
+    """Failed requests that no named metric judges; refusals have a metric of their own."""
     if {"goodput", "slo_attainment"} & set(named):
         return
     judged = {Outcome.COUNTS_DISAGREE} | ({Outcome.RATE_LIMITED} if "rate_limited_rate" in named else set())
@@ -116,11 +116,10 @@ def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
     failed = [record for record in run.records if record.failed and record.outcome not in judged
               and not (others_judged and record.outcome is not Outcome.RATE_LIMITED)]
     if failed:
-        outcomes = Counter(record.outcome for record in failed)
         facts = _first_of(failed, run)
-        facts["text"] = ", ".join(f"{count} × {outcome.value}" for outcome, count in outcomes.most_common())
-        if Outcome.RATE_LIMITED in outcomes:
-            facts["rate_limited_answers"] = outcomes[Outcome.RATE_LIMITED]
+        facts["text"] = reasons_text(failure_counts(failed))
+        if limited := sum(record.outcome is Outcome.RATE_LIMITED for record in failed):
+            facts["rate_limited_answers"] = limited
         yield Problem(Cause.REQUESTS_FAILED, facts)
 
 

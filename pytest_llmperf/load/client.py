@@ -115,7 +115,7 @@ class Client:
                 self._in_flight[request].look_for_end(request)
             ending = request.overdue(now_ns, self._plan.limits)
             if ending is not None:
-                self.finish(request, ending)
+                self.finish(request, ending, self._plan.limits.reached(ending))
 
     def cancel(self) -> None:
         """End each request in flight as CANCELLED and close each connection."""

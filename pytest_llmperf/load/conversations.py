@@ -22,7 +22,7 @@ class Conversations:
 
     def reader_for(self, request: PlannedRequest) -> AnswerReader | None:
         """The reader of its answer; None if no later turn contains the answer."""
-        return AnswerReader(request.answers) if request.index in self._next_turns else None
+        return AnswerReader(request.answers, request.ends) if request.index in self._next_turns else None
 
     def ended(self, request: RequestInFlight) -> list[tuple[PlannedRequest, bytes]] | None:
         """The next turns with their bodies; None if the answer for the next turns is incomplete."""

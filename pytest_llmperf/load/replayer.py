@@ -129,7 +129,7 @@ class PlanReplayer:
         self.reactor.stop()
 
     def _on_end(self, request: RequestInFlight) -> None:
-        pause_ns = None if self._over else request.pause_before_retry_ns()
+        pause_ns = None if self._over else request.pause_before_retry_ns(time.clock_gettime(time.CLOCK_REALTIME))
         if pause_ns is not None:
             self._pausing.add(request)
             self.reactor.call_at(request.ended_ns + pause_ns, lambda: self._retry(request))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_llmperf.model.exchange import Ending, Exchange
@@ -11,6 +10,7 @@ from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.model.request import RETRIED_STATUSES
 from pytest_llmperf.wire.conversation import AnswerReader
 from pytest_llmperf.wire.http import Framing
+from pytest_llmperf.wire.refusals import retry_after_s
 from pytest_llmperf.wire.stream import TokenCounter
 
 _LONGEST_RETRY_AFTER_S = 60.0  # clients of OpenAI wait no longer either
@@ -41,9 +41,10 @@ class Intake:
         self.reads += 1
         self.held_bytes += size + _READ_BYTES
         if request.size_bytes > self._most_of_one:
-            return f"this answer is longer than {self._most_of_one:,} bytes"
+            return f"this answer is longer than {self._most_of_one:,} bytes (response_limit_mib)"
         if self.held_bytes > self._most_held:
-            return f"the answers under way take more than {self._most_held:,} bytes of memory"
+            return (f"the answers under way take more than {self._most_held:,} bytes of memory "
+                    "(responses_memory_limit_mib)")
         if self._all_bytes > self._most:
             return f"the answers of this run are longer than {self._most:,} bytes together"
         return None
@@ -120,8 +121,12 @@ class RequestInFlight:
             return False
         return self.tokens.feed(self.reads[-1]) >= cancellation.after_tokens
 
-    def pause_before_retry_ns(self) -> int | None:
-        """Pause before the request is sent again, once it has ended; None if it is not sent again."""
+    def pause_before_retry_ns(self, unix_s: float) -> int | None:
+        """Pause before the request is sent again, once it has ended; None if it is not sent again.
+
+        Args:
+            unix_s: Unix time, for a `Retry-After` that is a date.
+        """
         policy = self.request.retry
         if policy is None or self.attempts >= policy.attempts:
             return None
@@ -129,7 +134,8 @@ class RequestInFlight:
             framing = self._framing
             if framing is None or framing.status not in RETRIED_STATUSES:
                 return None
-            asked_s = _retry_after_s(framing.headers)
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in framing.headers}
+            asked_s = retry_after_s(headers, unix_s)
             return None if (asked_s or 0.0) > _LONGEST_RETRY_AFTER_S else policy.pause_ns(self.attempts, asked_s)
         unanswered = self.ending in _ALWAYS_UNANSWERED or (self.ending in _LOST and not self._answering)
         return policy.pause_ns(self.attempts, None) if unanswered else None
@@ -187,9 +193,3 @@ class RequestInFlight:
             self.request.index, self.intended_ns, sent_ns, self.ended_ns, self.ending,
             self.stamps, sizes, b"".join(self.reads), self.reused, self.error, self.attempts,
         )
-
-
-def _retry_after_s(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Seconds of the header Retry-After; None without the header, and for a date."""
-    value = dict(headers).get(b"retry-after", b"").strip()
-    return float(value) if value.isdigit() else None

@@ -11,7 +11,7 @@ from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.load.running_medians import RunningMedians
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
-from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.model.plan import LoadPlan, StreamLimits
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import RETRIED_STATUSES
 from pytest_llmperf.process.background_thread import in_background
@@ -57,11 +57,12 @@ class VirtualEngine:
         Raises:
             EngineError: the engine ended, or stores no plan with this name.
         """
+        limits = StreamLimits() if isinstance(plan, str) else plan.limits
         answer = self.call({"simulate": {"plan": plan} if isinstance(plan, str) else _as_json(plan)})
         return Replay(
             started_ns=self.begun_ns + answer["started_ns"],
             ended_ns=self.begun_ns + answer["ended_ns"],
-            exchanges=tuple(emulated_exchange(record, self.begun_ns) for record in answer["records"]),
+            exchanges=tuple(emulated_exchange(record, self.begun_ns, limits) for record in answer["records"]),
         )
 
     def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -134,16 +135,17 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
     }
 
 
-def emulated_exchange(record: Mapping[str, Any], begun_ns: int) -> EmulatedExchange:
+def emulated_exchange(record: Mapping[str, Any], begun_ns: int, limits: StreamLimits) -> EmulatedExchange:
     """One record of the emulator's answer, its times moved onto the session's clock."""
+    ending = Ending(record["ending"])
     return EmulatedExchange(
         index=record["index"],
         intended_ns=begun_ns + record["intended_ns"],
         sent_ns=None if record["sent_ns"] is None else begun_ns + record["sent_ns"],
         ended_ns=begun_ns + record["ended_ns"],
-        ending=Ending(record["ending"]),
+        ending=ending,
         outcome=Outcome(record["outcome"]),
-        error=record["error"],
+        error=record["error"] or limits.reached(ending),
         token_ns=tuple([begun_ns + at_ns for at_ns in record["token_ns"]]),
         token_counts=tuple(record["token_counts"]),
         prompt_tokens=record["prompt_tokens"],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 
-from pytest_llmperf.errors import SloError
+from pytest_llmperf.errors import ConfigError, SloError
+from pytest_llmperf.metrics.added import METRICS, AddedMetric
 from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN, UTILIZATION
 from pytest_llmperf.metrics.families import FAMILIES, Family, family_named
 from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
@@ -18,11 +19,12 @@ from pytest_llmperf.metrics.units import Direction, Unit
 
 
 class Source(Enum):
-    """Who measured."""
+    """Who measured: our clock, the server, the GPU's driver, or a function of another package."""
 
     CLIENT = "client"
     SERVER = "server"
     GPU = "gpu"
+    ADDED = "added"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Metric:
         direction: which way is better.
         formula_id: changes whenever the formula does; stored beside every number.
         formula: in words.
-        source: our own clock, the server's counters, or the GPU's driver.
+        source: our own clock, the server's counters, the GPU's driver, or another package.
         needs: what must be there for the value to exist.
         family, stat: "ttft" and "p99" for a statistic of a latency sample; None for anything else.
         limited: whether the metric is only defined with limits, as in "goodput(ttft <= 500ms)".
@@ -121,10 +123,10 @@ _RUN_LEVEL = (
                f"prompt and output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2,
                per_token=True),
     _run_level("error_rate", Unit.SHARE, Direction.LOWER,
-               "failed requests ÷ requests; without HTTP 429 and without what the client cancelled", "a request",
-               version=2),
-    _run_level("rate_limited_rate", Unit.SHARE, Direction.LOWER, "requests whose last answer is HTTP 429 ÷ requests",
-               "a request"),
+               "failed requests ÷ requests; without rate-limited requests and without what the client cancelled",
+               "a request", version=2),
+    _run_level("rate_limited_rate", Unit.SHARE, Direction.LOWER, "requests whose last answer is a refusal ÷ requests: "
+               "HTTP 429, and HTTP 503 of admission control or with Retry-After", "a request", version=2),
     _run_level("cancelled_rate", Unit.SHARE, Direction.NEITHER,
                "requests that the client cancelled as the workload states ÷ requests", "a request"),
     _run_level("retries", Unit.COUNT, Direction.LOWER, "sends of requests beyond the first send of each", "a request"),
@@ -145,9 +147,28 @@ _RUN_LEVEL = (
 )
 
 
+def all_metrics() -> Mapping[str, Metric]:
+    """By name: latency statistics, run level, energy and cost, the server's with draft positions as "pos0", then the
+    metrics of other packages."""
+    added = {metric.name: _added(metric) for metric in METRICS.all()}
+    return {**_shipped(), **added} if added else _shipped()
+
+
+def _added(metric: AddedMetric) -> Metric:
+    """The row of a metric of another package.
+
+    Raises:
+        ConfigError: this package has a metric of that name.
+    """
+    if metric.name in _shipped() or family_named(metric.name) is not None:
+        raise ConfigError(f"A package adds the metric {metric.name!r}, which pytest-llmperf has, too. Choose another "
+                          "name.")
+    return Metric(metric.name, metric.unit, metric.direction, f"{metric.name}.{metric.version}", metric.formula,
+                  Source.ADDED, metric.needs)
+
+
 @cache
-def all_metrics() -> dict[str, Metric]:
-    """By name: latency statistics, run level, energy and cost, then the server's; draft positions stand as "pos0"."""
+def _shipped() -> dict[str, Metric]:
     latencies = (_statistic(family, stat) for family in FAMILIES.values() for stat in STATS)
     server = map(_server, [*SERVER.values(), acceptance_at(0)])
     return {metric.name: metric for metric in (*latencies, *_RUN_LEVEL, *_OF_GPUS, *server)}

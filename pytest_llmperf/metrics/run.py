@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cache, partial
 
 from pytest_llmperf.errors import MetricUnavailable
+from pytest_llmperf.metrics.added import added_values
 from pytest_llmperf.metrics.energy import energy_values
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.registry import find, find_family
@@ -132,6 +133,7 @@ def measure(
             values[name] = hit_rate(source, named[1], counters or {})
     values["kv_fragmentation"] = fragmentation(source, (counters or {}).get("block_size"))
     values |= server_values(counters or {})
+    values |= added_values(source.derived(_ordered), counters or {})
     return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer)
 
 

@@ -14,6 +14,11 @@ FORCING = {"completions": ("min_tokens", "ignore_eos"), "chat": ("min_tokens", "
 STOPPING = ("stop", "stop_token_ids")
 
 
+#: Finish reasons of a success. vLLM's "repetition" is none: the engine cut a degenerate answer short.
+SUCCESSFUL_ENDS = ("stop", "length", "tool_calls", "function_call")
+SUCCESSFUL_STATUSES = ("completed", "max_output_tokens")
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """The HTTP interface of a server, as a test describes it.
@@ -27,6 +32,7 @@ class Api:
         fields: further fields of each request: pairs of name and JSON value, sorted. "null" leaves the field out.
         text: whether prompts are sent as text also where token ids could be sent.
         tokenizer: name of the tokenizer that counts received text and makes text prompts; "" for none.
+        ends: further finish reasons that are a success, sorted.
     """
 
     protocol: str = "completions"
@@ -35,6 +41,7 @@ class Api:
     fields: tuple[tuple[str, str], ...] = ()
     text: bool = False
     tokenizer: str = ""
+    ends: tuple[str, ...] = ()
 
     @property
     def sends_text(self) -> bool:
@@ -54,6 +61,11 @@ class Api:
         return int(dict(self.fields).get("n") or 1)
 
     @property
+    def accepted_ends(self) -> tuple[str, ...]:
+        """The finish reasons of a success; for Responses the statuses, and the reasons of an incomplete response."""
+        return (*(SUCCESSFUL_STATUSES if self.protocol == "responses" else SUCCESSFUL_ENDS), *self.ends)
+
+    @property
     def asks_for_usage(self) -> bool:
         """Whether a stream must contain a usage, because each request asks for it."""
         is_asked = self.stream and self.dialect != "basic" and "stream_options" not in dict(self.fields)
@@ -64,9 +76,9 @@ class Api:
         """The values that are not the default, by the name of the argument of `endpoint`."""
         given = {"protocol": self.protocol, "stream": str(self.stream), "dialect": self.dialect,
                  "fields": "{" + ", ".join(f'"{name}": {value}' for name, value in self.fields) + "}",
-                 "text": str(self.text), "tokenizer": self.tokenizer}
+                 "text": str(self.text), "tokenizer": self.tokenizer, "ends": str(self.ends)}
         default = {"protocol": "completions", "stream": "True", "dialect": "vllm", "fields": "{}", "text": "False",
-                   "tokenizer": ""}
+                   "tokenizer": "", "ends": "()"}
         return {name: value for name, value in given.items() if value != default[name]}
 
 

@@ -1,25 +1,8 @@
-"""What datasheets say of the hardware kinds, and the latency bound that follows."""
+"""The latency bound that follows from the datasheet of a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-# Bytes/s of one GPU's memory, as NVIDIA's datasheets have it: L4; A100 80GB SXM; H100 SXM; H200 SXM.
-MEMORY_BANDWIDTH = {"l4": 300e9, "a100": 2.039e12, "h100": 3.35e12, "h200": 4.8e12}
-
-# GiB of it, as NVML has them. Suites' limits are written for these models: an A100 40GB is another GPU.
-MEMORY_GIB = {"l4": 22.5, "a100": 80.0, "h100": 80.0, "h200": 140.4}
-
-# Bytes of one GPU's second-level cache: so much of the weights need not be read again in the next step.
-CACHE_BYTES = {"l4": 48e6, "a100": 40e6, "h100": 50e6, "h200": 50e6}
-
-# FLOP/s of one GPU in dense matrix products, by bytes per weight: bfloat16, and fp8 where the GPU has it.
-PEAK_FLOPS = {
-    "l4": {2: 121e12, 1: 242e12},
-    "a100": {2: 312e12, 1: 312e12},
-    "h100": {2: 989e12, 1: 1979e12},
-    "h200": {2: 989e12, 1: 1979e12},
-}
 
 
 @dataclass(frozen=True, slots=True)

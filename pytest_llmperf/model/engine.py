@@ -22,7 +22,7 @@ NO_FLAGS = frozenset({"model", "env", "model_alias"})
 INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
 #: The installation that `--reference` names: the build that every comparison is made against.
 REFERENCE = "reference"
-LITERAL = ("stream", "fields", "text")  # values of an Api that are no text
+LITERAL = ("stream", "fields", "text", "ends")  # values of an Api that are no text
 #: Hardware of an endpoint on another machine, unless somebody says what it is.
 UNKNOWN_HARDWARE = "unknown"
 

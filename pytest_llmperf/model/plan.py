@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_llmperf.model.api import SUCCESSFUL_ENDS
+from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.request import Cancellation, RetryPolicy
 
 Form = Literal["ids", "text", "messages"]
@@ -41,6 +43,7 @@ class PlannedRequest:
         part: of a turn that continues an earlier one or is continued; None for any other request.
         cancellation, retry: as in `Request`.
         answers: number of answers that the body asks for (`n`).
+        ends: finish reasons after which a turn that contains the answer may follow.
     """
 
     index: int
@@ -53,6 +56,7 @@ class PlannedRequest:
     cancellation: Cancellation | None = None
     retry: RetryPolicy | None = None
     answers: int = 1
+    ends: tuple[str, ...] = SUCCESSFUL_ENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,15 @@ class StreamLimits:
     response_bytes: int = 64 * 2**20
     held_bytes: int = 512 * 2**20
     replay_bytes: int = 2**31
+
+    def reached(self, ending: Ending) -> str | None:
+        """The limit that ended a request, as the settings name it; None for any other ending."""
+        settings = {Ending.FIRST_BYTE_TIMEOUT: ("first_byte_timeout_s", self.first_byte_ns),
+                    Ending.IDLE_TIMEOUT: ("idle_timeout_s", self.idle_ns),
+                    Ending.TOTAL_TIMEOUT: ("request_timeout_s", self.total_ns)}
+        if ending is Ending.CONNECT_TIMEOUT:
+            return f"no connection within {self.connect_ns / 1e9:g} s"
+        return None if ending not in settings else f"{settings[ending][0]} = {settings[ending][1] / 1e9:g}"
 
 
 @dataclass(frozen=True, slots=True)

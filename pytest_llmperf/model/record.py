@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar, overload
 
 Derived = TypeVar("Derived")
+MOST_REASONS = 5  # of failures in one sentence
 MOST_DETAILS = 20  # texts of failed requests that stay in memory: the run folder never holds them
 
 
@@ -16,11 +18,13 @@ class Outcome(Enum):
 
     OK = "ok"
     NO_CONNECTION = "no connection"
-    HTTP_STATUS = "http status"            # anything but 200 and 429
-    RATE_LIMITED = "rate limited"          # HTTP 429: the service refuses more requests for now
+    HTTP_STATUS = "http status"            # anything but 200 and a refusal
+    RATE_LIMITED = "rate limited"          # HTTP 429 or 503: the service refuses more requests for now
     ERROR_IN_STREAM = "error in stream"    # HTTP 200 with an error event inside
     TRUNCATED = "truncated"                # the stream ended without finish reason, usage or [DONE]
     MALFORMED = "malformed"                # not HTTP, not SSE, not JSON
+    UNSUCCESSFUL_END = "unsuccessful end"  # a finish reason that is no success, such as "abort"
+    NOT_ASKED_FOR = "answer to another request"  # its request id or its choices belong to another request
     EMPTY = "empty"                        # a complete answer without content
     WRONG_LENGTH = "wrong length"          # not the number of tokens that was asked for
     COUNTS_DISAGREE = "token counts disagree"  # its usage contradicts what its chunks brought
@@ -59,9 +63,12 @@ class RequestRecord:
         whole: whether the request asked for a whole answer, which has no times between its send and its end.
         answer_hash: of the answer that the next turn contains; None where the next turn contains a seeded reply.
         attempts: number of sends; above 1 where the workload retries refused requests. `sent_ns` is of the first send.
+        reason: kind of the failure in the words of the field, such as "HTTP 500", without a text of the server; "" if
+            the outcome says it all.
         choices: number of answers that the request asked for (`n`); the counts of tokens are of all of them.
         asked_model: model that the request named, where the workload distributes requests over models; "" for the
             model of the server.
+        answer_id: request id that the server gave the answer; None without. Run folders do not contain it.
     """
 
     index: int
@@ -89,6 +96,8 @@ class RequestRecord:
     attempts: int = 1
     asked_model: str = ""
     choices: int = 1
+    reason: str = ""
+    answer_id: str | None = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -98,6 +107,20 @@ class RequestRecord:
     def failed(self) -> bool:
         """Whether the request was not served, and the client did not cancel the request by intent."""
         return self.outcome not in (Outcome.OK, Outcome.ABANDONED)
+
+
+def failure_counts(records: Iterable[RequestRecord]) -> dict[str, int]:
+    """Reason → number of failed requests, the most frequent reason first."""
+    counts = Counter(record.reason or record.outcome.value for record in records if record.failed)
+    return dict(counts.most_common())
+
+
+def reasons_text(counts: Mapping[str, int]) -> str:
+    """Reasons with their counts, most frequent first: "17 × HTTP 500, 1 × reset"."""
+    reasons = Counter(counts).most_common()
+    shown = [f"{count} × {reason}" for reason, count in reasons[:MOST_REASONS]]
+    others = sum(count for _, count in reasons[MOST_REASONS:])
+    return ", ".join([*shown, f"{others} × others"] if others else shown)
 
 
 class RunRecords(Sequence[RequestRecord]):

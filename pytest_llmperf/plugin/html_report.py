@@ -11,15 +11,6 @@ from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.state import STATE
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--llmperf-report",
-        default=None,
-        metavar="DIR",
-        help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
-    )
-
-
 class Reporter:
     """One per session, on the controller: what was measured comes with the reports, from xdist's workers, too."""
 
@@ -38,6 +29,7 @@ class Reporter:
         folders = sorted(self.folders | set(self._folders_on_disk()))
         if folders:
             self._write(folders, self.config.invocation_params.dir / report_path if report_path else folders[0])
+            self._export(folders)
         elif report_path:
             self.text = f"no report in {report_path}: nothing was measured"
 
@@ -55,13 +47,30 @@ class Reporter:
             where = "Copy it to where jinja2 is installed"
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
 
+    def _export(self, folders: list[Path]) -> None:
+        """What cannot be exported is said, and changes no verdict: the run folder holds everything."""
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.export import export
+        from pytest_llmperf.results.reader import read_run
+
+        for option in self.config.getoption("--llmperf-export"):
+            name, _, place = option.partition("=")
+            try:
+                tests = [test for folder in folders for test in read_run(folder)]
+                paths = export(tests, name, self.config.invocation_params.dir / place)
+            except LlmperfError as error:
+                self.text += f"\nllmperf --llmperf-export={option}: {error}"
+            else:
+                self.text += "".join(f"\nllmperf {name}: {path}" for path in paths)
+
     def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
+        from pytest_llmperf.results.reader import stored_runs
+
         state = self.config.stash[STATE]
         if state.session_known:
             places = {self.config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self.folders)}
-            files = (path for place in places for path in place.glob(f"{state.session_id}/tests/*.json"))
-            yield from (path.parents[1] for path in files)
+            yield from (folder for place in places for folder in stored_runs(place) if folder.name == state.session_id)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.text:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.kinds import GPU_KINDS, kind_names, like_a_gpu
 from pytest_llmperf.plugin.endings import conclude_setup
 from pytest_llmperf.plugin.identity import spec_of
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback
+from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback, uses_llmperf
 
 if TYPE_CHECKING:
     from pytest_llmperf.telemetry.hardware import Hardware
 
-# The same tuples as in telemetry.hardware, without its import.
-GPU_KINDS = ("l4", "a100", "h100", "h200")
-KINDS = (*GPU_KINDS, "cpu")
 CANNOT_RUN = "llmperf.cannot_run"  # of a test that is skipped because of its hardware: the kind that it needs
 
 
@@ -32,10 +32,10 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
     """
     from pytest_llmperf.errors import SpecError
 
-    unknown = sorted(set(rows) - set(KINDS))
+    unknown = sorted(set(rows) - set(kind_names()))
     if unknown or not rows:
         wrong = ", ".join(unknown) or "no row"
-        raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Known: {', '.join(KINDS)}.")
+        raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Known: {', '.join(kind_names())}.")
     for kind, row in rows.items():
         if not isinstance(row, Mapping) or not all(isinstance(name, str) and name != "kind" for name in row):
             raise SpecError(f'by_kind({kind}={row!r}): a row is a dict of what `case` has there, {kind}={{"rate": 8}}; '
@@ -63,10 +63,12 @@ def requested_kinds(expression: str) -> set[str]:
     except SyntaxError:  # pytest itself reports the error later
         return set()
 
-    def holds(kind: str | None, others: bool) -> bool:
-        return parsed.evaluate(lambda name, /, **_: name == kind if name in KINDS else others)
+    kinds = kind_names()
 
-    return {k for k in KINDS for others in (False, True) if not holds(None, others) and holds(k, others)}
+    def holds(kind: str | None, others: bool) -> bool:
+        return parsed.evaluate(lambda name, /, **_: name == kind if name in kinds else others)
+
+    return {k for k in kinds for others in (False, True) if not holds(None, others) and holds(k, others)}
 
 
 def missing_hardware(config: pytest.Config) -> str | None:
@@ -88,8 +90,40 @@ def missing_hardware(config: pytest.Config) -> str | None:
     )
 
 
+def refuse_unknown_gpu(item: pytest.Item) -> None:
+    """Refuse a performance test whose marker names a GPU: the test would run on every hardware.
+
+    Raises:
+        SpecError: no kind describes this GPU, and nobody registered the marker with pytest.
+    """
+    names = {marker.name for marker in item.iter_markers()} - set(kind_names()) if uses_llmperf(item) else set()
+    if gpus := _unknown_gpus(names, item.config):
+        from pytest_llmperf.errors import SpecError
+
+        raise SpecError(_unknown_gpu_error(gpus[0], f"@pytest.mark.{gpus[0]}"))
+
+
+def _unknown_gpus(names: set[str], config: pytest.Config) -> list[str]:
+    """Names that look like a GPU, and that are neither a kind's nor a registered marker's."""
+    return sorted(filter(like_a_gpu, names - _registered_markers(config))) if names else []
+
+
+def _registered_markers(config: pytest.Config) -> set[str]:
+    return {re.split(r"[:(]", line, maxsplit=1)[0].strip() for line in config.getini("markers")}
+
+
+def _unknown_gpu_error(name: str, place: str) -> str:
+    near = get_close_matches(name, GPU_KINDS, n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return (f"{place}: {name} is no hardware kind.{meant} Known: {', '.join(kind_names())}. Define the kind in "
+            f"pyproject.toml, [tool.llmperf.kinds.{name}], or, if the marker has another meaning, register it with "
+            f'pytest: markers = ["{name}: …"].')
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test of an endpoint with the declared kind, so that `-m h200` selects the test."""
+    if uses_llmperf(item):
+        item.config.stash[STATE].performance_tests = True
     kind = declared_kind(item)
     if kind is not None and not kinds_of(item):
         item.add_marker(getattr(pytest.mark, kind))
@@ -100,11 +134,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     Under xdist only workers collect. Their tests are skipped, and `NothingMeasured` ends the session with this error.
     """
+    if (gpus := _unknown_gpus_asked_for(session)):
+        raise pytest.UsageError(_unknown_gpu_error(gpus[0], f"-m {session.config.option.markexpr!r}"))
     problem = missing_hardware(session.config)
     if problem is None or hasattr(session.config, "workerinput"):
         return
     if not any(declared_kind(item) is not None and kind_of(item) for item in session.items):
         raise pytest.UsageError(problem)
+
+
+def _unknown_gpus_asked_for(session: pytest.Session) -> list[str]:
+    """Names in `-m` of GPUs that no kind describes and no marker registers, where performance tests were collected."""
+    expression = session.config.getoption("-m", default="") or ""
+    names = set(re.findall(r"[A-Za-z_]\w*", expression)) - set(kind_names())
+    return _unknown_gpus(names, session.config) if session.config.stash[STATE].performance_tests else []
 
 
 def declared_kind(item: pytest.Item) -> str | None:
@@ -120,7 +163,7 @@ def declared_kind(item: pytest.Item) -> str | None:
 
 def kinds_of(item: pytest.Item) -> list[str]:
     """Hardware kinds that an item is marked with."""
-    return [kind for kind in KINDS if item.get_closest_marker(kind)]
+    return [kind for kind in kind_names() if item.get_closest_marker(kind)]
 
 
 def running_kind(kinds: list[str], hardware: Hardware, requested: set[str]) -> str | None:
@@ -141,14 +184,16 @@ def kind_of(item: pytest.Item) -> str | None:
     return running_kind(kinds_of(item), item.config.stash[STATE].hardware, requested)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """An execution of its own. What a fixture of the test's own measures may fail as it may in the test."""
     forget_execution(item)
+    with leave_without_traceback(item):
+        refuse_unknown_gpu(item)
     try:
         skip_what_cannot_run_here(item)
     except pytest.skip.Exception:
-        item.user_properties.append((CANNOT_RUN, next(iter(kinds_of(item)), GPU_KINDS[-1])))
+        item.user_properties.append((CANNOT_RUN, next(iter(kinds_of(item)), list(GPU_KINDS)[-1])))
         raise
     with leave_without_traceback(item):
         try:

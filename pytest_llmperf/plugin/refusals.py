@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from pathlib import Path
+from difflib import get_close_matches
 
 import pytest
 
+from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
-from pytest_llmperf.plugin.kinds import GPU_KINDS
+from pytest_llmperf.plugin.options import has_settings
 from pytest_llmperf.plugin.profiling import refuse_emulated_traces
 from pytest_llmperf.plugin.state import STATE, State, references_of
 
@@ -22,22 +23,22 @@ def refuse(config: pytest.Config) -> None:
     Raises:
         UsageError: an option or a setting is invalid, contradicts another one, or is not for this machine.
     """
-    _refuse_wrong_plugin_name(config)
+    _refuse_unknown_emulation(config)
     _refuse_options_without_emulation(config)
     _refuse_moving_the_root(config)
     refuse_contradictory_options(config)
+    _refuse_unknown_sinks(config)
     refuse_emulated_traces(config)
     _refuse_unreadable_values(config)
 
 
-def _refuse_wrong_plugin_name(config: pytest.Config) -> None:
-    """Refuse `-p no:llmperf`, because no plugin is registered under this name."""
-    for name in ("pytest_llmperf", "pytest-llmperf"):  # `no:llmperf` blocks the first name, too
-        if config.pluginmanager.is_blocked(name):
-            raise pytest.UsageError(
-                "-p no:llmperf does not disable pytest-llmperf: the plugin is registered under the name of its module. "
-                "Write -p no:pytest_llmperf.plugin"
-            )
+def _refuse_unknown_emulation(config: pytest.Config) -> None:
+    kind = config.getoption("--emulate")
+    if kind is not None and kind not in GPU_KINDS:
+        near = get_close_matches(kind, GPU_KINDS, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise pytest.UsageError(f"--emulate {kind}: there is no such GPU kind.{meant} Known: {', '.join(GPU_KINDS)}. "
+                                f"[tool.llmperf.kinds.{kind}] in pyproject.toml would define it.")
 
 
 def _refuse_options_without_emulation(config: pytest.Config) -> None:
@@ -51,6 +52,21 @@ def _refuse_options_without_emulation(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"{given_options[0]} says how to emulate, and --emulate KIND is missing: one of {kinds}."
         )
+
+
+def _refuse_unknown_sinks(config: pytest.Config) -> None:
+    """Refuse an export that nothing can write, before hours of measuring."""
+    for option in config.getoption("--llmperf-export"):
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.export import SINKS
+
+        name, _, place = option.partition("=")
+        try:
+            problem = "" if SINKS.get(name) is not None else SINKS.unknown(name)
+        except LlmperfError as error:
+            problem = str(error)
+        if problem or not place:
+            raise pytest.UsageError(f"--llmperf-export={option}: {problem or 'write it as NAME=PATH.'}")
 
 
 def _refuse_moving_the_root(config: pytest.Config) -> None:
@@ -74,7 +90,7 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
     emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
     if not (emulated or option("--plant-flag") or option("--llmperf-engine") or option("--reference")
             or option("--llmperf-load-hosts") or option("--llmperf-gpu-hour-price") is not None
-            or _has_settings(config.rootpath)):
+            or has_settings(config.rootpath)):
         return
     from pytest_llmperf.errors import EnvironmentMissing, UsageError
 
@@ -104,8 +120,3 @@ def _refuse_references(state: State) -> None:
             check_emulated_reference(engine, state.settings.engines)
         else:
             check_reference(engine, state.hardware.kind, state.settings.engines, state.config.rootpath)
-
-
-def _has_settings(root: Path) -> bool:
-    project = root / "pyproject.toml"
-    return (root / "llmperf.toml").is_file() or (project.is_file() and b"tool.llmperf" in project.read_bytes())

@@ -39,6 +39,7 @@ class State:
         self.last_notes: list[str] = []  # notes while the last server stopped, after the end of the display
         self._closing = False
         self.subject = ""  # the test that runs now
+        self.performance_tests = False  # whether one was collected
         self.watchdog: SessionWatchdog | None = None  # from the first measurement on
 
     @property
@@ -130,8 +131,10 @@ class State:
 
     @cached_property
     def session(self) -> PerfSession:
+        from pytest_llmperf.clock import require_real_clock
         from pytest_llmperf.session.perf_session import PerfSession
 
+        require_real_clock()  # before the session takes its date
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         return PerfSession(
             self.settings,

@@ -25,7 +25,8 @@ from pytest_llmperf.results.conditions import (
     server_kind,
     unrecorded_conditions,
 )
-from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.ended_test import UNDECIDED
+from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale
@@ -157,8 +158,8 @@ def _compare(before: TestResult, after: TestResult, alpha: float, *, others: boo
 
 def _obstacle(before: TestResult, after: TestResult, pairs: Sequence[Pair]) -> str:
     for when, test in (("before", before), ("now", after)):
-        if test.verdict is Verdict.ERROR:
-            return f"ERROR {when}: {test.reason}"
+        if (test.outcome in UNDECIDED and before.outcome != after.outcome) or test.verdict is Verdict.ERROR:
+            return f"{test.outcome} {when}: {test.reason}"
     counts = len(_parts(before)), len(_parts(after))
     if counts[0] != counts[1]:
         return f"{counts[0]} measurements before, {counts[1]} now"
@@ -261,7 +262,9 @@ def _value_text(metric: Metric, side: Measurement) -> str:
     if value is None:
         return "–"
     if isinf(value):
-        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed"
+        reasons = failures_text(side.runs)
+        why = f" ({reasons})" if reasons else ""
+        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed{why}"
     return metric.unit.show(value)
 
 

@@ -21,9 +21,10 @@ class Provenance:
     Args:
         session: id of the pytest session, e.g. "20261121T112233Z-ab12cd".
         date: UTC, ISO 8601, e.g. "2026-11-21".
-        commit: of the working tree; None outside git.
-        dirty: whether the working tree differs from that commit.
+        commit: of the working tree; None outside git, or with a `git_error`.
+        dirty: whether the working tree differs from that commit, or may differ.
         host: digest of the host's name.
+        git_error: why git did not tell the commit; None without such a failure.
     """
 
     session: str
@@ -31,6 +32,7 @@ class Provenance:
     commit: str | None
     dirty: bool
     host: str
+    git_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

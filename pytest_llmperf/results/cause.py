@@ -118,6 +118,7 @@ class Facts(TypedDict, total=False):
     level_exceedances: int  # exceedances of the limit lowered by `level_margin`
     level_margin: float  # share by which the level model lowers the limit
     failed_requests: int
+    failure_reasons: str  # reasons of failed requests with their counts, the most frequent first
     energy_gap: float  # relative difference of energy counter and sampled power, where it is large
     price: str  # of a GPU hour, with currency and date
     longest_unseen_s: float  # slow spells with a longer mean distance are not excluded
@@ -188,7 +189,8 @@ class Facts(TypedDict, total=False):
     needed_starts: int
     needed_start_sd: float
     drift_share: float
-    guard: str
+    guard: str  # of a claim: the guard metric that the check judges
+    allowed: str  # of a claim: the metric that the check judges, whose loss the claim accepts
     unmeasured_side: str
     differing: dict[str, list[str | None]]  # condition → stored value, value of today
     missing_metrics: list[str]
@@ -201,7 +203,7 @@ class Facts(TypedDict, total=False):
     run: int
     seed: int
     answers: int
-    rate_limited_answers: int  # failed requests that the server refused with HTTP 429
+    rate_limited_answers: int  # failed requests that the server refused for now
     of_answers: int
     first: str  # the detail of the first affected answer
     names: list[str]

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.kinds import OTHER_GPU
 from pytest_llmperf.metrics.energy import COST
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import serving_hardware
@@ -28,7 +29,6 @@ EMULATED = "emulated-"
 #: Condition of an endpoint whose test declares the hardware kind. Nobody sees such a GPU.
 DECLARED = "hardware_declared"
 PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
-OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 #: Condition of sessions with a stated price of a GPU hour: "2.5 USD 2026-11-01".
 PRICE = "gpu_hour_price"
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added. The price

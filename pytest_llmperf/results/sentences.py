@@ -35,6 +35,8 @@ ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "Hugging Face gen
 EXPLAINED_BY_BUILD = (
     Cause.WORSE, Cause.SPREAD_TOO_LARGE, Cause.RUNS_TOO_FEW, Cause.WORSE_THAN_REFERENCE, Cause.CHANGE_UNDECIDED,
 )  # fmt: skip
+#: Causes whose sentences give the reasons of failed requests.
+NAME_FAILURES = (Cause.STATISTIC_INFINITE, Cause.VALUES_INFINITE, Cause.NO_REQUEST_SERVED)
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
     "The cause is no flag of the engine, but an unfinished warm-up, heat, a leak or another process. Look at the gpu "
@@ -60,9 +62,12 @@ def limit_text(result: CheckResult) -> str:
 
 
 def estimate_text(result: CheckResult) -> str:
-    """The measured value with its unit; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-" where there is none."""
+    """The measured value with its unit, of a search the proven rate; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-"
+    where there is none."""
     if (texts := result.facts.get("texts")) is not None:
         return texts.get("measured", "")
+    if "proven_rate" in result.facts:
+        return f"{Unit.REQUESTS_PER_S.number(result.facts['proven_rate'])}/s, proven"
     if result.estimate is None or result.unit is None:
         return "-"
     shown = result.unit.show(result.estimate)
@@ -103,7 +108,7 @@ def reason_text(result: CheckResult) -> str:
     if result.cause is None:
         return ""
     text = REASONS[result.cause](result)
-    if "guard" in result.facts:
+    if "guard" in result.facts and result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         text += f'; or accept the loss: allow={{"{result.facts["guard"]}": …}}'
     if "build_changes" in result.facts and result.cause in EXPLAINED_BY_BUILD:
         text += f"; first suspect: {_suspect(result.facts)}"
@@ -181,14 +186,31 @@ def _quoted(facts: Facts) -> str:
     return " | ".join(f"“{line}”" for line in shown)
 
 
+def _why_failed(facts: Facts) -> str:
+    """Reasons of failed requests; "" for a file that was written without them."""
+    return f" ({facts['failure_reasons']})" if "failure_reasons" in facts else ""
+
+
+def _of_failures(result: CheckResult) -> Iterator[str]:
+    facts = result.facts
+    if "failed_requests" in facts and result.cause not in NAME_FAILURES:
+        yield f"{_number(facts['failed_requests'], 'failed request')} counted as infinitely slow{_why_failed(facts)}"
+    elif "failure_reasons" in facts and result.verdict is not Verdict.FAIL:
+        yield f"failures: {facts['failure_reasons']}"
+
+
+def _why_counted(facts: Facts) -> str:
+    """The same where the failures themselves are counted."""
+    return _why_failed(facts) if facts["counted_as"] == "failed" else ""
+
+
 def _qualifications(result: CheckResult) -> Iterator[str]:
     facts = result.facts
     if "tokenizer" in facts:
         yield f"token counts by tokenizer {facts['tokenizer']}"
     if facts.get("exact"):
         yield "each exactly"
-    if "failed_requests" in facts and result.cause is not Cause.STATISTIC_INFINITE:
-        yield f"{_number(facts['failed_requests'], 'failed request')} counted as infinitely slow"
+    yield from _of_failures(result)
     if "level_exceedances" in facts:
         yield (f"by the level model (slow changes move all requests by one factor): {facts['level_exceedances']} "
                f"beyond a limit {100 * facts['level_margin']:.2g} % lower")
@@ -367,7 +389,7 @@ def unverified_text(facts: Facts) -> str:
 
 def _infinite(result: CheckResult) -> str:
     facts = result.facts
-    failed = f"{_number(facts['failed_requests'], 'request')} failed"
+    failed = f"{_number(facts['failed_requests'], 'request')} failed{_why_failed(facts)}"
     if facts["statistic"] == "max":
         return f"{failed}, so the largest value is infinite"
     return (f"{failed}, and a failed request counts as infinitely slow, so the {facts['statistic']} is infinite. Limit "
@@ -413,8 +435,8 @@ def _being(facts: Facts) -> str:
 
 def _too_large(result: CheckResult) -> str:
     facts = result.facts
-    return (f"{_share(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven at "
-            f"{100 * facts['confidence']:g} % confidence")
+    return (f"{_share(facts)}{_why_counted(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven "
+            f"at {100 * facts['confidence']:g} % confidence")
 
 
 def _near_limit(result: CheckResult) -> str:
@@ -461,9 +483,9 @@ def _zero(result: CheckResult) -> str:
 def _infinite_values(result: CheckResult) -> str:
     facts = result.facts
     return (f"{facts['metric']} is infinite in {facts['missing_runs']} of {facts['of_runs']} runs{_of_side(facts)}: "
-            f"{_number(facts['failed_requests'], 'request')} failed, and a failed request counts as infinitely slow. "
-            "Compare a percentile below the share of failures (a median, where less than half fail), or find out why "
-            "requests fail")
+            f"{_number(facts['failed_requests'], 'request')} failed{_why_failed(facts)}, and a failed request counts "
+            "as infinitely slow. Compare a percentile below the share of failures (a median, where less than half "
+            "fail), or find out why requests fail")
 
 
 def _ratio_missed(result: CheckResult) -> str:
@@ -629,7 +651,8 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.TOKENS_UNVERIFIED: lambda result: unverified_text(result.facts),
     Cause.RUNS_INVALID: _invalid,
     Cause.NO_REQUEST_SERVED: lambda result: (
-        f"{result.facts['missing_runs']} of {result.facts['of_runs']} runs served no request"),
+        f"{result.facts['missing_runs']} of {result.facts['of_runs']} runs served no request"
+        f"{_why_failed(result.facts)}"),
     Cause.STATISTIC_INFINITE: _infinite,
     Cause.NO_INTERVAL: _no_interval,
     Cause.REQUESTS_DEPENDENT: _dependent,
@@ -639,7 +662,7 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.RUNS_MISS_LIMIT: _runs_miss,
     Cause.REQUESTS_MISS_LIMIT: lambda result: (
         f"{result.facts['exceedances']} of {result.facts['observations']} requests "
-        f"{'failed' if result.facts['counted_as'] == 'failed' else 'missed a limit'}"),
+        f"{'failed' if result.facts['counted_as'] == 'failed' else 'missed a limit'}{_why_counted(result.facts)}"),
     Cause.SHARE_TOO_LARGE: _too_large,
     Cause.SHARE_NEAR_LIMIT: _near_limit,
     Cause.OBSERVATIONS_TOO_FEW: _observations,

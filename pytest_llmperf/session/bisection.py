@@ -22,12 +22,14 @@ class TriedRate:
         verdict: PASS if the rate is proven to meet the SLO, FAIL if it is proven to miss the SLO, else INCONCLUSIVE.
         holds: whether the measured values meet the SLO, proven or not.
         measured: metric → value over all runs at this rate (a latency in ms); None for a missing metric.
+        failures: reasons of the failed requests, most frequent first; "" where none failed.
     """
 
     rate: float
     verdict: Verdict
     holds: bool
     measured: Mapping[str, float | None] = field(default_factory=dict, compare=False)
+    failures: str = field(default="", compare=False)
 
     @property
     def within(self) -> bool:

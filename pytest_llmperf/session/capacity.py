@@ -25,7 +25,7 @@ from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note, SearchRest
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, worst
-from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.measurement import Measurement, Run, failures_text
 from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.bisection import (
@@ -352,7 +352,8 @@ class Capacity(Series):
         self._keep_series(series)
         verdict = self._stored_verdict(series) or self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
-                          {name: _measured(name, series.finished) for name in self.shown})
+                          {name: _measured(name, series.finished) for name in self.shown},
+                          failures_text(series.finished.runs))
         series.judged(point)
         self.unfinished.append(point)
         self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))
@@ -506,6 +507,7 @@ def _short_load_warning(measurement: Measurement, workload: Workload) -> str | N
 
 
 def _tried_rate_text(point: TriedRate) -> str:
+    failed = f", failed: {point.failures}" if point.failures else ""
     if point.verdict is Verdict.INCONCLUSIVE:
-        return f"{'within' if point.holds else 'over'} the SLO as measured, not proven"
-    return f"{'within' if point.within else 'over'} the SLO"
+        return f"{'within' if point.holds else 'over'} the SLO as measured, not proven{failed}"
+    return f"{'within' if point.within else 'over'} the SLO{failed}"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
 from pytest_llmperf.config.emulation import Emulation
-from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.config.settings import Settings, with_price_of_kind
 from pytest_llmperf.engines.adapters import adapter_of, check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.measured_memory import GIB, MemoryRecords
+from pytest_llmperf.engines.measured_memory import MemoryRecords
 from pytest_llmperf.engines.memory_shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.pool import EnginePool, Starter, lock_of_this_machine
@@ -29,12 +29,12 @@ from pytest_llmperf.engines.refusal_prediction import predicted_refusal
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
-from pytest_llmperf.model.datasheet import MEMORY_GIB
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.model.status import Note, Notify, Starting
@@ -88,7 +88,7 @@ def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: 
     """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
     if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
         return "they take different GPUs"
-    memory_bytes = round(MEMORY_GIB[kind] * GIB) if kind in MEMORY_GIB else None
+    memory_bytes = None if kind is None or kind not in GPU_KINDS else GPU_KINDS[kind].nvml_memory_bytes
     shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
     if isinstance(shares, str):
         return shares
@@ -122,7 +122,7 @@ class PerfSession:
         steady_age_s: float = STEADY_AGE_S,
     ) -> None:
         check_configured(settings.engines)
-        self.settings = settings
+        self.settings = settings = with_price_of_kind(settings, hardware.kind)
         self.hardware = hardware
         self.references = frozenset(references)  # engines with a reference build, which comparisons are made against
         self.planted = planted  # over the flags of every server, to see whether the suite notices
@@ -318,7 +318,7 @@ class PerfSession:
         """Why this engine should refuse its longest sequence, by arithmetic; None if nothing speaks against a start."""
         sizes = [gpu.memory_bytes for gpu in self._gpus(spec, kind)]
         if self.hardware.emulated:
-            sizes = [round(MEMORY_GIB[kind] * 2**30)] if kind in MEMORY_GIB else []
+            sizes = [GPU_KINDS[kind].nvml_memory_bytes] if kind in GPU_KINDS else []
         readable = [size for size in sizes if size is not None]
         return predicted_refusal(spec, kind, min(readable) if readable and len(readable) == len(sizes) else None)
 
@@ -334,14 +334,14 @@ class PerfSession:
         """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
 
-    def resume(self, tests: Collection[TestResult], decided: Collection[str] = ()) -> None:
+    def resume(self, tests: Collection[TestResult], going_on: Collection[str]) -> None:
         """Go on in a run folder. Server starts are numbered from the last stored one, so no two starts share a number.
 
         Args:
             tests: all tests of the run folder.
-            decided: ids of tests that do not run again.
+            going_on: ids of the tests that go on from their stored results.
         """
-        self.resumed = {test.test: test for test in tests if test.test not in decided}
+        self.resumed = {test.test: test for test in tests if test.test in going_on}
         runs = (run for test in tests for measurement in test.measurements for run in measurement.runs)
         self.pool.starts = max((run.start_id for run in runs), default=0)
 

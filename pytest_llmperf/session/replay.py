@@ -141,7 +141,8 @@ class Replayer:
         """What each request of a run did, and the replay that says so."""
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
-        records = records_of(requests, replay, server.spec.api, server.secrets, server.text_counter)
+        records = server.answer_ids.checked(
+            records_of(requests, replay, server.spec.api, server.secrets, server.text_counter))
         self.ledger.settle(server.spec, requests, records)
         return records, replay
 
@@ -251,7 +252,7 @@ def _record(
     else:
         record = to_record(request, exchange, api, count)
         form: Form = "ids" if isinstance(request.prompt, tuple) else "text"
-        reply = read_reply(exchange, form, api.choices) if request.answer_used else None
+        reply = read_reply(exchange, form, api) if request.answer_used else None
         answer_tokens, answer_hash = reply or (None, None)
         record = replace(record, answer_hash=answer_hash)
     if request.answer_used and request.prompt_tokens is not None and answer_tokens is not None:
@@ -320,7 +321,8 @@ def most_bytes(requests: Sequence[Request]) -> int:
 def _planned(server: Server, request: Request) -> PlannedRequest:
     path, body = server.post(request)
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns,
-                          part_of(request, body), request.cancellation, request.retry, server.spec.api.choices)
+                          part_of(request, body), request.cancellation, request.retry, server.spec.api.choices,
+                          server.spec.api.accepted_ends)
 
 
 def stream_limits(settings: Settings) -> StreamLimits:

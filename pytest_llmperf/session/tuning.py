@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
@@ -23,7 +24,6 @@ from pytest_llmperf.session.capacity import METRIC, PRECISION, SEEDS_PER_SEARCH
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.sequential_claim import ClaimResult
 from pytest_llmperf.session.sweep import SweepFile, SweepPlan, SweepRow, measure_setting
-from pytest_llmperf.telemetry.hardware import KINDS
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.expression import builders_of
 
@@ -130,7 +130,7 @@ class Tuning:
         options = "" if self.plan.precision == PRECISION else f", precision={self.plan.precision!r}"
         options += ", quick=True" if self.plan.quick else ""
         options += "" if self.start_sd is None else f', start_sd={{"{METRIC}": {self.start_sd!r}}}'
-        marker = [f"@pytest.mark.{kind}"] if kind in KINDS else []
+        marker = [f"@pytest.mark.{kind}"] if kind in kind_names() else []
         return "\n".join([
             f'"""Tuned flags serve a higher rate within {slos}.', "",
             "Written by `llmperf tune`. The limit is the square root of the lower bound. Measured:",

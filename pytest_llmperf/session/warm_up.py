@@ -12,7 +12,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.judging.validity import other_model
 from pytest_llmperf.model.exchange import Exchange, Replay
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.replay import Replayer, records_of
@@ -51,11 +51,12 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> float | N
     for batch in range(MOST_BATCHES):
         requests = server.as_sent(_batch(workload, SEED + batch))
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = records_of(requests, replay, server.spec.api, server.secrets)
-        failed = next((record for record in records if not record.ok), None)
-        if failed is not None:
+        records = server.answer_ids.checked(records_of(requests, replay, server.spec.api, server.secrets))
+        failed = [record for record in records if not record.ok]
+        if failed:
             raise EngineError(
-                f"A warm-up request failed: {failed.outcome.value}: {failed.detail}. Nothing was measured.",
+                f"{len(failed)} of {len(records)} warm-up requests failed ({reasons_text(failure_counts(failed))}; "
+                f"first: {failed[0].detail}). Nothing was measured.",
                 server.process.evidence() if server.process else None,
             )
         _check_answers(requests, replay, records)

@@ -10,18 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pytest_llmperf.model.datasheet import MEMORY_GIB
+from pytest_llmperf.kinds import CPU, GPU_KINDS, OTHER_GPU, HardwareKind
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
 from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query
 from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
 
-GPU_KINDS = ("l4", "a100", "h100", "h200")
-KINDS = (*GPU_KINDS, "cpu")
-OTHER_GPU = "other-gpu"  # a model that no marker stands for; its results must not pass for a CPU's
 NVML_TIMEOUT_S = 10.0
 _MEMORY_TOLERANCE = 0.08  # NVML shows less where ECC takes some
-_SLOWER = {"h100": {"pcie", "nvl", "hbm2e"}}  # words of models whose memory is not the SXM's
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class Hardware:
     @property
     def kind(self) -> str:
         """Hardware kind of the first GPU; `OTHER_GPU` if its model has no marker; "cpu" without a GPU."""
-        return (self.gpus[0].kind or OTHER_GPU) if self.gpus else "cpu"
+        return (self.gpus[0].kind or OTHER_GPU) if self.gpus else CPU
 
     def labelled(self, kind: str) -> str:
         """A kind as conditions state it: "h200" on hardware, "emulated h200" on the emulator."""
@@ -101,12 +97,13 @@ def gpu_kind(name: str, memory_bytes: int | None = None) -> str | None:
     (None, None)
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    kind = next((kind for kind in GPU_KINDS if kind in words), None)
-    if kind is None or words & _SLOWER.get(kind, set()):
-        return None
-    expected = MEMORY_GIB[kind] * 2**30
-    fits = memory_bytes is None or abs(memory_bytes / expected - 1) <= _MEMORY_TOLERANCE
-    return kind if fits else None
+    fitting = [kind for kind in GPU_KINDS.values() if kind.nvml_words <= words and not words & kind.other_words
+               and _fits(kind, memory_bytes)]
+    return max(fitting, key=lambda kind: len(kind.nvml_words)).name if fitting else None
+
+
+def _fits(kind: HardwareKind, memory_bytes: int | None) -> bool:
+    return memory_bytes is None or abs(memory_bytes / kind.nvml_memory_bytes - 1) <= _MEMORY_TOLERANCE
 
 
 def detect(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, isnan, nan
 from types import MappingProxyType
 
 from pytest_llmperf.errors import EngineError, MetricUnavailable
@@ -20,20 +20,25 @@ LARGEST_COUNT = 2.0**53
 MOST_SAMPLES = 100_000
 MOST_LINE_CHARACTERS = 64 * 1024
 # Possessive quantifiers do not backtrack, so the time for a line that does not match is linear in its length.
-_PAIR = r'[ \t]*+([a-zA-Z_]\w*+)[ \t]*+=[ \t]*+"((?:[^"\\]|\\.)*+)"[ \t]*+(?:,|(?=\}|$))'
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_PAIR = rf'[ \t]*+({_QUOTED}|[^\s"=,{{}}]++)[ \t]*+=[ \t]*+({_QUOTED})[ \t]*+(?:,|(?=\}}|$))'
 _LABEL = re.compile(_PAIR)
 _ESCAPE = re.compile(r"\\(.)")
 _SAMPLE = re.compile(
-    r"[ \t]*+(?P<name>[a-zA-Z_:][\w:]*+)[ \t]*+"
-    rf"(?:\{{(?P<labels>(?:{_PAIR})*+)[ \t]*+\}})?+"
-    r"[ \t]*+(?P<value>\S++)(?:[ \t]++-?\d++)?+[ \t\r]*+",  # a timestamp may follow
+    r"[ \t]*+(?P<name>[a-zA-Z_:][\w:]*+)?+[ \t]*+"
+    rf"(?:\{{[ \t]*+(?:(?P<quoted>{_QUOTED})[ \t]*+(?:,|(?=\}})))?+(?P<labels>(?:{_PAIR})*+)[ \t]*+\}})?+"
+    r"[ \t]*+(?P<value>\S++)(?:[ \t]++[-+\d.eE]++)?+"  # a timestamp may follow
+    r"(?:[ \t]++#.*+)?+[ \t\r]*+",  # and an exemplar
     re.ASCII,
 )
+_FIRST_WORD = re.compile(r"[a-zA-Z_:][\w:]*+", re.ASCII)
+#: The page in the format that `parse` reads, from a server that has several.
+ACCEPT = {"accept": "text/plain;version=0.0.4, */*;q=0.1"}
 
 
 @dataclass(frozen=True, slots=True)
 class PageSample:
-    """One line of the page."""
+    """One line of the page. The value is NaN where the line has no number, or could not be read."""
 
     name: str
     labels: Mapping[str, str]
@@ -46,22 +51,39 @@ class Scrape:
 
     samples: tuple[PageSample, ...]
 
-    def total(self, name: str) -> float | None:
-        """Sum over all label sets (engines, ranks); None where the page has no sample of this name."""
+    def counter(self, name: str) -> float | None:
+        """Sum over all label sets (engines, ranks), no finite number if one of them is none; None where the page has no
+        sample of this name."""
         values = [s.value for s in self.samples if s.name == name]
         return sum(values) if values else None
 
+    def total(self, name: str) -> float | None:
+        """Sum over all label sets; None if the name is missing, or if the value of a label set is no finite number."""
+        value = self.counter(name)
+        return value if value is not None and isfinite(value) else None
+
+    def counters(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Canonical name → `counter` of a name on the page, as far as the page has such samples."""
+        values = {name: self.counter(sample) for name, sample in names.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def totals(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Canonical name → `total` of a name on the page, as far as there is one."""
+        values = {name: self.total(sample) for name, sample in names.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
     def largest(self, name: str) -> float | None:
         """The largest of all label sets, for shares, which have no sum; None as in `total`."""
-        return max((s.value for s in self.samples if s.name == name), default=None)
+        values = [s.value for s in self.samples if s.name == name]
+        return max(values) if values and all(map(isfinite, values)) else None
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
-        """Sums by the value of one label."""
+        """Counters by the value of one label. One NaN makes all of them NaN, because its labels may be unknown."""
         sums: dict[str, float] = {}
         for sample in self.samples:
             if sample.name == name and label in sample.labels:
                 sums[sample.labels[label]] = sums.get(sample.labels[label], 0.0) + sample.value
-        return sums
+        return dict.fromkeys(sums, nan) if isnan(self.counter(name) or 0.0) else sums
 
     def has_prefix(self, prefix: str) -> bool:
         """Whether the page has a sample whose name begins so."""
@@ -73,32 +95,48 @@ class Scrape:
 
 
 def parse(text: str) -> Scrape:
-    """Read Prometheus text exposition 0.0.4.
+    """Read Prometheus text exposition 0.0.4, with what OpenMetrics and UTF-8 names add to a line.
 
-    A value that is no finite number (NaN of an empty summary) is left out, and so are the buckets of histograms: they
-    are most of the page, and no metric needs them. prometheus_client reads the same, and takes ten times as long.
+    A line that cannot be read becomes a sample NaN under its first word, so that a sum never lacks it in silence. The
+    buckets of histograms are left out: they are most of the page, and no metric needs them. prometheus_client reads the
+    same, and takes ten times as long.
 
     Raises:
-        MetricUnavailable: the text is not in that format.
+        MetricUnavailable: no line of the text is in that format.
         EngineError: it has more samples, or a longer line, than any server needs.
     """
     samples: list[PageSample] = []
-    for line in _lines(text):
+    unread: str | None = None
+    readable = False
+    for line in _lines(text.removeprefix("\ufeff")):
         if not line or line.startswith("#") or line.partition("{")[0].rstrip().endswith("_bucket") or not line.strip():
             continue
         if len(samples) == MOST_SAMPLES or len(line) > MOST_LINE_CHARACTERS:
             raise EngineError(f"/metrics has more than {MOST_SAMPLES:,} samples, or a line of more than "
                               f"{MOST_LINE_CHARACTERS:,} characters; it begins {text[:80]!r}. Mend the page.")
-        match = _SAMPLE.fullmatch(line)
-        try:
-            value = float(match["value"]) if match else None
-        except ValueError:
-            value = None
-        if match is None or value is None:
-            raise MetricUnavailable(f"/metrics is not Prometheus text: {line[:80]!r}; it begins {text[:80]!r}.")
-        if isfinite(value):
-            samples.append(PageSample(match["name"], _labels(match["labels"] or ""), value))
+        if (sample := _sample(line)) is not None:
+            readable = True
+            if not sample.name.endswith("_bucket"):
+                samples.append(sample)
+            continue
+        unread = line if unread is None else unread
+        if (word := _FIRST_WORD.search(line)) is not None:
+            samples.append(PageSample(word[0], {}, nan))
+    if unread is not None and not readable:
+        raise MetricUnavailable(f"/metrics is not Prometheus text: {unread[:80]!r}; it begins {text[:80]!r}.")
     return Scrape(tuple(samples))
+
+
+def _sample(line: str) -> PageSample | None:
+    """The sample of a line; None for a line in another format."""
+    match = _SAMPLE.fullmatch(line)
+    if match is None or (match["name"] is None) == (match["quoted"] is None):
+        return None
+    try:
+        value = float(match["value"])
+    except ValueError:
+        return None
+    return PageSample(match["name"] or _plain(match["quoted"]), _labels(match["labels"] or ""), value)
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -113,11 +151,12 @@ def _lines(text: str) -> Iterator[str]:
 @lru_cache(maxsize=1024)
 def _labels(text: str) -> Mapping[str, str]:
     """The pairs between the braces of a sample."""
-    return MappingProxyType({name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(text)})
+    return MappingProxyType({_plain(name): _plain(value) for name, value in _LABEL.findall(text)})
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    return {"n": "\n"}.get(match[1], match[1])
+def _plain(text: str) -> str:
+    """A name or value without its quotation marks and escapes."""
+    return _ESCAPE.sub(lambda match: {"n": "\n"}.get(match[1], match[1]), text[1:-1]) if text[0] == '"' else text
 
 
 def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float | None]:

@@ -8,18 +8,18 @@ from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.ends import unsuccessful
 from pytest_llmperf.wire.http import Answer, read_answer
-from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream, read_whole
+from pytest_llmperf.wire.refusals import refusal
+from pytest_llmperf.wire.stream import HELD_BACK_CHUNKS, SHOWN_BYTES, Stream, read_stream, read_whole
+from pytest_llmperf.wire.text_checks import repeats, text_contradicts_ids
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
-TOO_MANY_REQUESTS = 429
 CountTokens = Callable[[Sequence[str]], tuple[int, ...]]
 _Judgement = tuple[Outcome, str | None]
 
 # The longest tokens of the vocabularies in use are runs of 128 spaces or signs (o200k, Llama 3).
 LONGEST_TOKEN = 128
-# A detokenizer that held text back, or a parser that splits a step's text, may send as many events without a new token.
-HELD_BACK_CHUNKS = 2
 
 _GIVEN_UP = {
     Ending.CANCELLED: Outcome.CANCELLED,
@@ -59,6 +59,8 @@ def to_record(
     answer = read_answer(exchange)
     stream = _read(answer, request, api) if answer.status == 200 else Stream()
     outcome, detail = _judge(request, exchange, answer, stream, api)
+    if outcome is Outcome.OK and count is not None and (words := text_contradicts_ids(stream, count)) is not None:
+        outcome, detail = Outcome.COUNTS_DISAGREE, words
     chunk_tokens, text_tokens = _counts(stream), None
     if chunk_tokens is None and count is not None and stream.texts:
         chunk_tokens = count(stream.texts)
@@ -89,12 +91,14 @@ def to_record(
         whole=not api.stream,
         attempts=exchange.attempts,
         asked_model=request.model,
+        answer_id=stream.origin.id,
+        reason=_reason(outcome, exchange, answer),
     )
 
 
 def _read(answer: Answer, request: Request, api: Api) -> Stream:
     if not api.stream:
-        return read_whole(answer.pieces) if answer.complete else Stream()
+        return read_whole(answer.pieces, api.choices) if answer.complete else Stream()
     return read_stream(answer.pieces, SPARE_CHUNKS + 2 * request.output_tokens * api.choices, api.choices)
 
 
@@ -108,13 +112,19 @@ def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream,
     return (
         _client_timeout(exchange)
         or _http_problem(exchange, answer)
-        or _stream_problem(stream)
+        or _stream_problem(stream, api)
         or _truncation(exchange, stream)
         or _incomplete(answer, stream, api)
         or _counts_disagree(stream)
         or _wrong_length(request, stream, api)
         or (Outcome.OK, None)
     )
+
+
+def answer_fault(answer: Answer, stream: Stream, api: Api) -> str | None:
+    """What is wrong with a whole answer of status 200, whatever its request was; None for a sound answer."""
+    fault = _stream_problem(stream, api) or _incomplete(answer, stream, api)
+    return None if fault is None else fault[1]
 
 
 def _client_timeout(exchange: Exchange) -> _Judgement | None:
@@ -132,15 +142,33 @@ def _http_problem(exchange: Exchange, answer: Answer) -> _Judgement | None:
         detail += f", Retry-After: {pause}"
     if (elsewhere := answer.header("location")) is not None:
         detail += f", redirect to {elsewhere} not followed"
-    outcome = Outcome.RATE_LIMITED if answer.status == TOO_MANY_REQUESTS else Outcome.HTTP_STATUS
+    outcome = Outcome.HTTP_STATUS if _refusal(answer) is None else Outcome.RATE_LIMITED
     return outcome, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
 
 
-def _stream_problem(stream: Stream) -> _Judgement | None:
+def _refusal(answer: Answer) -> str | None:
+    return refusal(answer.status or 0, dict(answer.headers), answer.body)
+
+
+def _reason(outcome: Outcome, exchange: Exchange, answer: Answer) -> str:
+    """See `RequestRecord.reason`."""
+    if outcome is Outcome.RATE_LIMITED:
+        return f"{outcome.value} ({_refusal(answer)})"
+    if outcome is Outcome.HTTP_STATUS:
+        return f"HTTP {answer.status}"
+    limited = outcome is Outcome.TIMEOUT or exchange.ending is Ending.TOO_LARGE
+    return f"{outcome.value} ({exchange.error})" if limited and exchange.error else ""
+
+
+def _stream_problem(stream: Stream, api: Api) -> _Judgement | None:
     if stream.error is not None:
         return Outcome.ERROR_IN_STREAM, " ".join(stream.error.split())[:SHOWN_BYTES]
     if stream.problem is not None:
         return Outcome.MALFORMED, stream.problem
+    if stream.origin.problem is not None:
+        return Outcome.NOT_ASKED_FOR, stream.origin.problem
+    if (words := unsuccessful(stream.ends, api.accepted_ends)) is not None:
+        return Outcome.UNSUCCESSFUL_END, f"after {len(stream.arrivals_ns)} content chunks the answer {words}"
     return None
 
 
@@ -152,7 +180,8 @@ def _truncation(exchange: Exchange, stream: Stream) -> _Judgement | None:
 def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     if stream.events == 0 and answer.body and api.stream:
         return Outcome.MALFORMED, f"no server-sent event in the answer: {answer.body[:SHOWN_BYTES]!r}"
-    has: dict[str, object] = {"finish_reason": stream.finish_reason}
+    ended = {end.choice for end in stream.ends}
+    has: dict[str, object] = {"finish_reason": ended and len(ended) >= api.choices}
     if api.asks_for_usage:
         has["usage"] = stream.usage
     has["[DONE]" if api.protocol != "responses" else "response.completed"] = stream.done
@@ -162,8 +191,19 @@ def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     kind = "stream" if api.stream else "answer"
     if missing:
         seen = f"{len(stream.arrivals_ns)} content chunks"
-        return Outcome.TRUNCATED, f"the {kind} ended without {', '.join(missing)}, after {seen}"
+        said = f"; the service says {stream.unread}" if stream.unread is not None else ""
+        return Outcome.TRUNCATED, (f"the {kind} ended without {', '.join(missing)}, after {seen}{_unfinished(stream)}"
+                                   f"{said}")
     return None if stream.arrivals_ns else (Outcome.EMPTY, f"a complete {kind} without content")
+
+
+def _unfinished(stream: Stream) -> str:
+    """The end of a stream that clients drop, and what the server must write; "" for a stream that ends with an event.
+    """
+    if not stream.unfinished:
+        return ""
+    return (f"; its last event {stream.unfinished[:SHOWN_BYTES]!r} has no blank line behind it, and clients drop such "
+            "an event: let the server or the proxy write a blank line after each event")
 
 
 def _counts_disagree(stream: Stream) -> _Judgement | None:
@@ -175,6 +215,10 @@ def _counts_disagree(stream: Stream) -> _Judgement | None:
     complaints = []
     if counts is not None and sum(counts) != tokens:
         complaints.append(f"the chunks bring {sum(counts)} tokens, usage says {tokens}")
+    if counts is None or sum(counts) != stream.listed_ids:
+        complaints += _ids_disagree(stream, tokens)
+    if repeats(stream.texts, tokens):
+        complaints.append("each of its chunks repeats text")
     if chunks > tokens:
         complaints.append(f"{chunks} content chunks, usage says {tokens} tokens")
     if stream.uncounted_chunks > HELD_BACK_CHUNKS or stream.uncounted_characters > LONGEST_TOKEN:
@@ -186,6 +230,12 @@ def _counts_disagree(stream: Stream) -> _Judgement | None:
     if stream.after_done:
         complaints.append(f"{stream.after_done} events follow [DONE]")
     return (Outcome.COUNTS_DISAGREE, "; ".join(complaints)) if complaints else None
+
+
+def _ids_disagree(stream: Stream, tokens: int) -> list[str]:
+    if stream.listed_ids in (None, tokens):
+        return []
+    return [f"the events list {stream.listed_ids} token ids, usage says {tokens} tokens"]
 
 
 def _wrong_length(request: Request, stream: Stream, api: Api) -> _Judgement | None:

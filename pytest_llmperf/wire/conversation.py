@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.api import DEFAULT, SUCCESSFUL_ENDS, Api
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import ConversationPart, Form
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.chunks import ends_of, error_of
+from pytest_llmperf.wire.content import text_of
+from pytest_llmperf.wire.ends import End, end_of
 from pytest_llmperf.wire.http import BodyFraming, NotHttpError
+from pytest_llmperf.wire.responses import ENDS, response_ends
 from pytest_llmperf.wire.sse import EventDecoder
+from pytest_llmperf.wire.stream import DONE
 
 _HASH_BYTES = 8
 
@@ -24,14 +30,16 @@ class AnswerReader:
 
     Args:
         answers: number of answers to the request (`n`), as of `Stream`. The next turn contains the first answer.
+        ends: finish reasons of a success, see `Api.accepted_ends`. Any other end makes the answer incomplete.
 
     Attributes:
         ids: token ids of the answer, as far as the server sends them.
         finished: whether the answer has ended with a finish reason and without an error.
     """
 
-    def __init__(self, answers: int = 1) -> None:
+    def __init__(self, answers: int = 1, ends: Collection[str] = SUCCESSFUL_ENDS) -> None:
         self._answers = answers
+        self._ends = ends
         self.ids: list[int] = []
         self.finished = False
         self._texts: list[str] = []
@@ -72,30 +80,35 @@ class AnswerReader:
                 self._whole += piece
                 continue
             for event in self._events.feed(piece):
-                if event.data.strip() and event.data != "[DONE]":
+                if event.data.strip() not in ("", DONE):
                     self._take(json.loads(event.data))
 
     def _take(self, message: dict[str, Any]) -> None:
-        if message.get("error") is not None:
+        if error_of(message) is not None:
             self._broken = True
         elif "meta_info" in message:
             self._take_native(message)
         elif message.get("choices"):
+            self._end(ends_of(message))
             choice = message["choices"][0]
             if self._answers > 1 and choice.get("index"):
                 return
             delta = choice.get("delta") or choice.get("message") or {}
             self.ids += choice.get("token_ids") or ()
-            self._texts.append(choice.get("text") or delta.get("content") or "")
-            self.finished = self.finished or bool(choice.get("finish_reason"))
+            self._texts.append(choice.get("text") or text_of(delta.get("content")))
         elif message.get("type") == "response.output_text.delta":
             self._texts.append(message["delta"])
-        elif message.get("type") in ("response.completed", "response.incomplete"):  # the latter at its full length
-            self.finished = True
+        elif message.get("type") in ENDS:
+            self._end(response_ends(message["response"], message["type"].removeprefix("response.")))
         elif message.get("object") == "response":  # a whole one
             parts = [part for item in message["output"] for part in item.get("content") or ()]
             self._texts += [part["text"] for part in parts if part.get("type") == "output_text"]
-            self.finished = message.get("status") in ("completed", "incomplete")
+            self._end(response_ends(message))
+
+    def _end(self, ends: Iterable[End]) -> None:
+        for end in ends:
+            self.finished = True
+            self._broken = self._broken or end.reason not in self._ends
 
     def _take_native(self, message: dict[str, Any]) -> None:
         """An event of SGLang's /generate: its ids and text are cumulative, unless a flag of the server changes that."""
@@ -106,9 +119,8 @@ class AnswerReader:
         else:
             self.ids += ids
             self._texts.append(text)
-        reason = meta.get("finish_reason") or {}
-        self._broken = self._broken or reason.get("type") == "abort"
-        self.finished = self.finished or bool(reason)
+        if reason := meta.get("finish_reason"):
+            self._end((end_of(0, reason),))
 
 
 def part_of(request: Request, body: bytes) -> ConversationPart | None:
@@ -151,13 +163,15 @@ def joined(form: Form, parts: Iterable[bytes]) -> bytes:
     return (b"" if form == "text" else b",").join(parts)
 
 
-def read_reply(exchange: Exchange, form: Form, answers: int = 1) -> tuple[int, str] | None:
+def read_reply(exchange: Exchange, form: Form, api: Api = DEFAULT) -> tuple[int, str] | None:
     """Number of token ids and hash of the answer that the next turn contains; None where no turn can contain it.
 
     Args:
-        answers: as of `AnswerReader`.
+        exchange: the answer.
+        form: as of `ConversationPart`.
+        api: how to read the answer.
     """
-    reader = AnswerReader(answers)
+    reader = AnswerReader(api.choices, api.accepted_ends)
     reader.feed(exchange.data)
     part = answer_part(reader, form)
     if part is None or exchange.ending is not Ending.COMPLETE:

@@ -28,7 +28,14 @@ def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestReco
         after=request.after if request.turn > 1 else None,
         attempts=emulated.attempts,
         asked_model=request.model,
+        reason=_reason(emulated),
     )
+
+
+def _reason(emulated: EmulatedExchange) -> str:
+    """The emulator refuses by HTTP 429 alone."""
+    why = {Outcome.TIMEOUT: emulated.error, Outcome.RATE_LIMITED: "HTTP 429"}.get(emulated.outcome)
+    return f"{emulated.outcome.value} ({why})" if why else ""
 
 
 def _detail(emulated: EmulatedExchange) -> str | None:

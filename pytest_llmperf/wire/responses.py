@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmperf.wire.chunks import Chunk, Usage, count, error_of, model_name
+from pytest_llmperf.wire.chunks import Chunk, Usage, count, error_of, model_name, request_id
+from pytest_llmperf.wire.content import text_of
+from pytest_llmperf.wire.ends import End
 
 #: Types of the event that ends a stream.
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+#: What a tool returned, which the model did not generate.
+_OF_TOOLS = frozenset({"output", "outputs", "results"})
 
 
 def is_response(message: dict[str, Any]) -> bool:
@@ -29,29 +33,39 @@ def response_chunk(message: dict[str, Any]) -> Chunk:
     if kind is None:
         return _ended(message, "".join(map(_item_text, message["output"])))
     if kind in ENDS:
-        return _ended(message["response"], "")
+        return _ended(message["response"], "", kind.removeprefix("response."))
     text = ""
-    if kind.endswith(".delta"):
-        text = message["delta"]
-        if not isinstance(text, str):
-            raise TypeError(f"the delta is {text!r}")
-    elif kind == "response.output_item.added" and message["item"].get("type") == "function_call":
-        text = message["item"].get("name") or ""
-    model = (message.get("response") or {}).get("model")
-    return Chunk(bool(text), model_name(model), text, token_ids=None, finish_reason=None, usage=None, error=None)
-
-
-def _ended(response: dict[str, Any], text: str) -> Chunk:
-    """The end of a stream, or a whole answer with its text."""
-    status = response.get("status")
-    reason = (response.get("incomplete_details") or {}).get("reason") or status
-    error = error_of(response)
-    if error is None and status in ("failed", "cancelled"):
-        error = f"the response has the status {status!r}"
+    if kind.endswith(".delta") and not kind.endswith("audio.delta"):  # the transcript has events of its own
+        if not isinstance(message["delta"], str | dict | list):
+            raise TypeError(f"the delta is {message['delta']!r}")
+        text = text_of(message["delta"])
+    elif kind == "response.output_item.added":
+        text = text_of(message["item"].get("name"))
+    response = message.get("response") or {}
     return Chunk(
-        bool(text), model_name(response.get("model")), text, token_ids=None, finish_reason=reason,
-        usage=_usage(response.get("usage")), error=error, done=True,
+        bool(text), model_name(response.get("model")), text, token_ids=None, ends=(), usage=None,
+        error=error_of(response), id=request_id(response.get("id")),
     )
+
+
+def _ended(response: dict[str, Any], text: str, kind: str = "") -> Chunk:
+    """The end of a stream, or a whole answer with its text.
+
+    Args:
+        kind: of the event that ends the stream, which counts unless it is the usual one.
+    """
+    return Chunk(
+        bool(text), model_name(response.get("model")), text, token_ids=None, ends=response_ends(response, kind),
+        usage=_usage(response.get("usage")), error=error_of(response), done=True, id=request_id(response.get("id")),
+    )
+
+
+def response_ends(response: dict[str, Any], kind: str = "") -> tuple[End, ...]:
+    """The end that a response states: its status, and for an incomplete response the reason."""
+    status = kind if kind not in ("", "completed") else response.get("status") or kind
+    if status == "incomplete":
+        status = (response.get("incomplete_details") or {}).get("reason") or status
+    return (End(0, str(status)),) if status else ()
 
 
 def _usage(usage: dict[str, Any] | None) -> Usage | None:
@@ -63,7 +77,5 @@ def _usage(usage: dict[str, Any] | None) -> Usage | None:
 
 
 def _item_text(item: dict[str, Any]) -> str:
-    """The text of one item of an answer: a message, reasoning or a call of a function."""
-    parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
-    texts = [part.get("text") or part.get("refusal") or "" for part in parts]
-    return "".join([item.get("name") or "", item.get("arguments") or "", *texts])
+    """The text of one item of an answer: a message, reasoning or a call of a tool."""
+    return text_of({name: value for name, value in item.items() if name not in _OF_TOOLS})

@@ -47,6 +47,11 @@ class EventDecoder:
         standard requires."""
         return bool(self._tail or self._data)
 
+    @property
+    def unfinished(self) -> str:
+        """Data and last line of the unfinished event."""
+        return "\n".join([*self._data, *([_text(self._tail)] if self._tail else [])])
+
     def feed(self, data: bytes) -> list[Event]:
         """Events that `data` completed, in order."""
         if self.overflowed or not data:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_llmperf import workload as builders
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.workload.added import WORKLOADS
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload
 
@@ -48,10 +49,12 @@ def _value(node: ast.expr) -> Any:  # noqa: ANN401 - a workload, an arrival proc
         if isinstance(limited, Arrivals):
             return limited.at_most(*arguments, **named)
     name = ast.unparse(node.func)
-    if name not in BUILDERS:
-        near = get_close_matches(name, BUILDERS, n=1)
-        raise ValueError(f"{name} is no builder" + (f", did you mean {near[0]}" if near else ""))
-    return getattr(builders, name)(*arguments, **named)
+    if name in BUILDERS:
+        return getattr(builders, name)(*arguments, **named)
+    if (added := WORKLOADS.get(name)) is not None:
+        return added.build(*arguments, **named)
+    near = get_close_matches(name, (*BUILDERS, *WORKLOADS.names()), n=1)
+    raise ValueError(f"{name} is no builder" + (f", did you mean {near[0]}" if near else ""))
 
 
 def _plain(node: ast.expr) -> Any:  # noqa: ANN401 - as `_value`

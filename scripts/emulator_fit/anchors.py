@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import read_shape
 from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.kinds import GPU_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Anchor:
     def predicted_ms(self, coefficients: Coefficients) -> float:
         config = EngineConfig(
             engine="sglang" if self.engine == "sglang" else "vllm",
-            shape=read_shape("llama-3.1-8b"), gpu=GPUS["h200"], max_model_len=16384, max_num_batched_tokens=8192,
+            shape=read_shape("llama-3.1-8b"), gpu=GPU_KINDS["h200"], max_model_len=16384, max_num_batched_tokens=8192,
             max_num_seqs=1024, block_size=16, num_blocks=57489, tensor_parallel=self.tensor_parallel,
             async_scheduling=self.overlapped,
         )  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Literal
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks
 from pytest_llmperf.emulator.cost.dimensions import Dtype
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import read_shape
+from pytest_llmperf.kinds import GPU_KINDS
 
 DATA = Path(__file__).parents[1] / "data" / "served_h100_h200.csv"
 
@@ -30,7 +30,7 @@ class Row:
 
     Args:
         id, backend, version, model, source: as in the file.
-        gpu: its key in GPUS.
+        gpu: its key in GPU_KINDS.
         weights: bfloat16 where the file leaves the precision open.
         input_tokens, output_tokens: nominal lengths.
         spread: the lowest multiple of them that was drawn, 1 where all are equal.
@@ -97,7 +97,7 @@ class Row:
     @cached_property
     def config(self) -> EngineConfig:
         """The engine as it was run, as far as that is known or inferred; docs/emulator_accuracy.md says which."""
-        shape, gpu, tp = read_shape(self.model), GPUS[self.gpu], self.tensor_parallel
+        shape, gpu, tp = read_shape(self.model), GPU_KINDS[self.gpu], self.tensor_parallel
         engine: Literal["vllm", "sglang"] = "sglang" if self.backend == "sglang" else "vllm"
         weights: Dtype = "fp8" if self.weights == "fp8" else "bfloat16"
         kv: Dtype = "fp8" if self._kv_fp8 else "bfloat16"
@@ -125,7 +125,7 @@ class Row:
     def _utilization(self) -> float:
         if not self.inferencex:
             return 0.8 if self.dense else 0.9
-        return 0.9 if self.backend != "sglang" else default_utilization("sglang", GPUS[self.gpu], 8192, self.gpus)
+        return 0.9 if self.backend != "sglang" else default_utilization("sglang", GPU_KINDS[self.gpu], 8192, self.gpus)
 
     @property
     def _kv_fp8(self) -> bool:

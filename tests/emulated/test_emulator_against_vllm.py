@@ -15,8 +15,8 @@ from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.engine import Engine
 from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.kinds import GPU_KINDS
 
 RECORDED = json.loads(Path(__file__).parents[1].joinpath("data/emulator/vllm_scheduler.json").read_text("utf-8"))
 CASES = {case["name"]: case for case in RECORDED["cases"]}
@@ -31,7 +31,7 @@ def config(settings):
     return EngineConfig(
         engine="vllm",
         shape=SHAPES["tiny"],
-        gpu=GPUS["h100"],
+        gpu=GPU_KINDS["h100"],
         **{name: settings[name] for name in (*same, "chunked_prefill", "async_scheduling")},
         speculation=Speculation(drafts, rates, SHAPES["tiny"] if drafter != "ngram" else None, drafter == "eagle")
         if drafts

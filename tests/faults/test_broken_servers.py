@@ -7,6 +7,7 @@ import json
 import random
 import tempfile
 from contextlib import contextmanager
+from itertools import count, cycle
 
 import pytest
 
@@ -142,6 +143,41 @@ def test_text_beyond_the_usage_is_an_error_whatever_errors_are_limited(measured)
     assert (result.verdict, problem.cause) == (Verdict.ERROR, Cause.TOKEN_COUNTS_DISAGREE)
     assert problem.facts["answers"] == 12
     assert "8 chunks bring 40 characters" in problem.facts["first"]
+
+
+def aborting(body):
+    """Two tokens in two of three answers, as of an engine that gives up; no length is forced."""
+    events = shape_of(body).events()
+    if next(aborting.numbers) % 3 == 0:
+        return events
+    return [*shape_of({"max_tokens": 2}).events()[:1], events[0].replace(b"null", b'"abort"'), *events[-1:]]
+
+
+def with_ids(ids):
+    """Answers with an id of their own, or with these ids in turn while it is measured."""
+    own, given = count(), cycle(ids)
+
+    def events(body):
+        name = next(given) if body["max_tokens"] == TOKENS else f"own-{next(own)}"
+        return [data.replace(b'"cmpl-0"', json.dumps(name).encode()) for data in shape_of(body).events()]
+
+    return lambda body: streamed(events(body), itl_s=0.001)
+
+
+def test_aborted_answers_are_failed_requests(measured):
+    aborting.numbers = count()
+    with serving(only_when_measured(aborting)) as url:
+        results = measured(url, "error_rate == 0", "e2el_p50 <= 10ms", dialect="openai")
+    assert [result.verdict for result in results] == [Verdict.FAIL, Verdict.FAIL]
+
+
+def test_answers_with_the_id_of_an_earlier_answer_are_failed_requests(measured):
+    with serving(with_ids(["a", "b", "b", "c"])) as url:
+        (result,) = measured(url, "error_rate == 0")
+    assert result.verdict is Verdict.FAIL
+    with serving(with_ids(f"other-{at}" for at in range(24))) as url:
+        (result,) = measured(url, "error_rate == 0")
+    assert result.verdict is Verdict.PASS
 
 
 def test_text_beyond_the_usage_ends_the_warm_up(measured):

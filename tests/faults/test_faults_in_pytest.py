@@ -89,7 +89,7 @@ def test_run_beyond_measure_timeout_makes_test_an_error(suite):
         ("wrong-model", "loaded another-model, not "),
         ("resets", "restarted itself: its counter "),  # fault 46
         ("restarts", "restarted itself: its start time changed from 1000000000 to 2000000000"),
-        ("errors", "requests failed (7 × http status"),  # fault 35
+        ("errors", "requests failed (7 × HTTP 500"),  # fault 35
         ("cached", "prompts of an earlier run were still cached"),
         ("preempts", "12 preemptions: the KV cache was too small"),
     ],
@@ -164,7 +164,7 @@ def test_short_answers_in_warm_up_are_an_error(suite, monkeypatch):
     monkeypatch.setenv("STUB_AFTER", "0")
     result, junit = suite.run(faulty_test("short", "error_rate == 0"))
     assert result.ret == 10
-    assert "A warm-up request failed: wrong length" in only(junit, "error").text
+    assert "warm-up requests failed (6 × wrong length" in only(junit, "error").text
 
 
 def test_flag_that_server_ignores_makes_test_an_error(suite):

@@ -2,9 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.plugin.configure import MARKERS
-from pytest_llmperf.plugin.kinds import KINDS, requested_kinds, running_kind
-from pytest_llmperf.telemetry import hardware
+from pytest_llmperf.plugin.kinds import requested_kinds, running_kind
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect
 
 MARKED = """
@@ -68,11 +66,6 @@ def test_misspelt_markers_are_refused(pytester):
     result = pytester.runpytest_subprocess("--strict-markers")
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*'h2oo' not found in `markers`*"])
-
-
-def test_the_copies_of_the_kinds_agree():
-    assert hardware.KINDS == KINDS
-    assert {marker.split(":")[0] for marker in MARKERS} >= set(KINDS)
 
 
 H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 1),), driver="580")

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", type=float, default=0.04, help="share, of the rate (default: 0.04)")
     parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")
     parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
-                        "options: its judged rates are kept (newest: the newest run folder)")
+                        "options: its judged rates are kept (a path, an id, a part of it, or newest)")
     parser.add_argument("--searches", type=int, default=1, help="each with seeds of its own (default: 1)")
 
 
@@ -78,9 +78,11 @@ def _rates(points: Sequence[TriedRate]) -> list[str]:
     from pytest_llmperf.report.table import aligned
 
     shown = list(dict.fromkeys(name for point in points for name in point.measured))
-    rows = [["rate", "verdict", "as measured", *shown]]
+    failed = ["failed"] if any(point.failures for point in points) else []
+    rows = [["rate", "verdict", "as measured", *shown, *failed]]
     for point in sorted(points, key=lambda point: point.rate):
         values = ((find(name).unit, point.measured.get(name)) for name in shown)
         cells = ["–" if value is None else unit.show(value) for unit, value in values]
-        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *cells])
+        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *cells,
+                     *(point.failures or "none" for _ in failed)])
     return list(aligned(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmperf.emulator.cost.dimensions import Dtype, ModelShape
-from pytest_llmperf.emulator.cost.gpu import Gpu
+from pytest_llmperf.kinds import HardwareKind
 
 _MIB = 2**20
 _NCCL_BYTES = 50 * _MIB  # and cuBLAS and graph pools, beyond what vLLM counts as activations
@@ -14,7 +14,7 @@ class DoesNotFit(ValueError):
     """The weights leave no room for a KV cache."""
 
 
-def default_utilization(engine: str, gpu: Gpu, max_num_batched_tokens: int = 8192, tp: int = 1) -> float:
+def default_utilization(engine: str, gpu: HardwareKind, max_num_batched_tokens: int = 8192, tp: int = 1) -> float:
     """Share of the GPU's memory that an engine takes by default: vLLM 0.92, SGLang by its own formula.
 
     SGLang keeps aside, in MiB: 512, 1.5 per token of a chunk, 2 per captured batch size, and 128 per GPU.
@@ -47,7 +47,7 @@ def activation_bytes(shape: ModelShape, tp: int, max_num_batched_tokens: int, ma
 
 def kv_blocks(  # noqa: PLR0917 - the arguments are the engine's own flags, in one agreed order
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: HardwareKind,
     tp: int,
     weights: Dtype,
     kv: Dtype,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any
 
-from pytest_llmperf.emulator.cost.gpu import Gpu
+from pytest_llmperf.kinds import HardwareKind
 
 _FITTED_GPUS = ("h100", "h200")
 
@@ -78,7 +78,7 @@ def stored() -> dict[str, Any]:
     return loaded
 
 
-def coefficients_for(engine: str, gpu: Gpu) -> Coefficients:
+def coefficients_for(engine: str, gpu: HardwareKind) -> Coefficients:
     """The shipped numbers of an engine, for a GPU."""
     data = stored()
     origin = data["provenance"]["summary"]

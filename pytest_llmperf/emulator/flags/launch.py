@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.kinds import GPU_KINDS, kind_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.emulator.cost.gpu import Gpu
+    from pytest_llmperf.kinds import HardwareKind
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """The emulated hardware."""
 
-    gpu: Gpu
+    gpu: HardwareKind
     gpus: int = 1
 
     def check(self, tensor_parallel: int, data_parallel: int, groups: int = 1) -> None:
@@ -40,15 +42,25 @@ class Machine:
             )
 
 
-def machine(hardware: str, gpus: int) -> Machine:
+def machine(hardware: str, gpus: int, row: str | None = None) -> Machine:
     """The machine by its kind.
 
+    Args:
+        hardware: name of the kind.
+        gpus: number of GPUs.
+        row: JSON object, the row of a kind that a project defines; None for a kind of this package.
+
     Raises:
-        UsageError: no such kind.
+        UsageError: the kind is unknown, or the row is wrong.
     """
-    if hardware not in GPUS:
-        raise UsageError(f"--hardware {hardware}: it can be {', '.join(GPUS)}.")
-    return Machine(GPUS[hardware], gpus)
+    if row is not None:
+        try:
+            return Machine(kind_of_row(hardware, json.loads(row)), gpus)
+        except (ValueError, AttributeError) as error:
+            raise UsageError(f"--hardware-row: {hardware}: {error}.") from error
+    if hardware not in GPU_KINDS:
+        raise UsageError(f"--hardware {hardware}: it can be {', '.join(GPU_KINDS)}.")
+    return Machine(GPU_KINDS[hardware], gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +94,7 @@ class Launch:
     metrics: bool = True
     utilization: float = 0.92
     facts: Mapping[str, object] = field(default_factory=dict)
+
+    def request_id(self, number: int) -> str:
+        """The id of request `number`, which no other server of this host gives."""
+        return f"{os.getpid():08x}{number:024x}"

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks, kv_bytes_per_gpu
-from pytest_llmperf.emulator.cost.gpu import Gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.launch import Launch, Machine
 from pytest_llmperf.emulator.flags.model import served_shape
@@ -17,6 +16,7 @@ from pytest_llmperf.emulator.flags.sglang_parser import METHODS, sglang_parser
 from pytest_llmperf.emulator.flags.speculation import speculation
 from pytest_llmperf.emulator.flags.tiers import disk_tier, host_tier, lmcache_tiers
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.kinds import HardwareKind
 
 _GIB = 2**30
 _MOST_DRAFTING = 48
@@ -73,7 +73,7 @@ def sglang_launch(
     )
 
 
-def _chunk(options: argparse.Namespace, gpu: Gpu) -> int:
+def _chunk(options: argparse.Namespace, gpu: HardwareKind) -> int:
     """Tokens of a prefill step; SGLang's own choice grows with the GPU's memory."""
     if options.chunked_prefill_size is None:
         gib = gpu.memory_bytes / _GIB
@@ -95,7 +95,7 @@ def _context_length(requested: int | None, shape: ModelShape, env: Mapping[str, 
 def _config(
     options: argparse.Namespace,
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: HardwareKind,
     env: Mapping[str, str],
     *,
     chunk: int,
@@ -152,7 +152,7 @@ def _max_running(options: argparse.Namespace, tokens: int, length: int, drafts: 
     return max(1, min(int(most), tokens // 2))
 
 
-def _tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes: float) -> tuple[Tier, ...]:
+def _tiers(options: argparse.Namespace, gpu: HardwareKind, env: Mapping[str, str], kv_bytes: float) -> tuple[Tier, ...]:
     """The KV cache tiers below GPU memory, for `kv_bytes` of KV cache on each GPU."""
     if options.enable_lmcache:
         named = {"LMCACHE_CONFIG_FILE": options.lmcache_config_file} if options.lmcache_config_file else {}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.emulator.config import Tier
-from pytest_llmperf.emulator.cost.gpu import Gpu
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.kinds import HardwareKind
 
 _GIB = 2**30
 _LMCACHE = {"LMCacheConnectorV1": False, "LMCacheMPConnector": True}  # whether it is a server beside the engine
@@ -26,7 +26,7 @@ _LMCACHE_DEFAULTS: dict[str, str] = {
 }  # fmt: skip
 
 
-def host_tier(gpu: Gpu, capacity_bytes: float, chunk_tokens: int) -> Tier:
+def host_tier(gpu: HardwareKind, capacity_bytes: float, chunk_tokens: int) -> Tier:
     """The host's memory."""
     link = gpu.pcie_bytes_per_s
     return Tier("cpu", int(capacity_bytes), link * _LOAD_SHARE, _HOST_LATENCY_S, chunk_tokens, link * _STORE_SHARE)
@@ -38,7 +38,7 @@ def disk_tier(capacity_bytes: float, chunk_tokens: int) -> Tier:
 
 
 def connector_tiers(
-    transfer: dict[str, Any] | None, gpu: Gpu, block_size: int, workers: int, env: Mapping[str, str]
+    transfer: dict[str, Any] | None, gpu: HardwareKind, block_size: int, workers: int, env: Mapping[str, str]
 ) -> tuple[Tier, ...]:
     """What vLLM's kv_transfer_config adds.
 
@@ -68,7 +68,7 @@ def connector_tiers(
     )
 
 
-def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: bool) -> tuple[Tier, ...]:
+def lmcache_tiers(gpu: HardwareKind, workers: int, env: Mapping[str, str], *, server: bool) -> tuple[Tier, ...]:
     """LMCache's tiers. Environment variables override the configuration file, and the file overrides the defaults.
 
     Args:

@@ -6,11 +6,11 @@ import argparse
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu
-from pytest_llmperf.emulator.cost.gpu import Gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.parser import StartError, positive
 from pytest_llmperf.emulator.flags.vllm_extras import asynchronous
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.kinds import HardwareKind
 
 _GIB = 2**30
 FP8_KV = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head")
@@ -21,7 +21,7 @@ _LARGEST_GRAPH = 512
 def vllm_config(
     options: argparse.Namespace,
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: HardwareKind,
     *,
     drafts: Speculation | None,
     tiers: tuple[Tier, ...],
@@ -77,7 +77,7 @@ def _max_model_len(requested: str | None, shape: ModelShape) -> int:
     return length
 
 
-def _budget(options: argparse.Namespace, gpu: Gpu, length: int) -> tuple[int, int]:
+def _budget(options: argparse.Namespace, gpu: HardwareKind, length: int) -> tuple[int, int]:
     """Token budget of a step and most sequences, by vLLM's defaults for an API server."""
     large = gpu.memory_bytes >= 70 * _GIB and gpu.name != "a100"
     twice = 2 if options.performance_mode == "throughput" else 1
@@ -103,7 +103,8 @@ def _budget(options: argparse.Namespace, gpu: Gpu, length: int) -> tuple[int, in
 
 
 def _blocks(
-    options: argparse.Namespace, shape: ModelShape, gpu: Gpu, dtypes: tuple[Dtype, Dtype], limits: tuple[int, int]
+    options: argparse.Namespace, shape: ModelShape, gpu: HardwareKind, dtypes: tuple[Dtype, Dtype],
+    limits: tuple[int, int],
 ) -> int:
     """KV blocks of a replica; `dtypes` of weights and KV, `limits`: longest sequence and token budget."""
     (weights, kv), (length, budget) = dtypes, limits

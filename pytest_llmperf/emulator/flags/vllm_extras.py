@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmperf.emulator.config import Speculation, Tier
-from pytest_llmperf.emulator.cost.gpu import Gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC, speculation
 from pytest_llmperf.emulator.flags.tiers import connector_tiers, host_tier
+from pytest_llmperf.kinds import HardwareKind
 
 _GIB = 2**30
 
@@ -48,7 +48,7 @@ def asynchronous(options: argparse.Namespace) -> bool:
     return not unable if options.async_scheduling is None else bool(options.async_scheduling)
 
 
-def vllm_tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str]) -> tuple[Tier, ...]:
+def vllm_tiers(options: argparse.Namespace, gpu: HardwareKind, env: Mapping[str, str]) -> tuple[Tier, ...]:
     """Stores below the GPU, from whichever of the flags that name one."""
     workers = options.tensor_parallel_size * options.data_parallel_size
     if options.kv_offloading_size:

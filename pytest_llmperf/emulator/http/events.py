@@ -68,8 +68,8 @@ def usage_of(prompt_tokens: int, completion_tokens: int, cached: int | None) -> 
     return usage
 
 
-def answer_id(ask: GenerationRequest, number: int) -> str:
-    return f"{'chatcmpl' if ask.kind == 'chat' else 'cmpl'}-{number:032x}"
+def answer_id(ask: GenerationRequest, launch: Launch, number: int) -> str:
+    return f"{'chatcmpl' if ask.kind == 'chat' else 'cmpl'}-{launch.request_id(number)}"
 
 
 class _OpenAiEvents:
@@ -82,7 +82,7 @@ class _OpenAiEvents:
         self._texts = launch.tokenizer
         self._cached_details = launch.cached_details
         self._head = b'"id":%s,"object":"%s","created":%d,"model":%s,"choices":[' % (
-            dumps(answer_id(ask, number)), kind.encode(), created, dumps(launch.served_names[0])
+            dumps(answer_id(ask, launch, number)), kind.encode(), created, dumps(launch.served_names[0])
         )  # fmt: skip
         self._generated = [0] * len(ask.prompts)
         self._cached = 0
@@ -142,7 +142,7 @@ class _GenerateEvents:
         self._ask = ask
         self._texts = launch.tokenizer
         self._incremental = launch.incremental
-        self._number = number
+        self._id = launch.request_id(number)
         self._ids: list[list[int]] = [[] for _ in ask.prompts]
         self._counts = [0] * len(ask.prompts)
 
@@ -156,7 +156,7 @@ class _GenerateEvents:
         event: dict[str, object] = {"text": "".join(map(text_of, shown))} if self._texts else {}
         event["output_ids"] = shown
         event["meta_info"] = {
-            "id": f"{self._number:032x}",
+            "id": self._id,
             "finish_reason": {"type": "length", "length": self._ask.max_tokens} if finished else None,
             "prompt_tokens": len(self._ask.prompts[index]),
             "completion_tokens": self._counts[index],

@@ -93,7 +93,8 @@ class ResponseEvents:
 
 def _response(ask: GenerationRequest, launch: Launch, number: int, created: int) -> dict[str, object]:
     return {
-        "id": f"resp_{number:032x}", "created_at": created, "incomplete_details": None, "instructions": None,
+        "id": f"resp_{launch.request_id(number)}", "created_at": created, "incomplete_details": None,
+        "instructions": None,
         "metadata": None, "model": launch.served_names[0], "object": "response", "output": [],
         "parallel_tool_calls": True, "temperature": 0.0, "tool_choice": "auto", "tools": [], "top_p": 1.0,
         "background": False, "max_output_tokens": ask.max_tokens, "max_tool_calls": None,

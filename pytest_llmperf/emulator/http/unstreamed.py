@@ -42,7 +42,7 @@ def unstreamed_answer(
     cached = sum(answer.cached for answer in answers) if launch.cached_details else None
     return json_reply(
         {
-            "id": answer_id(ask, number),
+            "id": answer_id(ask, launch, number),
             "object": "chat.completion" if ask.kind == "chat" else "text_completion",
             "created": created,
             "model": launch.served_names[0],
@@ -66,7 +66,7 @@ def _choice(ask: GenerationRequest, launch: Launch, index: int, ids: list[int]) 
 def _native(ask: GenerationRequest, launch: Launch, number: int, index: int, answer: Generated) -> dict[str, object]:
     outputs: dict[str, object] = {"text": _text(launch, answer.ids)} if launch.tokenizer else {}
     meta = {
-        "id": f"{number:032x}",
+        "id": launch.request_id(number),
         "finish_reason": {"type": "length", "length": ask.max_tokens},
         "prompt_tokens": len(ask.prompts[index]),
         "completion_tokens": len(answer.ids),

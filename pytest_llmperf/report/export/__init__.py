@@ -1,25 +1,22 @@
-"""Kept runs in other tools' formats."""
+"""Stored runs in the formats of other tools. Packages add formats through the door `SINKS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.scratch import write_whole
-from pytest_llmperf.report.export.benchmark import benchmark_file
-from pytest_llmperf.report.export.detailed import vllm_files
-from pytest_llmperf.report.export.requests_table import csv_file, parquet_file
+from pytest_llmperf.report.export.sink import Sink
 from pytest_llmperf.results.measurement import TestResult
 
-#: Format → file name under `out` ("" for `out` itself) and its content.
-Export = Callable[[Sequence[TestResult]], Mapping[str, bytes]]
-EXPORTS: Mapping[str, Export] = {
-    "pytest-benchmark": lambda tests: {"": benchmark_file(tests)},
-    "vllm": vllm_files,
-    "parquet": lambda tests: {"": parquet_file(tests)},
-    "csv": lambda tests: {"": csv_file(tests)},
-}
+SINKS = Door[Sink]("sink", "a Sink", lambda value: isinstance(value, Sink), {
+    "pytest-benchmark": "pytest_llmperf.report.export.benchmark:SINK",
+    "vllm": "pytest_llmperf.report.export.detailed:SINK",
+    "parquet": "pytest_llmperf.report.export.requests_table:PARQUET",
+    "csv": "pytest_llmperf.report.export.requests_table:CSV",
+})
 
 SUGGESTED = {"parquet": "requests.parquet", "csv": "requests.csv"}
 
@@ -28,10 +25,13 @@ def export(tests: Sequence[TestResult], form: str, out: Path) -> list[Path]:
     """Write the tests in that format; nothing is written before all of it is made.
 
     Raises:
-        UsageError: nothing to export, or `out` cannot be written.
+        UsageError: no such sink, nothing to export, or `out` cannot be written.
         BaselineError: a file of requests cannot be read.
     """
-    files = EXPORTS[form](tests)
+    sink = SINKS.get(form)
+    if sink is None:
+        raise UsageError(SINKS.unknown(form))
+    files = sink.files(tests)
     if not files:
         raise UsageError("the tests of this run have no measurements to export.")
     paths = [out / name if name else out for name in files]
@@ -50,4 +50,4 @@ def _write(path: Path, content: bytes) -> None:
     write_whole(path, content)
 
 
-__all__ = ["export"]
+__all__ = ["SINKS", "Sink", "export"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.export.sink import Sink
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.reader import names, read_session
 from pytest_llmperf.version import VERSION
@@ -81,7 +82,7 @@ def _benchmark(
         "params": None,
         "param": None,
         "extra_info": {
-            "verdict": test.verdict.value,
+            "verdict": test.outcome,
             "engine": measurement.engine,
             "workload": measurement.workload,
             "hardware": measurement.conditions.get("hardware", "unknown"),
@@ -122,3 +123,6 @@ def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
         low, high = (whole, 0.75), (3 * whole + 1, 0.25)
     q1, q3 = (share * ordered[at] + (1 - share) * ordered[at + 1] for at, share in (low, high))
     return q1, q3
+
+
+SINK = Sink(api=1, name="pytest-benchmark", files=lambda tests: {"": benchmark_file(tests)})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.export.sink import Sink
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import names
 from pytest_llmperf.results.writer import file_name
@@ -31,3 +32,6 @@ def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
     if not files:
         raise UsageError("the tests of this run have no measurements to export.")
     return files
+
+
+SINK = Sink(api=1, name="vllm", files=vllm_files)

@@ -5,13 +5,14 @@ import argparse
 import pytest
 
 from pytest_llmperf.cli.target import add_arguments, spec_of
+from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import SpecError
 
 
-def parsed(*words):
+def parsed(*words, server="http://h:1:m"):
     parser = argparse.ArgumentParser()
     add_arguments(parser, "engine")
-    return spec_of(parser.parse_args(["http://h:1:m", *words]))
+    return spec_of(parser.parse_args([server, *words]))
 
 
 def test_service_on_the_command_line_is_an_endpoint():
@@ -23,3 +24,19 @@ def test_service_on_the_command_line_is_an_endpoint():
 def test_unknown_kind_on_the_command_line_is_refused():
     with pytest.raises(SpecError, match=r"kind='h20'\): there is no such hardware kind. Did you mean 'h200'"):
         parsed("--kind", "h20")
+
+
+@pytest.mark.parametrize(("server", "url", "model"), [
+    ("http://h:8000:llama3:8b", "http://h:8000", "llama3:8b"), ("http://h/v1:m", "http://h", "m"),
+    ("http://[::1]:8000/v3:m", "http://[::1]:8000/v3", "m"), ("http://h:1:@cf/meta/m", "http://h:1", "@cf/meta/m"),
+    ("https://h/openai/deployments/d?api-version=2024-10-21:m", "https://h/openai/deployments/d?api-version=2024-10-21",
+     "m"),
+])
+def test_command_line_with_url_and_model_gives_the_endpoint(server, url, model):
+    assert parsed(server=server) == endpoint(url, model=model)
+
+
+@pytest.mark.parametrize("server", ["http://h:8000", "http://h:8000/v1", "http://h"])
+def test_url_without_a_model_is_refused(server):
+    with pytest.raises(SpecError, match="HOST:PORT:MODEL"):
+        parsed(server=server)

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig, Speculation, Tier
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
 from pytest_llmperf.emulator.http_faults import http_fault_of
 from pytest_llmperf.emulator.noise import Disturbance, Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.kinds import GPU_KINDS
 
 CONFIG = EngineConfig(
-    engine="vllm", shape=SHAPES["tiny"], gpu=GPUS["h200"], max_model_len=4096, max_num_batched_tokens=8192,
+    engine="vllm", shape=SHAPES["tiny"], gpu=GPU_KINDS["h200"], max_model_len=4096, max_num_batched_tokens=8192,
     max_num_seqs=256, block_size=16, num_blocks=1000, tensor_parallel=2,
     speculation=Speculation(3, (0.9, 0.5, 0.1)), tiers=(Tier("cpu", 10**9, 5e10, 1e-5),),
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_hidden_configuration_contains_only_faults_unknown_to_server():
 
 
 def test_link_fault_on_gpu_without_nvlink_halves_pcie_bandwidth():
-    on_l4 = replace(CONFIG, gpu=GPUS["l4"])
+    on_l4 = replace(CONFIG, gpu=GPU_KINDS["l4"])
     assert parse_faults(["tp_link=/2"]).hidden(on_l4).gpu.peer_bytes_per_s == on_l4.gpu.peer_bytes_per_s / 2
 
 

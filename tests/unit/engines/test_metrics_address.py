@@ -16,6 +16,7 @@ def service(metrics, **more):
     [
         ("http://10.0.0.5:8000/metrics", Page("http://10.0.0.5:8000", "/metrics")),
         ("https://h/v/metrics", Page("https://h", "/v/metrics")),
+        ("http://h:9/api/metrics?format=text", Page("http://h:9", "/api/metrics?format=text")),
         ("http://h:9", Page("http://h:9", "/metrics")),
         ("dns://vllm.default.svc:8000", HeadlessService("http", "vllm.default.svc", 8000, "/metrics")),
         ("dns+https://vllm/m", HeadlessService("https", "vllm", 443, "/m")),
@@ -51,7 +52,8 @@ def test_replica_is_named_by_host_and_port_and_an_unusual_path():
         ("ftp://a:1", "no address of a metrics page"),
         ("http://a:0", "no address of a metrics page"),
         ("http://a:99999", "Port out of range"),
-        ("http://a:1/metrics?x=1", "a query or fragment has no meaning here"),
+        ("http://a:1/metrics#x", "a fragment has no meaning here"),
+        ("http://a:1/metrics?api_key=hunter22", r"holds a secret \(api_key\)"),
         ("prometheus+http://p:9090", "the label matchers are missing"),
         ("prometheus+http://p:9090?match={}", "the label matchers are missing"),
         ("prometheus+http://p:9090?match=vllm", "the label matchers are missing"),

@@ -111,7 +111,7 @@ ANSWERS = {
     ("chat", False): httpx.Response(200, json={
         "choices": [{"message": {"content": " x"}, "finish_reason": "length"}], "usage": {"completion_tokens": 1}}),
     ("responses", False): httpx.Response(200, json={
-        "object": "response", "status": "incomplete", "usage": {"input_tokens": 3, "output_tokens": 1},
+        "object": "response", "status": "completed", "usage": {"input_tokens": 3, "output_tokens": 1},
         "output": [{"type": "message", "content": [{"type": "output_text", "text": " x"}]}]}),
 }
 
@@ -186,12 +186,39 @@ def test_probe_names_a_whole_answer_to_a_streamed_request(make_server, fake_engi
     assert "write endpoint(…, stream=False)" in message
 
 
-@pytest.mark.parametrize("answer", [
-    httpx.Response(200, text="<html>hello</html>"), httpx.Response(200),
-    httpx.Response(200, content=error_event("dead") + DONE),
+@pytest.mark.parametrize(("answer", "reason"), [
+    (httpx.Response(200, text="<html>hello</html>"), "no server-sent event"), (httpx.Response(200), "ended without"),
+    (httpx.Response(200, content=b": ping\n\n" * 100 + error_event("dead") + DONE), "200 (500: dead)"),
+    (httpx.Response(200, content=b"".join(StreamShape((1, 1, 1)).events())), "usage says 3 output tokens instead of 1"),
 ])
-def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answer):
-    assert "is up but generates nothing" in refused(make_server, fake_engine, answer)
+def test_answer_without_token_is_an_engine_error_with_the_reason(make_server, fake_engine, answer, reason):
+    message = refused(make_server, fake_engine, answer)
+    assert "is up but generates nothing" in message
+    assert reason in message
+
+
+@pytest.mark.parametrize(("options", "answer"), [
+    ({}, httpx.Response(200, content=b"".join(StreamShape((1,)).events()).replace(b'"length"', b'"abort"'))),
+    ({"dialect": "openai", "protocol": "chat", "stream": False}, httpx.Response(200, json={
+        "choices": [{"message": {"content": " x"}, "finish_reason": "abort"}], "usage": {"completion_tokens": 1}})),
+])
+def test_probe_names_an_end_without_success(make_server, fake_engine, options, answer):
+    message = refused(make_server, fake_engine, answer, **options)
+    assert 'ended with "abort"' in message
+    assert 'endpoint(…, ends=("abort",))' in message
+    probe(make_server(spec(**options, ends="abort")), TEXT, 1.0)
+
+
+def test_accepted_ends_are_a_condition_of_the_measurement():
+    assert spec(ends="b").api.stated == {"ends": "('b',)"} == spec(ends=["b", "b"]).api.stated
+    assert repr(spec(ends=["b", "a"])) == "endpoint('http://h:1', model='m', ends=('a', 'b'))"
+    assert "ends" not in repr(spec())
+
+
+@pytest.mark.parametrize("ends", [7, ["stop", None], [""], {1}])
+def test_ends_that_are_no_texts_are_refused(ends):
+    with pytest.raises(SpecError, match="a finish reason is a text"):
+        spec(ends=ends)
 
 
 def test_probe_of_several_answers_expects_a_token_of_each(make_server, fake_engine):

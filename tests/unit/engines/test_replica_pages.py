@@ -214,6 +214,12 @@ def test_one_address_with_pages_of_one_process_is_accepted(make_server):
     server.check_replicas()
 
 
+def test_copied_page_of_router_is_refused_with_remedy(replicas):
+    replicas.pages = {"a:1": 'sglang_generation_tokens_total{worker_addr="w"} 5\n'}
+    with pytest.raises(EngineError, match=r"names such as sglang_generation_tokens_total: .*metrics=\[\"http://WORKER"):
+        replicas.reader("http://a:1").check()
+
+
 def test_server_sums_counters_and_gauges_of_all_replicas(make_server, replicas):
     extra = 'vllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.%d\nvllm:cache_config_info{block_size="%d"} 1\n'
     replicas.pages = {"a:1": page(finished=3) + extra % (4, 16), "b:1": page(finished=4) + extra % (7, 32)}
@@ -223,6 +229,8 @@ def test_server_sums_counters_and_gauges_of_all_replicas(make_server, replicas):
     assert dict(server.gauges()) == {"running": 4, "kv_usage": 0.7}
     assert server.facts["block_size"] == "16 / 32"
     assert server.replica_count == 2
+    replicas.pages["b:1"] += 'vllm:num_requests_running{engine="1"} NaN\n'
+    assert dict(server.gauges()) == {"kv_usage": 0.7}
     del replicas.pages["b:1"]
     assert server.counters()["requests_finished"] == 3
     assert server.scaling() == "replica b:1 vanished (ConnectError: refused)"

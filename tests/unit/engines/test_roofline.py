@@ -3,11 +3,10 @@
 import pytest
 
 from pytest_llmperf import decode_floor_ms, endpoint, sglang, vllm
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.datasheet import CACHE_BYTES, MEMORY_BANDWIDTH, PEAK_FLOPS
+from pytest_llmperf.kinds import GPU_KINDS
 
 
 def test_decode_floor_reads_dense_weights_once_without_embedding():
@@ -27,11 +26,17 @@ def test_decode_floor_of_mixture_includes_only_active_experts():
     assert mixture.weight_bytes / mixture.decode_bytes == pytest.approx(3.66, abs=0.01)
 
 
-def test_roofline_and_emulator_have_equal_datasheets():
-    """The emulator keeps its own, because a slip in a common one would hide from every emulated check."""
-    assert {name: gpu.bandwidth_bytes_per_s for name, gpu in GPUS.items()} == MEMORY_BANDWIDTH
-    peaks = {name: {2: gpu.bf16_flops, 1: gpu.fp8_flops or gpu.bf16_flops} for name, gpu in GPUS.items()}
-    assert peaks == PEAK_FLOPS
+def test_shipped_kinds_have_the_figures_of_the_datasheets():
+    """Roofline and emulator read one table. The figures stand here again, so that a slip in the table is seen."""
+    assert {name: gpu.bandwidth_bytes_per_s for name, gpu in GPU_KINDS.items()} == {
+        "l4": 300e9, "a100": 2.039e12, "h100": 3.35e12, "h200": 4.8e12,
+    }
+    assert {name: (gpu.flops(2), gpu.flops(1)) for name, gpu in GPU_KINDS.items()} == {
+        "l4": (121e12, 242e12), "a100": (312e12, 312e12), "h100": (989e12, 1979e12), "h200": (989e12, 1979e12),
+    }
+    assert {name: (gpu.nvml_memory_gib, gpu.cuda_memory_gib) for name, gpu in GPU_KINDS.items()} == {
+        "l4": (22.5, 22.03), "a100": (80.0, 79.15), "h100": (80.0, 79.19), "h200": (140.4, 139.81),
+    }
 
 
 def bound_of(spec, kind="h200", **facts):
@@ -39,13 +44,13 @@ def bound_of(spec, kind="h200", **facts):
     return latency_bound(spec, ResolvedModel("", "dummy", None, shape, spec.model), kind, facts)
 
 
-@pytest.mark.parametrize("kind", list(MEMORY_BANDWIDTH))
+@pytest.mark.parametrize("kind", list(GPU_KINDS))
 def test_latency_bound_excludes_weights_in_l2_cache(kind):
     bound = bound_of(vllm("llama-3.1-8b"), kind)
-    cached_ms = CACHE_BYTES[kind] / MEMORY_BANDWIDTH[kind] * 1e3
+    cached_ms = GPU_KINDS[kind].cache_bytes / GPU_KINDS[kind].bandwidth_bytes_per_s * 1e3
     assert bound.step_ns / 1e6 == pytest.approx(decode_floor_ms("llama-3.1-8b", kind) - cached_ms)
     # 6.98e9 parameters in the layers' matrices, two FLOPs each.
-    assert bound.prompt_token_ns == pytest.approx(2 * 6.979e9 / PEAK_FLOPS[kind][2] * 1e9, rel=1e-3)
+    assert bound.prompt_token_ns == pytest.approx(2 * 6.979e9 / GPU_KINDS[kind].flops(2) * 1e9, rel=1e-3)
     assert (bound.gpus, bound.tokens_per_step) == (kind.upper(), 1)
 
 
@@ -59,7 +64,7 @@ def test_latency_bound_excludes_weights_in_l2_cache(kind):
 ])
 def test_parallel_gpus_and_quantization_reduce_latency_bound(spec, step, prompt):
     alone, bound = bound_of(vllm(spec.model)), bound_of(spec)
-    cached_ns = CACHE_BYTES["h200"] / MEMORY_BANDWIDTH["h200"] * 1e9
+    cached_ns = GPU_KINDS["h200"].cache_bytes / GPU_KINDS["h200"].bandwidth_bytes_per_s * 1e9
     assert bound.step_ns + cached_ns == pytest.approx((alone.step_ns + cached_ns) / step)
     assert bound.prompt_token_ns == pytest.approx(alone.prompt_token_ns / prompt)
 
@@ -67,8 +72,9 @@ def test_parallel_gpus_and_quantization_reduce_latency_bound(spec, step, prompt)
 @pytest.mark.parametrize("method", ["gptq", "awq"])
 def test_latency_bound_of_int4_reads_packed_weights_and_allows_8_bit_arithmetic(method):
     shape, bound = SHAPES[f"llama-3.1-8b-{method}-int4"], bound_of(vllm(f"llama-3.1-8b-{method}-int4"))
-    assert bound.step_ns == pytest.approx((shape.decode_bytes - CACHE_BYTES["h200"]) / MEMORY_BANDWIDTH["h200"] * 1e9)
-    assert bound.prompt_token_ns == pytest.approx(shape.prompt_flops / PEAK_FLOPS["h200"][1] * 1e9)
+    gpu = GPU_KINDS["h200"]
+    assert bound.step_ns == pytest.approx((shape.decode_bytes - gpu.cache_bytes) / gpu.bandwidth_bytes_per_s * 1e9)
+    assert bound.prompt_token_ns == pytest.approx(shape.prompt_flops / gpu.flops(1) * 1e9)
     assert bound.step_ns < bound_of(vllm("llama-3.1-8b", quantization="fp8")).step_ns
 
 

@@ -16,11 +16,16 @@ SILENT = httpx.ReadTimeout("timed out")
 NOTHING = httpx.Response(200, json={})
 
 
-@pytest.mark.parametrize("answer", [HTML, NOTHING, httpx.Response(503), httpx.Response(200, json=[])])
+@pytest.mark.parametrize("answer", [HTML, NOTHING, httpx.Response(503), httpx.Response(200, json=5)])
 def test_malformed_model_list_is_an_engine_error(make_server, fake_engine, answer):
     fake_engine.answers["/v1/models"] = answer
     with pytest.raises(EngineError, match=r"/v1/models answered"):
         make_server().check_identity()
+
+
+def test_list_of_models_may_be_a_bare_list(make_server, fake_engine):
+    fake_engine.answers["/v1/models"] = httpx.Response(200, json=[{"id": "m"}])
+    make_server().check_identity()
 
 
 def test_another_model_is_the_wrong_server(make_server, fake_engine):
@@ -46,6 +51,21 @@ def test_server_that_requires_api_key_is_refused(make_server, fake_engine, statu
 def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answer):
     fake_engine.answers["/v1/completions"] = answer
     with pytest.raises(EngineError, match="is up but generates nothing"):
+        make_server().generate_one_token(1.0)
+
+
+def test_first_token_of_an_aborted_answer_is_no_success(make_server, fake_engine):
+    choice = {"text": "x", "finish_reason": "abort"}
+    fake_engine.answers["/v1/completions"] = httpx.Response(
+        200, json={"choices": [choice], "usage": {"completion_tokens": 1}})
+    with pytest.raises(EngineError, match='ended with "abort"'):
+        make_server().generate_one_token(1.0)
+
+
+def test_error_behind_the_shown_begin_of_an_answer_is_the_reason(make_server, fake_engine):
+    text = '{"x": "' + "y" * 300 + '", "error": {"message": "no memory"}}'
+    fake_engine.answers["/v1/completions"] = httpx.Response(500, text=text)
+    with pytest.raises(EngineError, match=r"answered 500 \(.*no memory\)"):
         make_server().generate_one_token(1.0)
 
 
@@ -83,6 +103,23 @@ def test_error_of_dead_server_contains_signal(make_server, fake_engine, fake_pro
         server.counters()
     with pytest.raises(ServerDied, match="signal 9"):
         server.reset_cache()
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "x"])
+def test_counter_of_one_rank_without_a_number_is_an_error(make_server, fake_engine, value):
+    ranks = f'vllm:generation_tokens_total{{engine="0"}} 5\nvllm:generation_tokens_total{{engine="1"}} {value}\n'
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=ranks.replace("5", "0"))
+    with pytest.raises(EngineError, match=r"counter generation_tokens is .*The run is invalid"):
+        make_server().counters()
+
+
+def test_metrics_page_is_asked_for_as_text(make_server):
+    asked = []
+    server = make_server()
+    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(
+        lambda request: asked.append(request.headers["accept"]) or httpx.Response(404)))
+    server.counters()
+    assert asked[0].startswith("text/plain;version=0.0.4")
 
 
 def test_a_server_that_was_stopped_for_another_did_not_die(make_server, fake_process):

@@ -101,9 +101,9 @@ def test_invalid_spec_argument_is_refused(build, complaint):
         ("http://h:99999", "[Pp]ort out of range"),
         ("http://h:x", "[Pp]ort could not be cast"),
         ("http://[::1:8000", "IPv6"),
-        ("http://h:8000/v1", "leave the /v1 out"),
-        ("http://h:8000/proxy/v1/", "leave the /v1 out"),
-        ("http://h:8000?key=1", "query or fragment"),
+        ("http://h:8000/#a", "a fragment has no meaning"),
+        ("http://h:8000/v1/chat/completions", 'of protocol="chat", and protocol is "completions"'),
+        ("http://h:8000/v1?key=hunter22", r"holds a secret \(key\)"),
     ],
 )
 def test_invalid_endpoint_url_is_refused(url, complaint):

@@ -75,7 +75,7 @@ def test_wrong_argument_is_refused_with_value(arguments, words):
 
 
 def test_emulator_refuses_static_batches(tmp_path):
-    with pytest.raises(SpecError, match="no static batches"):
+    with pytest.raises(SpecError, match="does not know transformers"):
         Resolver(Settings(), tmp_path, emulated=True).of(transformers("tiny"), "h200")
 
 

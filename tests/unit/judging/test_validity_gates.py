@@ -54,6 +54,15 @@ def test_failed_requests_invalidate_run_unless_test_judges_failures(problems, ju
     assert problems([judging], records=bad) == []
 
 
+def test_failures_are_listed_by_reason_with_the_most_frequent_first(problems):
+    slow = "timeout (first_byte_timeout_s = 120)"
+    reasons = ["HTTP 500", slow, "HTTP 503", slow, slow, "HTTP 502", "HTTP 504", "HTTP 505"]
+    failed = [replace(make_record(12 + position, outcome=Outcome.TIMEOUT), reason=reason)
+              for position, reason in enumerate(reasons)]
+    (problem,) = problems([], records=[*records(12), *failed])
+    assert problem.facts["text"] == f"3 × {slow}, 1 × HTTP 500, 1 × HTTP 503, 1 × HTTP 502, 1 × HTTP 504, 1 × others"
+
+
 def test_refused_requests_are_counted_apart_from_other_failures(problems):
     limited = [*records(17), *(make_record(index, outcome=Outcome.RATE_LIMITED) for index in (17, 18))]
     bad = [*limited, make_record(19, outcome=Outcome.RESET)]

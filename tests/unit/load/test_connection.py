@@ -180,9 +180,10 @@ def test_request_exceeds_connect_first_byte_and_idle_limits(sent_ns, reads, now_
     ("limits", "reads", "problem"),
     [
         ({"response_bytes": 1000}, 10, None),
-        ({"response_bytes": 999}, 10, "this answer is longer than 999 bytes"),
+        ({"response_bytes": 999}, 10, "this answer is longer than 999 bytes (response_limit_mib)"),
         ({"held_bytes": 1800}, 10, None),
-        ({"held_bytes": 1799}, 10, "the answers under way take more than 1,799 bytes of memory"),
+        ({"held_bytes": 1799}, 10,
+         "the answers under way take more than 1,799 bytes of memory (responses_memory_limit_mib)"),
         ({"replay_bytes": 1000}, 10, None),
         ({"replay_bytes": 999}, 10, "the answers of this run are longer than 999 bytes together"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -72,12 +73,22 @@ def test_conversations_stay_whole_across_load_processes():
     assert sorted(prompts_of(server))[1::2] == [[first, first + 100, first + 100, 50] for first in range(0, 12, 2)]
 
 
+def test_turn_follows_end_that_the_plan_accepts():
+    aborted = streamed([event({"choices": [{"text": "x", "token_ids": [7], "finish_reason": "abort"}]}), DONE])
+    with ScriptedServer(answer=lambda *_: aborted) as server:
+        plan = plan_of(server, [turn(0, 1), turn(1, 3, after=0, last=True)])
+        requests = tuple(replace(request, ends=("abort",)) for request in plan.requests)
+        ProcessTransport().replay(replace(plan, requests=requests), cancel=threading.Event())
+    assert prompts_of(server) == [[1], [1, 7, 3]]
+
+
 @pytest.mark.parametrize("script", [
     plain(500, b"{}"),
     [*streamed([event({"choices": [{"text": "x", "token_ids": [1]}]})])[:-1], Close()],
     streamed([event({"choices": [{"text": "x", "finish_reason": "stop"}]}), DONE]),
+    streamed([event({"choices": [{"text": "x", "token_ids": [1], "finish_reason": "abort"}]}), DONE]),
     [Send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + http_chunk(b"\xff")), Close()],
-], ids=["refused", "cut short", "without ids", "not an event stream"])
+], ids=["refused", "cut short", "without ids", "aborted", "not an event stream"])
 def test_failed_turn_ends_one_conversation_only(script):
     def say(_, received):
         return script if json.loads(received.body)["prompt"][0] == 1 else echo(0, received)

@@ -9,7 +9,7 @@ from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
-from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.record import Outcome, failure_counts
 from pytest_llmperf.model.request import Cancellation, RetryPolicy
 from pytest_llmperf.testing.replaying import replay_scripts
 from pytest_llmperf.testing.scripted_server import ScriptedServer
@@ -45,8 +45,12 @@ def test_limited_request_is_sent_again_after_pause_of_policy():
     assert metrics.value("ttft_p50") >= 150
 
 
-def test_longer_retry_after_replaces_pause_of_policy():
-    with ScriptedServer(plain(429, b"{}", retry_after="1"), GOOD) as server:
+@pytest.mark.parametrize("headers", [
+    {"retry_after": "1"}, {"retry_after": "1.0"}, {"retry_after_ms": "1000"},
+    {"retry_after": "Sun, 06 Nov 1994 08:49:38 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"},
+])
+def test_longer_retry_after_replaces_pause_of_policy(headers):
+    with ScriptedServer(plain(429, b"{}", **headers), GOOD) as server:
         record = replay_scripts(server, retry=TWICE).record
     assert record.ok
     assert record.arrivals_ns[0] - record.intended_ns >= 1_000 * MS
@@ -87,6 +91,14 @@ def test_silent_attempt_is_sent_again_after_timeout():
         record = replay_scripts(server, retry=TWICE, limits=StreamLimits(first_byte_ns=200 * MS)).record
     assert (record.outcome, record.attempts) == (Outcome.OK, 2)
     assert record.arrivals_ns[0] - record.intended_ns >= 250 * MS
+
+
+def test_timeout_names_the_setting_that_ended_the_request():
+    with ScriptedServer([Hang()]) as server:
+        record = replay_scripts(server, limits=StreamLimits(first_byte_ns=200 * MS)).record
+    assert record.outcome is Outcome.TIMEOUT
+    assert "first_byte_timeout_s = 0.2" in record.detail
+    assert failure_counts([record, record]) == {"timeout (first_byte_timeout_s = 0.2)": 2}
 
 
 def test_slot_of_closed_loop_stays_taken_during_pause():

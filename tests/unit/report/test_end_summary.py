@@ -8,10 +8,10 @@ import pytest
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.end_summary import counts, summary
-from pytest_llmperf.report.ended_test import EndedTest
 from pytest_llmperf.report.next_steps import Invocation
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
 

@@ -80,6 +80,7 @@ def test_damaged_requests_file_raises_baseline_error(write_records):
 
 def test_stored_records_equal_written_records_except_failure_texts(write_records):
     records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
+    records.append(replace(RECORDS[2], index=5, reason="HTTP 500"))
     path = write_records(records)
     read = list(read_back(path, 1_000_000_000))
     assert read == [replace(record, detail=None if record.ok else record.outcome.value) for record in records]
@@ -111,8 +112,8 @@ def test_records_that_were_kept_in_part_are_not_read_back(write_records):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"0" * (256 * 2**20 + 1), "unpacks to more than 256 MiB"),
-        (b'{"index":[' + b"[]," * 2**24 + b"[]]}", r"would take 1\.7 GiB of memory, and 1 GiB is the limit"),
+        (b"0" * (256 * 2**20 + 1), "would take more than 175 MiB of memory"),
+        (b'{"index":[' + b"[]," * 2**24 + b"[]]}", "would take more than 84 MiB of memory"),
         (b"[" * 100_000, "RecursionError"),
     ],
 )

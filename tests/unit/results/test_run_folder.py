@@ -14,6 +14,7 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.telemetry import ForeignProcess, GaugeSample, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.results.measurement import failures_text
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.results.writer import file_name, writable, write_test
@@ -59,6 +60,7 @@ def test_stored_values_count_failed_requests_as_infinite(tmp_path, measurement_o
     assert (run["metrics"]["ttft_p50"], run["metrics"]["ttft_mean"]) == (30.0, 30.0)
     values = values_with_failures(read_test(path).measurements[0].metrics[0])
     assert (values["ttft_p50"], values["ttft_mean"], values["error_rate"]) == (35.0, None, 0.25)
+    assert failures_text(read_test(path).measurements[0].runs) == "1 × timeout"
     whole = json.loads(write_test(tmp_path, "whole", [measurement_of(records[1:])], []).read_text())
     assert whole["measurements"][0]["runs"][0]["judged"] == {}
 

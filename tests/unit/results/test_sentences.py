@@ -33,6 +33,7 @@ from pytest_llmperf.stats.interval import Interval
 GOLDEN = Path(__file__).with_name("sentences.txt")
 RUNS = {"runs": 3, "seeds": 3, "starts": 1}
 OVER = {"exceedances": 12, "observations": 1000, "counted_as": "over", "effective_n": 740.2, **RUNS}
+WHY = {"failure_reasons": "5 × timeout (first_byte_timeout_s = 120), 2 × HTTP 500"}
 REFUSED = {"refused_for": "max_model_len", "ending": "exit code 1", "ended_after_s": 31.9}
 RATE = {**OVER, "share": 0.012, "allowed_share": 0.01}
 PAIRS = {"pairs": 3, "starts_a": 1, "starts_b": 1, "start_sd": 0.03, "start_sd_source": "default for throughput"}
@@ -102,7 +103,7 @@ RESULTS = [
     latency(FAIL, Cause.BEYOND_LIMIT, {"runs": 6, "seeds": 3, "starts": 2}, estimate=521.0,
             interval=Interval(508.0, 533.0, 0.95)),
     latency(FAIL, Cause.NO_REQUEST_SERVED, {**RUNS, "missing_runs": 1, "of_runs": 3}, estimate=None, interval=None),
-    latency(FAIL, Cause.STATISTIC_INFINITE, {**RUNS, "failed_requests": 7, "statistic": "mean"}, estimate=None,
+    latency(FAIL, Cause.STATISTIC_INFINITE, {**RUNS, "failed_requests": 7, "statistic": "mean", **WHY}, estimate=None,
             interval=None),
     latency(FAIL, Cause.STATISTIC_INFINITE, {**RUNS, "failed_requests": 1, "statistic": "max"}, interval=None),
     latency(OPEN, Cause.NO_INTERVAL, {"runs": 1}, interval=None),
@@ -110,7 +111,11 @@ RESULTS = [
     latency(OPEN, Cause.REQUESTS_DEPENDENT, RUNS),
     latency(OPEN, Cause.REQUESTS_CONCURRENT, RATE),
     latency(FAIL, Cause.RUNS_MISS_LIMIT, {**RUNS, "exact": True, "missing_runs": 2, "of_runs": 3}),
-    latency(FAIL, Cause.REQUESTS_MISS_LIMIT, {**OVER, "counted_as": "failed"}),
+    latency(FAIL, Cause.REQUESTS_MISS_LIMIT, {**OVER, "counted_as": "failed", **WHY}),
+    latency(FAIL, Cause.SHARE_TOO_LARGE, {**RATE, "confidence": 0.95, "counted_as": "failed", **WHY}),
+    latency(Verdict.PASS, None, {**OVER, "counted_as": "failed", **WHY}),
+    latency(OPEN, Cause.OBSERVATIONS_TOO_FEW, {**RATE, "counted_as": "failed", "needed": 830, **WHY}),
+    latency(Verdict.PASS, None, {**OVER, "failed_requests": 8, **WHY}),
     latency(FAIL, Cause.SHARE_TOO_LARGE, {**RATE, "confidence": 0.95}),
     latency(FAIL, Cause.REQUESTS_MISS_LIMIT, {**OVER, "counted_as": "missed"}),
     latency(OPEN, Cause.SHARE_NEAR_LIMIT, RATE),
@@ -136,7 +141,7 @@ RESULTS = [
     ratio(OPEN, Cause.STARTS_TOO_FEW, {"needed_starts": 4}),
     ratio(OPEN, Cause.ENDPOINT_STARTS_UNKNOWN, {"metric": "ttft_p50", "needed_start_sd": 0.021}),
     ratio(Verdict.ERROR, Cause.VALUE_ZERO, {"metric": "ttft_p50"}, estimate=None, interval=None),
-    ratio(Verdict.ERROR, Cause.VALUES_INFINITE, {**GONE, "side": "b", "failed_requests": 4}, estimate=None,
+    ratio(Verdict.ERROR, Cause.VALUES_INFINITE, {**GONE, "side": "b", "failed_requests": 4, **WHY}, estimate=None,
           interval=None),
     change(Verdict.PASS, estimate=0.004, interval=Interval(-0.01, 0.018, 0.95)),
     change(Verdict.PASS, facts={"deciding_runs": 8, "deciding_sessions": 3, "stored_sessions": 1, "stored_runs": 3}),

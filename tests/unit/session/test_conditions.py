@@ -6,10 +6,11 @@ import pytest
 
 from pytest_llmperf import closed, endpoint, random_tokens, vllm
 from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.kinds import OTHER_GPU
 from pytest_llmperf.results.conditions import digest, kind_of
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.telemetry.cpu import Cpu
-from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, emulated_hardware
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware, emulated_hardware
 
 SPEC = vllm("m", max_num_seqs=4)
 WORKLOAD = random_tokens(input=8, output=8, arrivals=closed(1), requests=6)

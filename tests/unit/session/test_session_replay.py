@@ -73,7 +73,7 @@ def test_a_tier_that_is_kept_is_not_emptied(make_server, replayer, fake_engine):
 
 
 def test_load_plan_contains_requests_and_times_of_seed(make_server, replayer, fake_engine):
-    server = make_server(endpoint("http://h:81/proxy", model="m"), url="http://h:81/proxy")
+    server = make_server(endpoint("http://h:81/proxy", model="m", ends="eos_token"), url="http://h:81/proxy")
     limits = StreamLimits(idle_ns=7)
     replayer(limits=limits).run(server, WORKLOAD, 3)
     (plan,) = fake_engine.transport.plans
@@ -83,6 +83,7 @@ def test_load_plan_contains_requests_and_times_of_seed(make_server, replayer, fa
     assert [request.at_ns for request in plan.requests] == [request.at_ns for request in requests]
     assert plan.requests[0].path == "/proxy/v1/completions"
     assert b'"model":"m"' in plan.requests[0].body
+    assert plan.requests[0].ends == ("stop", "length", "tool_calls", "function_call", "eos_token")
 
 
 def sent_prompts(fake_engine):
@@ -300,5 +301,5 @@ def test_server_that_never_becomes_steady_ends_warm_up_with_error(make_server, r
 
 def test_failed_warm_up_request_raises_engine_error(make_server, replayer, fake_engine):
     fake_engine.tokens = 3
-    with pytest.raises(EngineError, match=r"A warm-up request failed: wrong length"):
+    with pytest.raises(EngineError, match=r"of \d warm-up requests failed \(\d × wrong length; first: "):
         warm_up(make_server(), WORKLOAD, replayer())

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_llmperf.kinds import OTHER_GPU
 from pytest_llmperf.telemetry.cpu import read_cpu
-from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, detect, gpu_kind
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect, gpu_kind
 
 
 @pytest.mark.parametrize(

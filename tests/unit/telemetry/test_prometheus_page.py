@@ -41,6 +41,7 @@ def test_missing_or_nan_value_is_unknown():
 
 @pytest.mark.parametrize("text", [
     "<!DOCTYPE html><html></html>", '{"detail": "no"}', "a b c", "\x00", "a 1 2 3", 'a{b="1} 2', "a{b=1} 2", "1a 2",
+    "a 0x10", '{"a"} x', 'a{"b"} 1', "a {count:12,sum:3}",
 ])
 def test_page_of_other_format_is_refused(text):
     with pytest.raises(MetricUnavailable, match=r"/metrics is not Prometheus text"):
@@ -50,7 +51,9 @@ def test_page_of_other_format_is_refused(text):
 ESCAPED = 'a{path="C:\\\\tmp",said="\\"yes\\", {he}, said\\n"} 1'
 ODD = [
     ESCAPED, "a 1", "a  1.5e-3 ", "a{} 2", "a{b=\"1\",} 3", "a {b=\"1\"} 4", 'a{ b = "1" , c = "2" } 5', "a +Inf",
-    "a{b=\"}\"} 7 1395066363000", "a:b_total 8\r", "# HELP a \\ text", "# a comment", "   ", "",
+    "a{b=\"}\"} 7 1395066363000", "a 7 1520879607.789",
+    '{"http.server.duration"} 3', '{"a:b",c="1"} 4', 'a{"c.d"="1"} 5',
+    "a:b_total 8\r", "# HELP a \\ text", "# a comment", "   ", "",
 ]
 
 
@@ -59,7 +62,7 @@ def test_parsed_page_equals_result_of_prometheus_parser(text):
     theirs = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     ours = parse(text).samples
     assert [(sample.name, dict(sample.labels), sample.value) for sample in ours] == [
-        (sample.name, sample.labels, sample.value) for sample in theirs if isfinite(sample.value)
+        (sample.name, sample.labels, pytest.approx(sample.value, nan_ok=True)) for sample in theirs
     ]
 
 
@@ -69,6 +72,35 @@ def test_any_label_is_read_back(labels):
     shown = ",".join(f'{name}="{text.translate(escapes)}"' for name, text in labels.items())
     (sample,) = parse(f"a{{{shown}}} 1").samples
     assert sample.labels == labels
+
+
+READ = 'c{rank="0"} 5'
+
+
+@pytest.mark.parametrize("page", [
+    f'{READ} # {{trace_id="a}} b"}} 1.0 1520879607.789\n# EOF\n',
+    f"{READ} 1520879607.789\n# EOF\n",
+    f"\ufeff{READ}  \r\n",
+    f'{READ}\n{{"http.server.duration",code="200"}} 3\n',
+    f"{READ}\nnot a metric at all\n",
+    f"my-metric 3\n{READ}",
+    f"{READ}\nlatency {{count:12,sum:100.0,schema:0,zero_threshold:0.1}}\n",
+    '{"c", rank="0"} 5',
+    'c{"service.name"="x"} 5',
+    f'{READ}\nc_created{{rank="0"}} 1.7e9\n{{"c_bucket",le="1"}} 3\n',
+])
+def test_one_foreign_line_leaves_the_other_lines_readable(page):
+    assert parse(page).total("c") == parse(page).counter("c") == 5
+
+
+@pytest.mark.parametrize("line", [
+    'c{rank="1"} NaN', 'c{rank="1"} +Inf', 'c{rank="1"} 0x10', 'c{rank="1" 5', '{"c",rank="1"} x',
+])
+def test_rank_without_a_number_makes_the_sum_unknown(line):
+    scrape = parse(f"{READ}\n{line}\n")
+    assert not isfinite(scrape.counter("c"))
+    assert scrape.total("c") is scrape.largest("c") is None
+    assert not isfinite(scrape.by_label("c", "rank").get("1", scrape.by_label("c", "rank")["0"]))
 
 
 def test_counter_delta_is_unknown_if_counter_disappears():

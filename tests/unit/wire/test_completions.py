@@ -65,7 +65,8 @@ def test_sglang_stream_gives_record_with_tokens_and_usage():
 
 def test_aborted_or_short_sglang_stream_is_a_failed_request():
     aborted = record_of([native(1), native(2, {"type": "abort", "message": "too long"}), DONE])
-    assert (aborted.outcome, aborted.detail) == (Outcome.ERROR_IN_STREAM, "abort: too long")
+    assert aborted.outcome is Outcome.UNSUCCESSFUL_END
+    assert 'ended with "abort" (too long)' in aborted.detail
     short = record_of([native(1), native(2, {"type": "length"}), DONE])
     assert short.outcome is Outcome.WRONG_LENGTH
     assert record_of([native(1), native(4), DONE]).outcome is not Outcome.OK  # it never finished
@@ -333,18 +334,31 @@ def test_usage_that_counts_down_is_malformed():
     assert record_of([events[1], events[0]]).outcome is Outcome.MALFORMED
 
 
-@pytest.mark.parametrize(("status", "headers", "outcome", "words"), [
-    (500, {}, Outcome.HTTP_STATUS, "HTTP 500: b'{}'"),
-    (429, {"retry_after": "7"}, Outcome.RATE_LIMITED, "Retry-After: 7"),
-    (307, {"location": "http://elsewhere/"}, Outcome.HTTP_STATUS, "redirect to http://elsewhere/ not followed"),
-    (204, {}, Outcome.HTTP_STATUS, "HTTP 204"),
+@pytest.mark.parametrize(("status", "headers", "outcome", "words", "reason"), [
+    (500, {}, Outcome.HTTP_STATUS, "HTTP 500: b'{}'", "HTTP 500"),
+    (503, {}, Outcome.HTTP_STATUS, "HTTP 503: b'{}'", "HTTP 503"),
+    (429, {"retry_after": "7"}, Outcome.RATE_LIMITED, "Retry-After: 7", "rate limited (HTTP 429)"),
+    (503, {"retry_after": "7"}, Outcome.RATE_LIMITED, "Retry-After: 7", "rate limited (HTTP 503 with Retry-After)"),
+    (307, {"location": "http://elsewhere/"}, Outcome.HTTP_STATUS, "redirect to http://elsewhere/ not followed",
+     "HTTP 307"),
+    (204, {}, Outcome.HTTP_STATUS, "HTTP 204", "HTTP 204"),
 ])  # fmt: skip
-def test_other_http_status_makes_request_failed_with_reason(status, headers, outcome, words):
+def test_other_http_status_makes_request_failed_with_reason(status, headers, outcome, words, reason):
     body = b"" if status == 204 else b"{}"
     reads = [(1, step.data) for step in plain(status, body, **headers)]
     record = to_record(request_of(), make_exchange(reads))
     assert record.outcome is outcome
     assert words in record.detail
+    assert record.reason == reason
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]\n", b"data: [DONE]", b"data: [DONE]\r\n"])
+def test_last_event_without_blank_line_is_named_with_remedy(end):
+    record = record_of([*StreamShape((1, 1)).events()[:-1], end])
+    assert record.outcome is Outcome.TRUNCATED
+    assert "without [DONE]" in record.detail
+    assert "[DONE]' has no blank line behind it" in record.detail
+    assert "write a blank line after each event" in record.detail
 
 
 def test_json_where_a_stream_was_asked_for_is_malformed():
@@ -471,7 +485,8 @@ def test_index_that_counts_tokens_leaves_one_answer_of_several_chunks(chat):
 def test_missing_tokens_of_second_answer_are_found():
     assert record_of_two(two_answers(total=5)).outcome is Outcome.COUNTS_DISAGREE
     lacking = [each for at, each in enumerate(two_answers(total=5)) if at != 5]
-    assert record_of_two(lacking).outcome is Outcome.WRONG_LENGTH
+    record = record_of_two(lacking)
+    assert (record.outcome, "finish_reason" in record.detail) == (Outcome.TRUNCATED, True)
 
 
 @pytest.mark.parametrize("counted", [True, False])

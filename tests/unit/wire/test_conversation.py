@@ -7,15 +7,17 @@ import pytest
 
 from pytest_llmperf.engines.openai import completion_body, request_body
 from pytest_llmperf.engines.sglang_adapter import generate_body
-from pytest_llmperf.model.api import Api
+from pytest_llmperf.model.api import SUCCESSFUL_ENDS, Api
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, error_event, event, http_chunk
 from pytest_llmperf.wire.conversation import AnswerReader, answer_part, joined, part_of
 
+RESPONSES = Api("responses").accepted_ends
 
-def read(*events, cut=None, answers=1):
+
+def read(*events, cut=None, answers=1, ends=SUCCESSFUL_ENDS):
     data = STREAM_HEAD + b"".join(map(http_chunk, events)) + LAST_CHUNK
-    reader = AnswerReader(answers)
+    reader = AnswerReader(answers, ends)
     for start in range(0, len(data), cut or len(data)):
         reader.feed(data[start : start + (cut or len(data))])
     return reader
@@ -73,16 +75,30 @@ def test_chat_answer_becomes_message_without_reasoning():
     ("ids", (completion("a", [1], "length"), error_event("gone"), DONE)),
     ("ids", (b"data: {no json\n\n", completion("a", [1], "length"), DONE)),
     ("ids", (native("", [1], 1, {"type": "abort"}), DONE)),
-], ids=["no ids", "no text", "no finish", "error", "no json", "abort"])
+    ("text", (completion("a", [1], "abort"), DONE)),
+    ("messages", (chat("a"), chat("", "content_filter"), DONE)),
+    ("messages", (chat("a"), event({"choices": [{"delta": {}, "finish_reason": "stop", "error": {"code": 502}}]}))),
+], ids=["no ids", "no text", "no finish", "error", "no json", "native abort", "abort", "filter", "error of a choice"])
 def test_incomplete_answer_cannot_be_continued(form, events):
     assert answer_part(read(*events), form) is None
 
 
-def whole(message):
+def whole(message, ends=SUCCESSFUL_ENDS):
     body = json.dumps(message).encode()
-    reader = AnswerReader()
+    reader = AnswerReader(ends=ends)
     reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     return reader
+
+
+def test_turn_follows_end_that_the_endpoint_accepts():
+    events = completion("a", [1], "eos_token"), b"data: [DONE] \n\n"
+    assert answer_part(read(*events), "text") is None
+    assert answer_part(read(*events, ends=("eos_token",)), "text") == b"a"
+
+
+def test_content_in_parts_can_be_continued():
+    events = chat([{"type": "text", "text": "ye"}, {"type": "text", "text": "s"}]), chat("", "stop")
+    assert answer_part(read(*events), "text") == b"yes"
 
 
 def test_whole_answers_can_be_continued():
@@ -93,15 +109,19 @@ def test_whole_answers_can_be_continued():
     assert answer_part(whole({"choices": [{"text": "a", "finish_reason": None}]}), "text") is None
 
 
-@pytest.mark.parametrize("status", ["completed", "incomplete"])
-def test_responses_can_be_continued(status):
+@pytest.mark.parametrize(("status", "reason", "expected"), [
+    ("completed", None, b"yes"), ("incomplete", "max_output_tokens", b"yes"), ("incomplete", "content_filter", None),
+    ("incomplete", None, None), ("failed", None, None),
+])
+def test_successful_responses_can_be_continued(status, reason, expected):
     delta = {"type": "response.output_text.delta", "delta": "ye"}
-    end = {"type": f"response.{status}", "response": {"status": status}}
-    assert answer_part(read(event(delta), event(delta | {"delta": "s"}), event(end)), "text") == b"yes"
-    assert answer_part(read(event(delta)), "text") is None
+    ended = {"status": status, "incomplete_details": reason and {"reason": reason}}
+    events = event(delta), event(delta | {"delta": "s"}), event({"type": f"response.{status}", "response": ended})
+    assert answer_part(read(*events, ends=RESPONSES), "text") == expected
+    assert answer_part(read(event(delta), ends=RESPONSES), "text") is None
     content = [{"type": "output_text", "text": "yes"}]
-    answer = {"object": "response", "status": status, "output": [{"type": "message", "content": content}]}
-    assert answer_part(whole(answer), "text") == b"yes"
+    answer = {"object": "response", "output": [{"type": "message", "content": content}], **ended}
+    assert answer_part(whole(answer, RESPONSES), "text") == expected
 
 
 def test_conversation_of_responses_sends_messages():

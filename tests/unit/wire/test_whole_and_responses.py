@@ -115,7 +115,13 @@ def test_name_of_a_called_function_is_content():
 
 
 @pytest.mark.parametrize(("end", "outcome"), [
-    ([response_event("incomplete", status="incomplete", usage=RESPONSE_USAGE)], Outcome.OK),
+    ([response_event("incomplete", status="incomplete", usage=RESPONSE_USAGE,
+                     incomplete_details={"reason": "max_output_tokens"})], Outcome.OK),
+    ([response_event("incomplete", status="incomplete", usage=RESPONSE_USAGE)], Outcome.UNSUCCESSFUL_END),
+    ([response_event("incomplete", status="incomplete", usage=RESPONSE_USAGE,
+                     incomplete_details={"reason": "content_filter"})], Outcome.UNSUCCESSFUL_END),
+    ([response_event("cancelled", usage=RESPONSE_USAGE)], Outcome.UNSUCCESSFUL_END),
+    ([event({"type": "error", "code": "x", "message": "dead"})], Outcome.ERROR_IN_STREAM),
     ([], Outcome.TRUNCATED),
     ([response_event("failed", status="failed", error={"code": "x", "message": "y"})], Outcome.ERROR_IN_STREAM),
     ([event({"type": "error", "error": {"code": 500, "message": "dead"}})], Outcome.ERROR_IN_STREAM),

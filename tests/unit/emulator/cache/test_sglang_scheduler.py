@@ -14,14 +14,14 @@ from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio, by_longest_prefix, by_subtree_weight
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.kinds import GPU_KINDS
 
 IDS = itertools.count()
 CONFIG = EngineConfig(
     engine="sglang",
     shape=SHAPES["tiny"],
-    gpu=GPUS["h200"],
+    gpu=GPU_KINDS["h200"],
     max_model_len=100_000,
     max_num_batched_tokens=100,
     max_num_seqs=64,

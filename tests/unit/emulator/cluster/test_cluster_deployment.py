@@ -18,10 +18,10 @@ from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig, Link, Tier
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request
+from pytest_llmperf.kinds import GPU_KINDS
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
 
@@ -31,7 +31,7 @@ MS = 1_000_000
 CONFIG = EngineConfig(
     engine="vllm",
     shape=SHAPES["tiny"],
-    gpu=GPUS["h200"],
+    gpu=GPU_KINDS["h200"],
     max_model_len=4096,
     max_num_batched_tokens=512,
     max_num_seqs=16,

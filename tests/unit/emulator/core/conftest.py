@@ -12,14 +12,14 @@ from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core.engine import Engine, FastForward
 from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.kinds import GPU_KINDS
 
 CONFIG = EngineConfig(
     engine="vllm",
     shape=SHAPES["tiny"],
-    gpu=GPUS["h200"],
+    gpu=GPU_KINDS["h200"],
     max_model_len=512,
     max_num_batched_tokens=32,
     max_num_seqs=8,

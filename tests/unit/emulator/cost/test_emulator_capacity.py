@@ -3,10 +3,10 @@
 import pytest
 
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.kinds import GPU_KINDS
 
-LLAMA, H200 = SHAPES["llama-3.1-8b"], GPUS["h200"]
+LLAMA, H200 = SHAPES["llama-3.1-8b"], GPU_KINDS["h200"]
 
 
 def blocks(shape=LLAMA, gpu=H200, tp=1, weights="bfloat16", kv="bfloat16", block=16, share=0.92, budget=8192, **more):
@@ -44,9 +44,9 @@ def test_kv_heads_are_copied_if_gpus_outnumber_heads():
 
 def test_model_that_does_not_fit_is_refused_with_memory_sizes():
     with pytest.raises(DoesNotFit, match=r"llama-3\.1-70b in bfloat16 on 1 × h100: weights take 131\.\d GiB"):
-        blocks(SHAPES["llama-3.1-70b"], GPUS["h100"])
+        blocks(SHAPES["llama-3.1-70b"], GPU_KINDS["h100"])
     with pytest.raises(DoesNotFit, match=r"gptq-int4 in gptq int4 on 1 × l4: weights take 5\.3 GiB"):
-        blocks(SHAPES["llama-3.1-8b-gptq-int4"], GPUS["l4"], share=0.3)
+        blocks(SHAPES["llama-3.1-8b-gptq-int4"], GPU_KINDS["l4"], share=0.3)
 
 
 def test_sglang_memory_share_contains_weights_and_cache():
@@ -54,4 +54,4 @@ def test_sglang_memory_share_contains_weights_and_cache():
     assert 0.85 < share < 0.92
     tokens = blocks(block=1, share=share, engine="sglang")
     assert tokens * 131072 + LLAMA.weight_bytes("bfloat16") < H200.memory_bytes * share
-    assert default_utilization("sglang", GPUS["l4"], 2048) > 0.75
+    assert default_utilization("sglang", GPU_KINDS["l4"], 2048) > 0.75

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for, stored
-from pytest_llmperf.emulator.cost.gpu import GPUS
+from pytest_llmperf.kinds import GPU_KINDS
 
 DATA = Path(__file__).parents[4] / "scripts" / "data" / "served_h100_h200.csv"
 
@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[4] / "scripts" / "data" / "served_h100_h200.csv"
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
 def test_coefficient_provenance_names_extrapolated_gpus(engine, gpu):
-    coefficients = coefficients_for(engine, GPUS[gpu])
+    coefficients = coefficients_for(engine, GPU_KINDS[gpu])
     assert coefficients.extrapolated is (gpu in ("l4", "a100"))
     assert coefficients.provenance.startswith("extrapolated" if gpu in ("l4", "a100") else "fitted on")
     assert gpu in coefficients.provenance or not coefficients.extrapolated

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES, UnknownModel, read_shape
 from pytest_llmperf.engines.models import SHAPES as BUILT_SHAPES
 from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.kinds import GPU_KINDS
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_shape_errors_name_missing_model_or_field(tmp_path):
 
 
 def test_datasheets_are_complete_and_consistent():
-    assert set(GPUS) == {"l4", "a100", "h100", "h200"}
-    assert GPUS["a100"].fp8_flops is None
-    assert GPUS["l4"].link_bytes_per_s is None
-    assert GPUS["l4"].peer_bytes_per_s == GPUS["l4"].pcie_bytes_per_s
-    for gpu in GPUS.values():
+    assert set(GPU_KINDS) == {"l4", "a100", "h100", "h200"}
+    assert GPU_KINDS["a100"].fp8_flops is None
+    assert GPU_KINDS["l4"].link_bytes_per_s is None
+    assert GPU_KINDS["l4"].peer_bytes_per_s == GPU_KINDS["l4"].pcie_bytes_per_s
+    for gpu in GPU_KINDS.values():
         assert gpu.fp8_flops is None or gpu.fp8_flops == pytest.approx(2 * gpu.bf16_flops, rel=0.001)

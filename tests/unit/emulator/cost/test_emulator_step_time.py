@@ -7,10 +7,10 @@ import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.kinds import GPU_KINDS
 
 ENGINES = ["vllm", "sglang"]
 
@@ -20,7 +20,7 @@ def config(engine="vllm", model="llama-3.1-8b", gpu="h200", **more):
         "max_model_len": 16384, "max_num_batched_tokens": 8192, "max_num_seqs": 1024, "block_size": 16,
         "num_blocks": 57489,
     }  # fmt: skip
-    return EngineConfig(engine, SHAPES[model], GPUS[gpu], **(defaults | more))
+    return EngineConfig(engine, SHAPES[model], GPU_KINDS[gpu], **(defaults | more))
 
 
 def timer(*args, **more):
@@ -59,7 +59,7 @@ def test_more_work_never_takes_less_time(engine, gpu, model):
 @pytest.mark.parametrize("load", LOADS)
 def test_more_gpus_never_compute_longer(engine, load):
     """All-reduces aside, which more GPUs do pay for."""
-    free = replace(coefficients_for(engine, GPUS["h200"]), allreduce_s=0.0, allreduce_bandwidth=1e9)
+    free = replace(coefficients_for(engine, GPU_KINDS["h200"]), allreduce_s=0.0, allreduce_bandwidth=1e9)
     times = [StepTime(config(engine, "llama-3.1-70b", tensor_parallel=tp), free).seconds(load) for tp in (1, 2, 4, 8)]
     assert times == sorted(times, reverse=True)
 
@@ -69,7 +69,7 @@ def test_more_gpus_never_compute_longer(engine, load):
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
 def test_step_time_is_never_below_datasheet_limit(engine, weights, load, gpu):
-    hardware, shape = GPUS[gpu], SHAPES["llama-3.1-8b"]
+    hardware, shape = GPU_KINDS[gpu], SHAPES["llama-3.1-8b"]
     width = 1 if weights == "fp8" else 2
     read = shape.dense_parameters * width + shape.head_parameters * 2 + load.kv_tokens * 131072
     peak = hardware.fp8_flops if weights == "fp8" and hardware.fp8_flops else hardware.bf16_flops
@@ -104,7 +104,7 @@ def test_batched_step_times_equal_single_step_times(model):
 def test_mixture_step_reads_weights_of_visited_experts():
     step = timer(model="mixtral-8x7b")
     first, many = step.seconds(decode(1, 10)), step.seconds(decode(64, 10))
-    dense = SHAPES["mixtral-8x7b"].dense_parameters * 2 / GPUS["h200"].bandwidth_bytes_per_s
+    dense = SHAPES["mixtral-8x7b"].dense_parameters * 2 / GPU_KINDS["h200"].bandwidth_bytes_per_s
     assert many > 2.5 * first
     assert first > dense
 
@@ -126,12 +126,12 @@ def test_draft_model_adds_pass_time_and_ngram_adds_no_time():
     model = timer(speculation=Speculation(4, (0.5,) * 4, draft=SHAPES["tiny"])).seconds(verify)
     large = timer(speculation=Speculation(4, (0.5,) * 4, draft=SHAPES["phi-4-mini"])).seconds(verify)
     assert none == n_grams < model < large
-    assert large - none > 4 * 2 * SHAPES["phi-4-mini"].dense_parameters / GPUS["h200"].bandwidth_bytes_per_s
+    assert large - none > 4 * 2 * SHAPES["phi-4-mini"].dense_parameters / GPU_KINDS["h200"].bandwidth_bytes_per_s
 
 
 def test_the_front_end_limits_how_many_tokens_leave():
     step = timer("sglang", weights="fp8", tensor_parallel=8)
-    limit = coefficients_for("sglang", GPUS["h200"]).stream_s
+    limit = coefficients_for("sglang", GPU_KINDS["h200"]).stream_s
     assert step.seconds(decode(2000, 10)) >= 2000 * limit
 
 
@@ -139,7 +139,7 @@ def test_the_front_end_limits_how_many_tokens_leave():
 def test_rejected_drafts_do_not_leave(draft):
     """Of 192 streams with four drafts each the front end passes on what was accepted: measured on an H200 32 to 35 ms
     a step, where 960 tokens at the front end's pace would be 38."""
-    coefficients = coefficients_for("vllm", GPUS["h200"])
+    coefficients = coefficients_for("vllm", GPU_KINDS["h200"])
     resolved = config(speculation=Speculation(4, (0.5,) * 4, draft=draft))
     load = StepLoad(192, 192 * 5, 0, 192 * 5, 192 * 100, 192.0 * 5 * 100, drafted=192 * 4)
     at_once = StepTime(resolved, replace(coefficients, stream_s=0.0)).seconds(load)
@@ -155,10 +155,10 @@ def test_ingress_time_increases_with_prompt_length():
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_tensor_parallel_step_includes_two_all_reduces_per_layer(tp):
     """Each latency + 2 (tp − 1)/tp × bytes / link."""
-    coefficients = coefficients_for("vllm", GPUS["h200"])
+    coefficients = coefficients_for("vllm", GPU_KINDS["h200"])
     free = replace(coefficients, allreduce_s=0.0, allreduce_bandwidth=1e12)
     resolved, load = config(tensor_parallel=tp), prefill(400)
-    link = GPUS["h200"].link_bytes_per_s * coefficients.allreduce_bandwidth
+    link = GPU_KINDS["h200"].link_bytes_per_s * coefficients.allreduce_bandwidth
     expected = 2 * 32 * (coefficients.allreduce_s + 2 * (tp - 1) / tp * 400 * 4096 * 2 / link)
     spent = StepTime(resolved, coefficients).seconds(load) - StepTime(resolved, free).seconds(load)
     assert spent == pytest.approx(expected, rel=1e-6)
@@ -168,8 +168,9 @@ def test_without_nvlink_all_reduces_go_over_pcie():
     load = prefill(2000)
     slow = timer(gpu="l4", weights="fp8", tensor_parallel=2).seconds(load)
     fast = StepTime(
-        replace(config(gpu="l4", weights="fp8", tensor_parallel=2), gpu=replace(GPUS["l4"], link_bytes_per_s=450e9)),
-        coefficients_for("vllm", GPUS["l4"]),
+        replace(config(gpu="l4", weights="fp8", tensor_parallel=2),
+                gpu=replace(GPU_KINDS["l4"], link_bytes_per_s=450e9)),
+        coefficients_for("vllm", GPU_KINDS["l4"]),
     ).seconds(load)
     assert slow > 1.1 * fast
 
@@ -178,7 +179,7 @@ def test_without_nvlink_all_reduces_go_over_pcie():
 def test_int4_saves_reading_and_no_arithmetic(engine):
     """A step of one stream reads the packed weights; a long prefill computes as long as in bfloat16."""
     int4, bfloat16 = timer(engine, "llama-3.1-8b-gptq-int4"), timer(engine)
-    gpu = GPUS["h200"]
+    gpu = GPU_KINDS["h200"]
     saved_bytes = SHAPES["llama-3.1-8b"].dense_parameters * (2 - 4.125 / 8)
     saved_s = saved_bytes / (gpu.bandwidth_bytes_per_s * coefficients_for(engine, gpu).weight_bandwidth)
     one = decode(1, 100)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig
-from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.kinds import GPU_KINDS
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
 
@@ -33,7 +33,7 @@ class StepOfOneMillisecond:
 
 def deployment(**changes: Any) -> Deployment:
     config = {
-        "engine": "vllm", "shape": SHAPES["tiny"], "gpu": GPUS["h200"], "max_model_len": 512, "block_size": 4,
+        "engine": "vllm", "shape": SHAPES["tiny"], "gpu": GPU_KINDS["h200"], "max_model_len": 512, "block_size": 4,
         "max_num_batched_tokens": 64, "max_num_seqs": 8, "num_blocks": 101, "async_scheduling": False,
     }  # fmt: skip
     return Deployment(EngineConfig(**(config | changes)), StepOfOneMillisecond())

@@ -1,0 +1,167 @@
+"""Doors: how packages of other people add engines, hardware kinds, metrics, workloads and report sinks.
+
+A package adds something by an entry point of the group `llmperf` with the name "engine.NAME", "kind.NAME",
+"metric.NAME", "workload.NAME" or "sink.NAME". Names are read without an import. The object behind a name is loaded when
+the name is first used. A project adds the same objects in its `conftest.py` by the hooks of `hookspec.py`. What this
+package ships is listed in the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+#: Version of the doors. An added object states the version for which it was written in its attribute `api`.
+API = 1
+GROUP = "llmperf"
+OURS = "pytest-llmperf"
+T = TypeVar("T")
+
+
+class Door(Generic[T]):
+    """One kind of addition: its names, and the object behind each name.
+
+    Args:
+        name: "engine"; entry points are called "engine.NAME".
+        accepts: what each object must be, in words: "an EngineAdapter".
+        fits: whether an object is that.
+        shipped: name → what this package brings: an object, or its place "module:attribute".
+    """
+
+    def __init__(self, name: str, accepts: str, fits: Callable[[object], bool], shipped: Mapping[str, T | str]) -> None:
+        self.name, self._accepts, self._fits = name, accepts, fits
+        self._shipped = dict(shipped)
+        self._added: dict[str, tuple[T, str]] = {}  # name → object and where it comes from
+        self._loaded: dict[str, T] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of shipped, installed and registered additions. Nothing is imported.
+
+        Raises:
+            ConfigError: two packages add the same name.
+        """
+        return (*self._shipped, *self._installed(), *self._added)
+
+    def get(self, name: str) -> T | None:
+        """The object of that name; None if no such name exists.
+
+        Raises:
+            ConfigError: the object cannot be imported, is of another type, or was written for another version of the
+                doors. The message names the package.
+        """
+        if name in self._added:
+            return self._added[name][0]
+        if name not in self._loaded and (place := self._place(name)) is not None:
+            self._loaded[name] = self._checked(name, *place)
+        return self._loaded.get(name)
+
+    def all(self) -> Iterator[T]:
+        """Every object, in the order of the names."""
+        for name in self.names():
+            if (value := self.get(name)) is not None:
+                yield value
+
+    def added_names(self) -> tuple[str, ...]:
+        """The names that this package does not ship."""
+        return tuple(name for name in self.names() if name not in self._shipped)
+
+    @contextmanager
+    def added(self, values: Iterable[T], origin: str) -> Iterator[None]:
+        """Register the objects until the block ends.
+
+        Args:
+            values: objects with attributes `name` and `api`.
+            origin: where they come from: "conftest.py".
+
+        Raises:
+            ConfigError: an object is of another type or version, or its name is known already.
+        """
+        names: list[str] = []
+        try:
+            for value in values:
+                name = str(getattr(value, "name", ""))
+                self._check(name, value, origin)
+                if name in self.names():
+                    raise _config_error(f"{origin} adds the {self.name} {name!r}, which {self._owner(name)} has, too. "
+                                      "Choose another name.")
+                self._added[name] = value, origin
+                names.append(name)
+            yield
+        finally:
+            for name in names:
+                del self._added[name]
+
+    def unknown(self, name: object) -> str:
+        """The message for an unknown name, with the nearest known name and all names."""
+        near = get_close_matches(str(name), self.names(), n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        return f"There is no {self.name} {name!r}.{meant} Known {self.name}s: {', '.join(sorted(self.names()))}."
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        points: dict[str, EntryPoint] = {}
+        for point in _entry_points():
+            door, _, name = point.name.partition(".")
+            if door != self.name:
+                continue
+            if name in self._shipped or name in points:
+                other = OURS if name in self._shipped else _package(points[name])
+                raise _config_error(f"{_package(point)} adds the {self.name} {name!r}, which {other} has, too. "
+                                    "Uninstall one of the packages.")
+            points[name] = point
+        return points
+
+    def _place(self, name: str) -> tuple[Callable[[], object], str] | None:
+        """A function that loads the object, and the name of the package."""
+        if (ours := self._shipped.get(name)) is not None:
+            return lambda: _imported(ours) if isinstance(ours, str) else ours, OURS
+        point = self._installed().get(name)
+        return None if point is None else (point.load, _package(point))
+
+    def _checked(self, name: str, load: Callable[[], object], package: str) -> T:
+        try:
+            value = load()
+        except Exception as error:
+            raise _config_error(f"{package} adds the {self.name} {name!r}, which cannot be imported: "
+                              f"{type(error).__name__}: {error}. Repair or uninstall {package}.") from error
+        return self._check(name, value, package)
+
+    def _check(self, name: str, value: object, origin: str) -> T:
+        if not self._fits(value):
+            raise _config_error(f"{origin} adds the {self.name} {name!r}, which is {type(value).__name__} and must be "
+                              f"{self._accepts}.")
+        if (api := getattr(value, "api", API)) != API:
+            raise _config_error(f"{origin} adds the {self.name} {name!r} for version {api!r} of the doors, and this "
+                              f"pytest-llmperf has version {API}. Install a version of {origin} for it.")
+        if (own := getattr(value, "name", name)) != name or not name:
+            raise _config_error(f"{origin} adds the {self.name} {name!r}, whose own name is {own!r}. Use one name.")
+        return value  # type: ignore[return-value]
+
+    def _owner(self, name: str) -> str:
+        if name in self._added:
+            return self._added[name][1]
+        return OURS if name in self._shipped else _package(self._installed()[name])
+
+
+def _config_error(text: str) -> Exception:
+    from pytest_llmperf.errors import ConfigError  # 2 ms, which a run without performance tests need not pay
+
+    return ConfigError(text)
+
+
+def _imported(place: str) -> object:
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=GROUP))
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value

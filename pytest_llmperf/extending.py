@@ -1,0 +1,51 @@
+"""What another package imports to add an engine, a hardware kind, a metric, a workload or a report sink.
+
+Names here and in `pytest_llmperf` keep their meaning as long as `API` stays the same.
+"""
+
+from __future__ import annotations
+
+from pytest_llmperf.doors import API
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement
+from pytest_llmperf.engines.openai import completion_body
+from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
+from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.metrics.added import AddedMetric
+from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.model.engine import EngineSpec, Flag
+from pytest_llmperf.model.record import Outcome, RequestRecord
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.report.export.sink import Sink
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.telemetry.prometheus import Scrape
+from pytest_llmperf.workload.added import AddedWorkload
+from pytest_llmperf.workload.arrivals import Arrivals
+from pytest_llmperf.workload.base import Workload
+
+__all__ = [
+    "API",
+    "AddedMetric",
+    "AddedWorkload",
+    "Arrivals",
+    "CheckResult",
+    "Direction",
+    "EngineAdapter",
+    "EngineSpec",
+    "Flag",
+    "HardwareKind",
+    "Measurement",
+    "Outcome",
+    "Placement",
+    "Request",
+    "RequestRecord",
+    "Scrape",
+    "Sink",
+    "TestResult",
+    "Unit",
+    "Workload",
+    "build_spec",
+    "command_line",
+    "completion_body",
+    "flags_of",
+]

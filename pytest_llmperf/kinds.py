@@ -1,0 +1,207 @@
+"""One row a hardware kind: markers, detection, rooflines and the emulator read this table.
+
+The emulator shares no code with the rest of the package. It reads this table because the rows are data of datasheets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from math import inf
+
+from pytest_llmperf.doors import Door
+
+GIB = 2**30
+CPU = "cpu"
+OTHER_GPU = "other-gpu"  # a GPU model that no row describes; its results must not pass for a CPU's
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareKind:
+    """One GPU model. Peaks are those of its datasheet.
+
+    Args:
+        name: marker of tests, a Python identifier: "h200", "rtx_4090".
+        product: for people: "NVIDIA H200".
+        nvml_words: words that the product's name in NVML has, in lower case.
+        other_words: words of slower models with a similar name. A GPU whose name has one of these words is not of this
+            kind.
+        nvml_memory_gib: total memory that NVML reports. Limits of suites are written for it: an A100 40GB is another
+            GPU.
+        cuda_memory_gib: total memory that CUDA reports. An engine's utilization flag is a share of this number.
+        bandwidth_bytes_per_s: of that memory.
+        cache_bytes: second-level cache. This part of the weights need not be read again in the next step.
+        bf16_flops, fp8_flops: peak of dense matrix products, FLOP/s; None: the GPU has no fp8.
+        pcie_bytes_per_s: between GPU and host, one direction.
+        link_bytes_per_s: NVLink, one direction; None: GPUs talk over PCIe.
+        power_w: power limit; None: unknown.
+        gpu_hour_price: amount, currency and date, "2.50 USD 2026-11-01"; None: not stated.
+    """
+
+    name: str
+    product: str
+    nvml_words: frozenset[str]
+    nvml_memory_gib: float
+    cuda_memory_gib: float
+    bandwidth_bytes_per_s: float
+    cache_bytes: float
+    bf16_flops: float
+    pcie_bytes_per_s: float
+    fp8_flops: float | None = None
+    link_bytes_per_s: float | None = None
+    other_words: frozenset[str] = frozenset()
+    power_w: float | None = None
+    gpu_hour_price: str | None = None
+
+    @property
+    def nvml_memory_bytes(self) -> int:
+        """Total memory as NVML reports it, in bytes."""
+        return round(self.nvml_memory_gib * GIB)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Total memory as CUDA reports it, in bytes."""
+        return int(self.cuda_memory_gib * GIB)
+
+    @property
+    def peer_bytes_per_s(self) -> float:
+        """Between two GPUs, one direction: NVLink where there is one."""
+        return self.link_bytes_per_s or self.pcie_bytes_per_s
+
+    def flops(self, operand_bytes: int) -> float:
+        """Peak of matrix products with operands of 2 bytes (bfloat16) or 1 byte (fp8 where the GPU has it), FLOP/s."""
+        return self.fp8_flops if operand_bytes == 1 and self.fp8_flops is not None else self.bf16_flops
+
+
+_TEXTS, _WORDS = ("product", "gpu_hour_price"), ("nvml_words", "other_words")
+
+
+def kind_of_row(name: str, row: Mapping[str, object]) -> HardwareKind:
+    """The kind of a row of texts, numbers and lists, as a project's settings or the emulator's command line have it.
+
+    Args:
+        name: the marker.
+        row: field of `HardwareKind` → value, without the name.
+
+    Raises:
+        ValueError: the text lists everything that is wrong with the row.
+    """
+    columns = {field.name: field for field in fields(HardwareKind)[1:]}
+    named = name.isidentifier() and name != CPU
+    problems = [] if named else [f"{name!r} is no name: write a Python identifier, rtx_4090"]
+    problems += [f"{key}: unknown; known: {', '.join(columns)}" for key in row.keys() - columns.keys()]
+    problems += [f"{key} is missing" for key, column in columns.items()
+                 if key not in row and column.default is MISSING]
+    values: dict[str, object] = {}
+    for key in columns.keys() & row.keys():
+        values[key], problem = _cell(key, row[key])
+        problems += [f"{key} = {row[key]!r}: {problem}"] if problem else []
+    if problems:
+        raise ValueError("; ".join(sorted(problems)))
+    return HardwareKind(name, **values)  # type: ignore[arg-type]
+
+
+def row_of_kind(kind: HardwareKind) -> dict[str, object]:
+    """The row from which `kind_of_row` makes an equal kind; JSON and TOML can hold the row."""
+    values = {field.name: getattr(kind, field.name) for field in fields(kind)[1:]}
+    return {key: sorted(value) if key in _WORDS else value for key, value in values.items()
+            if value not in (None, frozenset())}
+
+
+def _cell(key: str, value: object) -> tuple[object, str]:
+    """The value of a field, and what is wrong with it."""
+    if key in _WORDS:
+        words = [value] if isinstance(value, str) else value
+        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words) or not words:
+            return None, 'must be words of the name that nvidia-smi shows: ["rtx", "4090"]'
+        return frozenset(part for word in words for part in word.lower().split()), ""
+    if key in _TEXTS:
+        return value, "" if isinstance(value, str) and value else "must be a text"
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+    return value, "" if good else "must be a number above 0"
+
+
+# NVIDIA's datasheets of L4, A100 80GB SXM, H100 SXM and H200 SXM. Memory as NVML and CUDA report it on such GPUs.
+SHIPPED = (
+    HardwareKind(
+        "l4", "NVIDIA L4", frozenset({"l4"}), nvml_memory_gib=22.5, cuda_memory_gib=22.03, bandwidth_bytes_per_s=300e9,
+        cache_bytes=48e6, bf16_flops=121e12, fp8_flops=242e12, pcie_bytes_per_s=32e9, power_w=72.0,
+    ),
+    HardwareKind(
+        "a100", "NVIDIA A100", frozenset({"a100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.15,
+        bandwidth_bytes_per_s=2.039e12, cache_bytes=40e6, bf16_flops=312e12, pcie_bytes_per_s=32e9,
+        link_bytes_per_s=300e9, power_w=400.0,
+    ),
+    HardwareKind(
+        "h100", "NVIDIA H100", frozenset({"h100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.19,
+        bandwidth_bytes_per_s=3.35e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
+        link_bytes_per_s=450e9, other_words=frozenset({"pcie", "nvl", "hbm2e"}), power_w=700.0,
+    ),
+    HardwareKind(
+        "h200", "NVIDIA H200", frozenset({"h200"}), nvml_memory_gib=140.4, cuda_memory_gib=139.81,
+        bandwidth_bytes_per_s=4.8e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
+        link_bytes_per_s=450e9, power_w=700.0,
+    ),
+)
+
+KINDS = Door[HardwareKind]("kind", "a HardwareKind", lambda value: isinstance(value, HardwareKind),
+                           {kind.name: kind for kind in SHIPPED})
+
+
+class _GpuKinds(Mapping[str, HardwareKind]):
+    """Name → row. The row of another package is loaded when it is first read."""
+
+    def __getitem__(self, name: str) -> HardwareKind:
+        row = KINDS.get(name) if isinstance(name, str) else None
+        if row is None:
+            raise KeyError(name)
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KINDS.names())
+
+    def __len__(self) -> int:
+        return len(KINDS.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in KINDS.names()
+
+
+#: Every GPU kind that this process knows: the shipped kinds and those of projects and packages.
+GPU_KINDS = _GpuKinds()
+
+
+def kind_names() -> tuple[str, ...]:
+    """Names of all hardware kinds: the GPU kinds, and "cpu"."""
+    return (*GPU_KINDS, CPU)
+
+
+# Names of GPU products as people write them in markers: t4, l40s, a10g, rtx_4090, rtx_pro_6000, mi300x, gb200.
+_PRODUCT = re.compile(
+    r"(nvidia_|amd_)?("
+    r"t4|l4|l20|l40s?|a10g?|a16|a30|a40|a100|a800|h20|h100|h200|h800|b100|b200|b300|v100|p40|p100|k80|gh200|gb200|gb300"
+    r"|(rtx|gtx|quadro)_?(a|pro_)?\d{4}(_?(ti|super|ada))*|mi\d{2,3}[ax]?|gaudi_?\d?|arc_?[ab]\d{3})"
+    r"(_?(sxm\d?|pcie|nvl|\d{2,3}gb))*"
+)
+_LEAST = 3  # letters of a name that may be a mistyped kind: l1 and h2 are too short to tell
+
+
+def like_a_gpu(name: str) -> bool:
+    """Whether a marker's name is a GPU product's, or one edit away from the name of a GPU kind.
+
+    >>> [like_a_gpu(name) for name in ("l40s", "h20", "rtx_4090", "h2000", "slow", "p99")]
+    [True, True, True, True, False, False]
+    """
+    lower = name.lower()
+    return _PRODUCT.fullmatch(lower) is not None or any(
+        len(lower) >= _LEAST <= len(kind) and _one_edit(lower, kind) for kind in GPU_KINDS
+    )
+
+
+def _one_edit(name: str, kind: str) -> bool:
+    """Whether one inserted, deleted, replaced or swapped character makes `kind` of `name`."""
+    start = next((i for i, (a, b) in enumerate(zip(name, kind, strict=False)) if a != b), min(len(name), len(kind)))
+    left, right = name[start:], kind[start:]
+    swapped = left[:2] == right[1::-1] and left[2:] == right[2:]
+    return left[1:] == right[1:] or left[1:] == right or left == right[1:] or (len(right) > 1 and swapped)

@@ -1,0 +1,52 @@
+"""What a project adds by its settings and by the hooks of its `conftest.py`, known until the session ends."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.doors import Door
+from pytest_llmperf.kinds import KINDS
+from pytest_llmperf.plugin.options import has_settings
+from pytest_llmperf.plugin.state import STATE
+
+CONFTEST = "conftest.py"
+ROWS = "[tool.llmperf.kinds]"
+
+
+def know_additions(config: pytest.Config) -> None:
+    """Register hardware kinds of the settings, and what the hooks return.
+
+    Raises:
+        pytest.UsageError: a row or an object is wrong. The message says which one.
+    """
+    from pytest_llmperf.errors import LlmperfError
+
+    known = ExitStack()
+    config.add_cleanup(known.close)
+    try:
+        if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
+            known.enter_context(KINDS.added(kinds.values(), ROWS))
+        for name in ("kinds", "engines", "metrics", "workloads", "sinks"):
+            caller = getattr(config.hook, f"pytest_llmperf_{name}")
+            if caller.get_hookimpls():
+                values = [value for returned in reversed(caller(config=config)) for value in returned]
+                known.enter_context(_door(name).added(values, CONFTEST))
+    except LlmperfError as error:
+        raise pytest.UsageError(str(error)) from error
+    for kind in KINDS.added_names():
+        config.addinivalue_line("markers", f"{kind}: runs on this GPU")
+
+
+def _door(name: str) -> Door[Any]:
+    from pytest_llmperf.engines.adapters import ENGINES
+    from pytest_llmperf.metrics.added import METRICS
+    from pytest_llmperf.report.export import SINKS
+    from pytest_llmperf.workload.added import WORKLOADS
+
+    doors: dict[str, Door[Any]] = {
+        "kinds": KINDS, "engines": ENGINES, "metrics": METRICS, "workloads": WORKLOADS, "sinks": SINKS,
+    }
+    return doors[name]

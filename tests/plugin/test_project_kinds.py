@@ -1,0 +1,102 @@
+"""A hardware kind that a project defines by a row, and markers that look like a GPU and are no kind."""
+
+import pytest
+
+ROW = """
+[tool.llmperf.kinds.rtx_4090]
+product = "NVIDIA GeForce RTX 4090"
+nvml_words = ["rtx", "4090"]
+nvml_memory_gib = 24.0
+cuda_memory_gib = 23.5
+bandwidth_bytes_per_s = 1.008e12
+cache_bytes = 72e6
+bf16_flops = 165e12
+fp8_flops = 330e12
+pcie_bytes_per_s = 32e9
+gpu_hour_price = "0.50 USD 2026-11-01"
+"""
+SUITE = """
+import pytest
+from pytest_llmperf import by_kind, closed, random_tokens, vllm
+
+@by_kind(rtx_4090={"limit": "tpot_mean <= 100ms"}, h200={"limit": "tpot_mean <= 50ms"})
+def test_decode(case, perf):
+    run = perf.measure(vllm("llama-3.1-8b", max_model_len=2048),
+                       random_tokens(input=64, output=8, arrivals=closed(1), requests=6))
+    perf.check(run, case.limit, "error_rate == 0")
+"""
+MARKED = """
+import pytest
+
+@pytest.mark.{marker}
+def test_service(perf):
+    pass
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    def run(suite, *args, settings=""):
+        pytester.makepyprojecttoml("[tool.pytest.ini_options]\n" + settings)
+        pytester.makepyfile(test_it=suite)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *args)
+
+    return run
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("clock", [(), ("--emulate-clock=real",)], ids=["virtual", "real"])
+def test_project_kind_is_marker_case_and_emulated_gpu(run, pytester, clock):
+    result = run(SUITE, "-m", "rtx_4090", "--emulate", "rtx_4090", *clock, settings=ROW)
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*emulated rtx_4090*"])
+    (run_file,) = pytester.path.glob(".llmperf/runs/*/tests/*.json")
+    text = run_file.read_text()
+    assert '"hardware": "emulated rtx_4090"' in text
+    assert "0.5 USD 2026-11-01" in text
+
+
+@pytest.mark.parametrize("marker", ["l40s", "h20", "a1000", "rtx_4090", "h10"])
+@pytest.mark.parametrize("dist", [(), ("-n", "1")], ids=["plain", "xdist"])
+def test_marker_of_an_undefined_gpu_never_passes(run, marker, dist):
+    result = run(MARKED.format(marker=marker), *dist)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*llmperf USAGE: @pytest.mark.{marker}: {marker} is no hardware kind.*"
+                                 f"[[]tool.llmperf.kinds.{marker}]*markers = *"])
+
+
+def test_selected_gpu_that_no_kind_describes_is_a_usage_error(run):
+    result = run(MARKED.format(marker="h200"), "-m", "h20")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*-m 'h20': h20 is no hardware kind. Did you mean h200?*"])
+
+
+@pytest.mark.parametrize("marker", ["t4", "slow", "gpu"])
+def test_registered_or_unrelated_marker_is_no_kind(run, marker):
+    result = run(MARKED.format(marker=marker), settings='markers = ["t4: tier 4"]\n')
+    assert "is no hardware kind" not in result.stdout.str() + result.stderr.str()
+    assert result.ret == 0
+
+
+def test_marker_without_performance_test_stays_pytests_own(run):
+    result = run("import pytest\n\n@pytest.mark.t4\ndef test_tier(): pass\n")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("row", "problem"), [
+    ('[tool.llmperf.kinds.h200]\nproduct = "x"\n', "*kinds.h200: this kind is known already; choose another name*"),
+    ('[tool.llmperf.kinds.rtx-4090]\nproduct = "x"\n', "*'rtx-4090' is no name*bf16_flops is missing*"),
+    (ROW + "bandwith = 3\n", "*kinds.rtx_4090: bandwith: unknown; known: *bandwidth_bytes_per_s*"),
+    (ROW.replace("24.0", "-24.0"), "*nvml_memory_gib = -24.0: must be a number above 0*"),
+    (ROW.replace("0.50 USD 2026-11-01", "0.50"), "*kinds.rtx_4090: gpu_hour_price: lacks a currency and a date*"),
+])
+def test_wrong_row_of_a_kind_is_a_usage_error(run, row, problem):
+    result = run(MARKED.format(marker="h200"), settings=row)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([problem])
+
+
+def test_undefined_emulated_kind_is_a_usage_error(run):
+    result = run(MARKED.format(marker="h200"), "--emulate", "h20")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*--emulate h20: there is no such GPU kind. Did you mean h200? Known: l4, a100*"])
