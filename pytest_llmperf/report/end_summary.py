@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.next_steps import Invocation, next_steps
 from pytest_llmperf.results.ended_test import GOOD, EndedTest, counts, short_id
 
@@ -35,8 +36,20 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     ]
     if left_out := [test for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {counts(left_out)}; each of them with -v")
-    lines += [cut(line, width) for line in _builds(ordered)]
+    lines += [cut(line, width) for line in (*_builds(ordered), *_decided(ordered))]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
+
+
+def _decided(ended: Sequence[EndedTest]) -> list[str]:
+    """The share of the judged tests that are decided, and what one step would decide; nothing where none is open."""
+    judged = [test for test in ended if test.verdict in Verdict.__members__ and test.verdict != Verdict.REPORTED.value]
+    undecided = [test for test in judged if test.verdict == Verdict.INCONCLUSIVE.value]
+    if not undecided:
+        return []
+    decided = len(judged) - len(undecided)
+    more_sessions = [test for test in undecided if test.needs_sessions]
+    step = f"; more stored sessions (--update-baselines) would decide {len(more_sessions)}" if more_sessions else ""
+    return [f"decided: {decided} of {len(judged)} tests ({100 * decided // len(judged)} %){step}"]
 
 
 def _builds(ended: Sequence[EndedTest]) -> list[str]:

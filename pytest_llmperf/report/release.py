@@ -9,7 +9,7 @@ verdicts of each run itself take precedence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import isinf
 
@@ -245,7 +245,8 @@ def _comparison(metric: Metric, before: Measurement, after: Measurement) -> Metr
             for run, value in zip(side.runs, side.values_with_failures(metric.name), strict=True)
         ]
 
-    estimate = shift(runs(after), [runs(before)], prior_for(metric, hardware))
+    # Two runs show no spread between sessions: the report takes the prior's for known, and fails no build.
+    estimate = shift(runs(after), [runs(before)], replace(prior_for(metric, hardware), learnt=True))
     margins = after.margins.get(metric.name) or margins_for(metric, hardware)
     return MetricComparison(estimate, margins.on(scale))
 

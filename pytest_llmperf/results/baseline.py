@@ -10,6 +10,8 @@ SCHEMA = 1
 #: session decides instead. By simulation (scripts/simulate_baseline_growth.py) a baseline then creeps by less than half
 #: of the tolerated change.
 YOUNG_BELOW = 5
+#: Learnt margins stay below this share: a comparison that tolerates more says nothing.
+LARGEST_TOLERATED = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,14 @@ class StoredMeasurement:
         sessions: oldest first, at least one.
         primaries: the metrics that a comparison judges.
         formulas: metric → id of the formula behind its values.
+        tolerated: metric → tolerated margin that its sessions allow, where it is wider than the default.
     """
 
     fingerprint: Mapping[str, str]
     sessions: tuple[StoredSession, ...]
     primaries: tuple[str, ...]
     formulas: Mapping[str, str]
+    tolerated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def anchor(self) -> StoredSession:

@@ -149,7 +149,7 @@ class Facts(TypedDict, total=False):
     smallest_detectable: float  # change that fails with 90 % probability
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail
-    deciding_sessions: int  # sessions below which that holds
+    deciding_sessions: int  # stored sessions of each test of the suite below which only gross regressions can fail
     # Of a refusal
     refused_for: str  # the named flag or phrase
     ending: str  # how the engine ended: "exit code 1"

@@ -103,6 +103,12 @@ class EndedTest:
                 if check.verdict is Verdict.INCONCLUSIVE and not check.compares_with_baseline]
 
     @property
+    def needs_sessions(self) -> bool:
+        """Whether only comparisons with a baseline are open, and the suite has too few sessions to know its noise."""
+        open_checks = [check for check in self.checks if check.verdict is Verdict.INCONCLUSIVE]
+        return bool(open_checks) and all("deciding_sessions" in check.facts for check in open_checks)
+
+    @property
     def ran_out_of_time(self) -> bool:
         """Whether more time would let an INCONCLUSIVE check measure more runs."""
         return any(check.facts.get("no_further_runs") == NoFurtherRuns.OUT_OF_TIME

@@ -338,13 +338,14 @@ def _detectable(result: CheckResult) -> str:
     facts = result.facts
     if "smallest_detectable" not in facts:
         return f"no regression fails {_until(facts)}"
-    until = f", and no smaller regression fails {_until(facts)}" if "deciding_runs" in facts else ""
+    until = f", and no smaller regression fails {_until(facts)}" if _until(facts) else ""
     return f"smallest detectable change {_change(result, facts['smallest_detectable'])}{until}"
 
 
 def _until(facts: Facts) -> str:
-    few_sessions = f" against fewer than {facts['deciding_sessions']} sessions" if "deciding_sessions" in facts else ""
-    return f"before {facts['deciding_runs']} runs{few_sessions}"
+    runs = [f"before {facts['deciding_runs']} runs"] if "deciding_runs" in facts else []
+    sessions = [f"against fewer than {facts['deciding_sessions']} sessions"] if "deciding_sessions" in facts else []
+    return " ".join(runs + sessions)
 
 
 def _change(result: CheckResult, value: float) -> str:

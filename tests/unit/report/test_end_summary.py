@@ -175,8 +175,9 @@ def test_summary_of_ten_tests_fits_one_screen():
     shown = lines(*tests)
     assert len(shown) <= 24 - 3  # our title, pytest's last line, the prompt
     verdicts = shown[: shown.index("next:")]
-    assert len(verdicts) == 10
+    assert len(verdicts) == 11
     assert all(len(line) <= 80 for line in verdicts)
+    assert verdicts.pop() == "decided: 9 of 10 tests (90 %)"
     assert all("61.2 ms" in line for line in verdicts if "ERROR" not in line)
 
 
