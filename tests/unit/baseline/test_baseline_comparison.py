@@ -243,7 +243,7 @@ def test_ten_sessions_of_one_host_leave_spread_to_new_host_unknown(make, three_r
 
 
 def test_noisy_sessions_of_suite_keep_quiet_test_from_failing(make, three_runs):
-    """+6 % against two equal sessions: a FAIL where the suite is quiet, none where its sessions differ by 2 %."""
+    """+6 % against two equal sessions: FAIL in a quiet suite, INCONCLUSIVE in a suite whose sessions differ by 2 %."""
     stored = of_sessions(make, three_runs, 2, 1.06)
     prior = prior_for(find("tpot_mean"), "h200")
     verdicts = []
@@ -255,7 +255,7 @@ def test_noisy_sessions_of_suite_keep_quiet_test_from_failing(make, three_runs):
 
 
 @pytest.mark.parametrize(("tolerated", "verdict"), [({}, "INCONCLUSIVE"), ({"tpot_mean": 0.2}, "PASS")])
-def test_learnt_margin_of_baseline_applies_unless_test_names_one(make, three_runs, tolerated, verdict):
+def test_learnt_margin_of_baseline_yields_to_named_margin(make, three_runs, tolerated, verdict):
     stored = replace(of_sessions(make, three_runs, 1, 1.04), tolerated=tolerated)
     (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == verdict

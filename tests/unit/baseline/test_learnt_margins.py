@@ -23,7 +23,7 @@ def updated(make, values, margins=None):
     (NOISY, None, 0.1, 0.2), ((100.0, 100.3) * 4 + (100.0,), None, None, None),
     (NOISY, {"tpot_mean": 0.05}, None, None), (NOISY[:3], None, None, None),
 ])
-def test_update_learns_margin_from_noisy_sessions_unless_test_names_one(make, values, margins, low, high):
+def test_update_learns_margin_from_noisy_sessions_without_named_margin(make, values, margins, low, high):
     planned, tolerated = updated(make, values, margins)
     notes = [reason for entry in planned.entries for reason in entry.reasons if "learnt" in reason]
     if low is None:
@@ -44,7 +44,7 @@ def test_learnt_margin_is_one_line_of_the_file_and_read_back(make):
 @pytest.mark.parametrize(
     "margin", ['{"tpot_mean": 2.5}', '{"tpot_mean": null}', '{"ttft_p50": 0.1}', '{"tpot_mean": 0}']
 )
-def test_impossible_learnt_margin_is_refused_with_its_place(make, margin):
+def test_impossible_learnt_margin_is_refused_with_file_and_key(make, margin):
     stored = replace(make.history(100.0), tolerated={"tpot_mean": 0.12})
     data = encode(make.baseline(stored)).replace(b'{\n        "tpot_mean": 0.12\n      }', margin.encode())
     with pytest.raises(BaselineError, match="tolerated margin"):

@@ -11,7 +11,7 @@ def simulate(load_script):
     return load_script("simulate_verdicts").main
 
 
-def test_each_quick_table_prints_with_its_time(simulate, capsys):
+def test_each_quick_table_prints_rows_and_time(simulate, capsys):
     simulate(["--quick", "young", "h200", "trust", "power", "reference"])
     blocks = [block for block in capsys.readouterr().out.split("\n\n") if block.startswith("|")]
     assert len(blocks) == 5
