@@ -255,7 +255,7 @@ def test_noisy_sessions_of_suite_keep_quiet_test_from_failing(make, three_runs):
 
 
 @pytest.mark.parametrize(("tolerated", "verdict"), [({}, "INCONCLUSIVE"), ({"tpot_mean": 0.2}, "PASS")])
-def test_learnt_margin_of_baseline_yields_to_named_margin(make, three_runs, tolerated, verdict):
+def test_named_margin_replaces_learnt_margin_of_baseline(make, three_runs, tolerated, verdict):
     stored = replace(of_sessions(make, three_runs, 1, 1.04), tolerated=tolerated)
     (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == verdict

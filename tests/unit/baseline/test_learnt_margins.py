@@ -23,7 +23,7 @@ def updated(make, values, margins=None):
     (NOISY, None, 0.1, 0.2), ((100.0, 100.3) * 4 + (100.0,), None, None, None),
     (NOISY, {"tpot_mean": 0.05}, None, None), (NOISY[:3], None, None, None),
 ])
-def test_update_learns_margin_from_noisy_sessions_without_named_margin(make, values, margins, low, high):
+def test_update_stores_margin_learnt_from_noisy_sessions(make, values, margins, low, high):
     planned, tolerated = updated(make, values, margins)
     notes = [reason for entry in planned.entries for reason in entry.reasons if "learnt" in reason]
     if low is None:
