@@ -24,7 +24,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import Count, View, total
-from pytest_llmperf.stats.exceedance import GROSS, Exceedance, exceedance, or_by_level
+from pytest_llmperf.stats.exceedance import Exceedance, exceedance, or_by_level
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.pass_margin import start_pass_margin
 
@@ -86,7 +86,6 @@ def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], a
         margin for family, margin in margins.items() if _total_misses(sample, slo, {family: margin}).over > over
     ]
     count_at_margin, margin = _total_misses(sample, slo, margins), max(relevant_margins, default=0.0)
-    gross = Count(over // GROSS, total([total(run) for run in misses]).of)
     view = View(
         misses,
         [
@@ -99,7 +98,7 @@ def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], a
     exceedance_test, failing = (
         exceedance([view], sample.starts, allowed, confidence, seeds=sample.seeds, pass_margin=margin,
                    count_at_margin=count_at_margin if any(margins.values()) else None,
-                   per_step=max((events[family] for family in families), default=1.0), gross=gross)
+                   per_step=max((events[family] for family in families), default=1.0))
         for families in (events, _missed_families(sample, slo))
     )
     # A stall that nobody had makes the misses of others no fewer.

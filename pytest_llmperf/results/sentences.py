@@ -218,11 +218,7 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
                f"beyond a limit {100 * facts['level_margin']:.2g} % lower")
     if "start_sd" in facts and "pairs" not in facts:
         yield f"provisional, with {_start_sd(facts)}"
-    if result.metric in SEARCHED_RATES:
-        yield "each run begins with an empty queue"
-    for name, side in (("proven_rate", "within"), ("refuted_rate", "over")):
-        if name in facts:
-            yield f"{facts[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
+    yield from _notes_on_search(result)
     if facts.get("no_loss_proven"):
         yield "no loss proven, none excluded"
     yield from _notes_on_slo(facts)
@@ -234,6 +230,14 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield f"smallest detectable change {_change(result, facts['smallest_detectable'])}"
     if compared := builds_text(result):
         yield compared
+
+
+def _notes_on_search(result: CheckResult) -> Iterator[str]:
+    if result.metric in SEARCHED_RATES:
+        yield "each run begins with an empty queue"
+    for name, side in (("proven_rate", "within"), ("refuted_rate", "over")):
+        if name in result.facts:
+            yield f"{result.facts[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
 
 
 def _notes_on_slo(facts: Facts) -> Iterator[str]:

@@ -25,8 +25,8 @@ from pytest_llmperf.stats.ratio import StartSd
 ALPHA_OF_LOOKS = (0.005, 0.0025, 0.0025)
 # Server starts of each side after the last look: of servers that live together, and of servers that take turns.
 MOST_STARTS_TOGETHER, MOST_STARTS = len(ALPHA_OF_LOOKS), 2
-# The needed starts are an estimate. By simulation (docs/evidence/claims.md) a claim that ends where they are more than so
-# many times the possible starts makes 4 pairs instead of 9 at its limit, and at most 4 % of claims lose their decision.
+# The needed starts are an estimate. By simulation (docs/evidence/claims.md) a claim that ends where they are more than
+# so many times the possible starts makes 4 pairs instead of 9 at its limit. At most 4 % of claims lose their decision.
 VAIN = 2
 
 

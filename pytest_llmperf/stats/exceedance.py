@@ -48,7 +48,8 @@ class Exceedance:
         single_segment: whether a run serves all its requests at the same time, so that only further runs add
             information.
         bounded: whether the data can bound slow changes of the server. If not, no PASS is possible.
-        gross: exceedances that must still prove a FAIL if the data are not bounded.
+        gross: exceedances of `GROSS` times the limit, which must prove a FAIL if the data are not bounded; None for a
+            share, which must then be above `GROSS` times the allowed rate.
         by_level: whether a PASS rests on the level model (`pass_margin.level_pass_margin`).
     """
 
@@ -121,9 +122,11 @@ class Exceedance:
         alpha, exceeding = 1 - self.confidence, self.count_at_margin or self.count
         if self.bounded and at_most(n * exceeding.over / exceeding.of, n, self.allowed) <= alpha:
             return Verdict.PASS
-        failing = self.count if self.bounded or self.gross is None else self.gross
+        failing, allowed = self.count, self.allowed
+        if not self.bounded:
+            failing, allowed = (failing, min(1.0, GROSS * allowed)) if self.gross is None else (self.gross, allowed)
         over = n * failing.over / failing.of
-        return Verdict.FAIL if at_least(over, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
+        return Verdict.FAIL if at_least(over, n, allowed) <= alpha else Verdict.INCONCLUSIVE
 
 
 def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, confidence: float = 0.95, *,
@@ -140,7 +143,7 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
             `Exceedance`.
         seeds: seed of each run; None if all seeds differ.
         per_step: mean number of observations per server step, see `design.effective_fraction`.
-        gross: exceedances of `GROSS` times the limit, or the misses ÷ `GROSS` of a share.
+        gross: exceedances of `GROSS` times the limit, see `Exceedance`.
 
     Raises:
         ValueError: there are no observations, or `allowed` is not between 0 and 1.

@@ -29,9 +29,9 @@ FEWEST_RUNS = 3
 #: Runs may differ by twice what the prior says: an ERROR must not come from a machine that is merely noisy.
 CAUTION = 2.0
 #: Standard errors, from what a change leaves over, that show a quiet host.
-QUIET = 7.0
+QUIET = 8.0
 #: Smallest changes that count where no stored session shows the noise: of slow first runs, and of any other pattern.
-SLOW_FIRST, CHANGE = log1p(0.09), log1p(0.14)
+SLOW_FIRST, CHANGE = log1p(0.09), log1p(0.16)
 #: A change that no noise of a host explains, whatever the runs leave over.
 GROSS = log1p(0.20)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
 
 _MOST_QUESTIONS = 1_000_000
-#: Shares of questions that the better side alone answers right, at which the exact test is evaluated: up to the largest.
+#: Shares of questions that B alone answers right, at which the exact test is evaluated.
 _SHARES = 40
 #: Standard deviations of a binomial beyond which its probabilities do not matter.
 _TAIL_SDS = 9
@@ -57,7 +57,7 @@ def p_above(only_a: int, only_b: int, questions: int, difference: float) -> floa
     discordant questions.
     """
     import numpy as np
-    from scipy.special import betainc, bdtr
+    from scipy.special import bdtr, betainc
 
     if difference <= -1:
         return 0.0

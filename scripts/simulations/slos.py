@@ -2,8 +2,8 @@
 
     python scripts/simulate_verdicts.py means one_run --suites 1000
 
-`judging.requirements.judge_slo` judges each simulated measurement once, at its exact limit. The verdicts at other limits
-follow from the interval of that result.
+`judging.requirements.judge_slo` judges each simulated measurement once, at its exact limit. The verdicts at other
+limits follow from the interval of that result.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ MEANS = (
     Cell("spells of 1 s, 3 × slower, every 10 s, 10 periods", slow_spells(10, 1, 3), 1000),
     Cell("4 slots at 50 % load, 300 periods", Queue(0.5), 300),
     Cell("4 slots at 70 % load, 30 periods", Queue(0.7), 300),
-    Cell("4 slots at 85 % load, 10 periods", Queue(0.85), 410), Cell("4 slots at 85 % load, 25 periods", Queue(0.85), 1000),
+    Cell("4 slots at 85 % load, 10 periods", Queue(0.85), 410),
+    Cell("4 slots at 85 % load, 25 periods", Queue(0.85), 1000),
     Cell("8 slots at 85 % load, 10 periods", WIDE, 250), Cell("8 slots at 85 % load, 25 periods", WIDE, 620),
     Cell("8 slots at 85 % load, skewed, 10 periods", WIDE_SKEWED, 520),
     Cell("4 slots at 95 % load, 13 periods", Queue(0.95), 5000),
@@ -114,7 +115,8 @@ def judged(cell: Cell, limit_ms: float, rng: np.random.Generator) -> CheckResult
     if cell.slow_starts:
         traffic = [replace(run, ttft_s=run.ttft_s * (SLOWER if rng.random() < SLOW_SHARE else 1)) for run in traffic]
     starts = [f"start {number}" if cell.slow_starts else "start" for number in range(cell.runs)]
-    return judge_slo(parse_slo(f"{cell.metric} <= {limit_ms:.9f}ms"), [measured(run, "ttft") for run in traffic], starts)
+    slo = parse_slo(f"{cell.metric} <= {limit_ms:.9f}ms")
+    return judge_slo(slo, [measured(run, "ttft") for run in traffic], starts)
 
 
 def means_table(trials: int, rng: np.random.Generator, cells: tuple[Cell, ...] = MEANS) -> Iterator[str]:
