@@ -242,6 +242,9 @@ def invalid(*problems):
 REFUSED_REQUESTS = {"answers": 3, "of_answers": 20, "first": "HTTP 429"}
 VARIANTS = [  # further wordings of a cause
     Problem(Cause.REQUESTS_FAILED, {**REFUSED_REQUESTS, "text": "3 × rate limited", "rate_limited_answers": 3}),
+    Problem(Cause.NOT_STEADY, {**PROBLEM_FACTS[Cause.NOT_STEADY], **HERE, "before": 1}),
+    Problem(Cause.NOT_STEADY, {**PROBLEM_FACTS[Cause.NOT_STEADY], **HERE, "before": 2}),
+    Problem(Cause.NOT_STEADY, {**PROBLEM_FACTS[Cause.NOT_STEADY], **HERE, "beginning": True}),
     Problem(Cause.REQUESTS_FAILED, {**REFUSED_REQUESTS, "text": "2 × rate limited, 1 × reset",
                                     "rate_limited_answers": 2}),
 ]
