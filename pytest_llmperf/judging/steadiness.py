@@ -1,8 +1,8 @@
 """Checks that the runs of a server start are steady. A server that still warms up, a heating GPU or a leak is not.
 
-The rule is fixed: runs of one start are not steady if a straight line through them rises or falls, if their level
-changes from one run to the next, or if the first fifth of the first run is slower than that of the other runs
-(`stats.level`). The change is above the tolerated margin of TPOT, and its p is below `ALPHA`.
+The rule is fixed (`stats.level`). The level of the runs of one start may rise or fall on a straight line, or change
+between two runs. The first fifth of the first run may be slower than in other runs. Such runs are not steady if the
+change is above the tolerated margin of TPOT and its p is below `ALPHA`.
 scripts/measure_steadiness.py and `scripts/simulate_verdicts.py steadiness` measure false alarms and power. No part of a
 run is cut off: a comparison pairs equal seeds, so a ramp-up of the workload cancels. MSER on single runs would call 1 %
 of steady runs unsteady, because the load itself varies.

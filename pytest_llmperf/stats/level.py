@@ -98,7 +98,7 @@ def _changes(
 
 
 def _least(change: float, error: float, *, known: bool, slow_first: bool = False, gross: bool = False) -> float:
-    """The smallest change of its kind that counts."""
+    """Smallest size at which a change of this pattern makes runs unsteady."""
     if known:
         return 0.0
     if abs(change) > QUIET * error:

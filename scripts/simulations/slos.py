@@ -1,4 +1,4 @@
-"""SLOs on means and medians: how often a verdict is wrong, and what its PASS says that it has not seen.
+"""SLOs on means and medians: rates of false verdicts on slow, skewed and heavy-tailed servers.
 
     python scripts/simulate_verdicts.py means one_run --suites 1000
 

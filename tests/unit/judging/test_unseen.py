@@ -27,9 +27,9 @@ def dependent(seed=0):
 
 
 @pytest.mark.parametrize("metric", ["ttft_p50", "ttft_mean", "ttft_p90", "ttft_p99", "slo_attainment"])
-@pytest.mark.parametrize(("limit_ms", "verdict"), [(2000, Verdict.INCONCLUSIVE), (300, Verdict.INCONCLUSIVE),
+@pytest.mark.parametrize(("limit_ms", "verdict"), [(2000, Verdict.INCONCLUSIVE), (230, Verdict.INCONCLUSIVE),
                                                    (50, Verdict.FAIL)])
-def test_one_dependent_run_decides_only_what_is_grossly_over_the_limit(metric, limit_ms, verdict):
+def test_one_dependent_run_fails_only_grossly_over_the_limit(metric, limit_ms, verdict):
     attainment = metric == "slo_attainment"
     text = f"slo_attainment(ttft <= {limit_ms}ms) >= 60%" if attainment else f"{metric} <= {limit_ms}ms"
     result = judge_slo(parse_slo(text), [run_of(dependent())], ["s"])
@@ -61,5 +61,5 @@ def test_pass_of_a_mean_says_which_requests_and_starts_were_not_seen():
 
 
 @pytest.mark.parametrize("seen", [1, 3, 300])
-def test_unseen_share_shows_in_none_with_five_percent(seen):
+def test_unseen_share_stays_unseen_with_five_percent_probability(seen):
     assert (1 - unseen_share(seen)) ** seen == pytest.approx(0.05)

@@ -25,13 +25,14 @@ def open_claim(cause, **facts):
     (Cause.ENDPOINT_STARTS_UNKNOWN, {"start_sd": 0.1, "needed_start_sd": 0.08}, MOST_STARTS, False),
     (Cause.ENDPOINT_STARTS_UNKNOWN, {"start_sd": 0.1}, MOST_STARTS, False),
 ])
-def test_claim_is_in_vain_if_it_needs_twice_the_possible_starts(cause, facts, most_starts, vain):
+def test_claim_ends_where_needed_starts_exceed_twice_possible_starts(cause, facts, most_starts, vain):
     assert _in_vain(open_claim(cause, **facts), most_starts) is vain
 
 
-def test_claim_in_vain_says_how_many_starts_it_needs_and_makes():
+def test_ended_claim_names_needed_and_possible_starts():
     text = reason_text(_with_most_starts(open_claim(Cause.STARTS_TOO_FEW, needed_starts=15), MOST_STARTS))
-    assert text.startswith("about 15 server starts per side decide the claim at this ratio, and a claim makes at most 2")
+    assert text.startswith("about 15 server starts per side decide")
+    assert "a claim makes at most 2" in text
 
 
 @pytest.mark.parametrize(("quick", "precision", "rates"), [(False, 0.04, 8), (True, 0.04, 8), (True, 0.2, 5)])

@@ -66,7 +66,7 @@ def test_slow_first_runs_of_quiet_hosts_are_found():
     assert found(100, beginning=2.0, run_sd=0.035) >= 95
 
 
-def test_slow_beginning_of_two_runs_is_found_and_a_common_beginning_is_not():
+def test_slow_beginning_of_first_run_differs_from_common_beginning():
     assert found(30, factors=(1, 1), beginning=2.0) == 30
     rng = np.random.default_rng(5)
     common = np.where(POSITIONS < 0.2, 2.0, 1.0)
