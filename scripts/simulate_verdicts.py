@@ -32,7 +32,7 @@ MODULES = (
 )  # fmt: skip
 TABLES = {name: table for module in MODULES for name, table in module.TABLES.items()}
 #: Minutes even with few suite runs; tests/unit/calibration/test_slow_servers.py has a small form.
-SLOW = ("slow", "means", "one_run")
+SLOW = ("slow", "means", "one_run", "searches")
 QUICK_SUITES = 20
 
 
