@@ -16,19 +16,23 @@ from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
+import simulate_accuracy
 import simulate_baselines
 import simulate_claims
 import simulate_means
 import simulate_references
+import simulate_searches
 import simulate_slos
+import simulate_steadiness
 import simulate_tunings
 
 MODULES = (
-    simulate_baselines, simulate_references, simulate_slos, simulate_means, simulate_claims, simulate_tunings,
+    simulate_baselines, simulate_references, simulate_slos, simulate_means, simulate_steadiness, simulate_searches,
+    simulate_accuracy, simulate_claims, simulate_tunings,
 )  # fmt: skip
 TABLES = {name: table for module in MODULES for name, table in module.TABLES.items()}
 #: Minutes even with few suite runs; tests/unit/calibration/test_slow_servers.py has a small form.
-SLOW = ("slow",)
+SLOW = ("slow", "means", "one_run", "searches")
 QUICK_SUITES = 20
 
 
