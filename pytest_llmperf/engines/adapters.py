@@ -35,6 +35,12 @@ def adapter_of(engine: str) -> EngineAdapter:
     return adapter
 
 
+def package_of(engine: str) -> str:
+    """Import name of the Python package of the engine with this name; the harness, which is no engine, is one itself."""
+    adapter = ENGINES.get(engine)
+    return (adapter.package if adapter is not None else "") or engine
+
+
 def startable() -> list[str]:
     """Names of the engines that a session can start, in alphabetical order; an endpoint is not startable."""
     return sorted(set(ENGINES.names()) - {ENDPOINT})
