@@ -75,8 +75,8 @@ class EngineAdapter(ABC):
     name: str
     """The name of the engine in suites, options and settings."""
     package: str = ""
-    """Import name of the engine's Python package; "" if this is `name`. Interpreters and unpacked bundles are recognised
-    by the package, and its distribution states the version."""
+    """Import name of the engine's Python package; "" if this is `name`. Interpreters and unpacked bundles are
+    recognised by the package, and the distribution of this name states the version."""
     program: tuple[str, ...] = ()
     """Module of the server, followed by the arguments that the command line always needs; empty for a server that is no
     module of the environment. The module is asked for the options that its argparse parser knows, so that a mistyped

@@ -36,7 +36,7 @@ def adapter_of(engine: str) -> EngineAdapter:
 
 
 def package_of(engine: str) -> str:
-    """Import name of the Python package of the engine with this name; the harness, which is no engine, is one itself."""
+    """Import name of an engine's Python package: the engine's own name, unless its adapter states another."""
     adapter = ENGINES.get(engine)
     return (adapter.package if adapter is not None else "") or engine
 

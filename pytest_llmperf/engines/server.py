@@ -151,7 +151,7 @@ class Server:
 
     @property
     def api(self) -> Api:
-        """How requests are written and answers are read: by the test's description of an endpoint, or by the adapter."""
+        """How requests are written and answers are read: as the adapter says, or as the test describes an endpoint."""
         return self.adapter.interface if self.spec.url is None else self.spec.api
 
     @property

@@ -1,4 +1,4 @@
-"""The engine of docs/examples: built, installed beside the plugin, and run with `transformers serve` on the tiny model."""
+"""The engine of docs/examples, built and installed beside the plugin: `transformers serve` on the tiny model."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
-def test_example_engine_answers_exact_lengths_and_its_death_is_an_error(site, tmp_path):
+def test_example_engine_answers_exact_lengths_and_killed_server_is_an_error(site, tmp_path):
     (tmp_path / "test_it.py").write_text(SUITE)
     completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "cpu", "-rA", "--junitxml=junit.xml", "-p", "no:cacheprovider",

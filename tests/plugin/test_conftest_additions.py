@@ -67,7 +67,7 @@ def test_hooks_of_conftest_add_at_all_five_doors(pytester, dist):
     assert "test_kind_metric_workload" in (pytester.path / "names.txt").read_text()
 
 
-def test_additions_of_a_session_end_with_it(pytester):
+def test_additions_are_unknown_after_the_session(pytester):
     doors = (ENGINES, KINDS, METRICS, WORKLOADS, SINKS)
     before = [door.names() for door in doors]
     pytester.makeconftest(CONFTEST)

@@ -39,26 +39,26 @@ def server_at(url, pid):
     return Server(build_spec("own_serve", "tiny", {}, {}), Added(), url, "tiny@main", start_id=1, process=process)
 
 
-def test_server_without_model_list_is_ours_if_its_process_listens(listening):
+def test_server_without_model_list_must_own_the_listening_socket(listening):
     server_at(listening, os.getpid()).check_identity()
-    with pytest.raises(WrongServer, match=rf"\(pid {os.getpid()}, uid \d+\) listens on {listening}, and is no process of"):
+    with pytest.raises(WrongServer, match=rf"\(pid {os.getpid()}, uid \d+\) listens on {listening}, and is no process"):
         server_at(listening, 1).check_identity()
 
 
-def test_server_without_model_list_is_not_ready_before_it_listens():
+def test_server_without_model_list_is_not_ready_before_listening():
     with pytest.raises(EngineError, match="no process listens on") as raised:
         server_at("http://127.0.0.1:1", os.getpid()).check_identity()
     assert not isinstance(raised.value, WrongServer)
 
 
-def test_started_server_gets_text_where_its_interface_asks_for_text():
+def test_started_server_with_text_interface_gets_text_prompts():
     server = server_at("http://127.0.0.1:1", os.getpid())
     (request,) = server.as_sent([Request(0, (1000, 1001), 4, 2)])
     assert isinstance(request.prompt, str)
     assert b'"prompt":"' in server.post(request)[1]
 
 
-def test_package_of_an_engine_finds_this_interpreter_and_names_what_to_install(tmp_path):
+def test_package_of_an_engine_decides_environment_and_install_command(tmp_path):
     assert package_of("own_serve") == "pip"
     assert package_of("vllm") == "vllm"
     assert package_of("lm_eval") == "lm_eval"
@@ -69,5 +69,5 @@ def test_package_of_an_engine_finds_this_interpreter_and_names_what_to_install(t
 
 @pytest.mark.parametrize("text", ["own_server:tiny", "ownserve:tiny"])
 def test_mistyped_engine_of_command_line_gets_nearest_name(text):
-    with pytest.raises(SpecError, match="own_serve:MODEL or .*Did you mean own_serve:tiny"):
+    with pytest.raises(SpecError, match=r"own_serve:MODEL or .*Did you mean own_serve:tiny"):
         spec_of(SimpleNamespace(engine=text, flag=[], model_alias=[]))
