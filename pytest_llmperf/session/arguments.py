@@ -116,8 +116,9 @@ def check_requests(spec: EngineSpec, workload: Workload, model: ResolvedModel | 
 
 def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, model: ResolvedModel | None) -> None:
     size = None if model is None else model.vocabulary_size
-    is_text = isinstance(request.prompt, str) or adapter_of(spec.engine).interface.sends_text
-    if size is None or is_text or max(request.prompt, default=0) < size:
+    if size is None or isinstance(request.prompt, str) or max(request.prompt, default=0) < size:
+        return
+    if adapter_of(spec.engine).interface.sends_text:
         return
     raise SpecError(f"{workload}: request {request.index} has the token {max(request.prompt)}, and the vocabulary of "
                     f"{spec.model} has {size} tokens: the server would refuse the request. Send text that the model "
