@@ -33,12 +33,18 @@ def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestReco
 
 
 def _reason(emulated: EmulatedExchange) -> str:
-    """The emulator refuses by HTTP 429 alone."""
-    why = {Outcome.TIMEOUT: emulated.error, Outcome.RATE_LIMITED: "HTTP 429"}.get(emulated.outcome)
+    """See `RequestRecord.reason`. The emulator refuses by HTTP 429 alone."""
+    status = (emulated.error or "").partition(":")[0]
+    if emulated.outcome is Outcome.HTTP_STATUS:
+        return status
+    why = {Outcome.TIMEOUT: emulated.error, Outcome.RATE_LIMITED: status}.get(emulated.outcome)
     return f"{emulated.outcome.value} ({why})" if why else ""
 
 
 def _detail(emulated: EmulatedExchange) -> str | None:
     if emulated.outcome is Outcome.OK:
         return None
-    return emulated.error or f"{emulated.ending.value} after {len(emulated.token_ns)} content chunks"
+    if emulated.error and emulated.outcome is not Outcome.TIMEOUT:
+        return emulated.error
+    limit = f": {emulated.error}" if emulated.error else ""
+    return f"{emulated.ending.value}{limit} after {len(emulated.token_ns)} content chunks"

@@ -13,6 +13,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import build_spec
 from pytest_llmperf.load.virtual import emulated_exchange
 from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import parse
@@ -35,9 +36,10 @@ def posted(server, command, path, body):
 
 def record(server, path, body, tokens=20):
     (match,) = posted(server, "replay", path, body)["exchanges"]
+    ending = Ending(match["ending"])
     exchange = Exchange(
-        0, match["intended_ns"], match["sent_ns"], match["ended_ns"], Ending(match["ending"]),
-        array("q", match["read_ns"]), array("q", match["read_bytes"]), match["data"].encode(),
+        0, match["intended_ns"], match["sent_ns"], match["ended_ns"], ending, array("q", match["read_ns"]),
+        array("q", match["read_bytes"]), match["data"].encode(), error=StreamLimits().reached(ending),
     )  # fmt: skip
     return to_record(Request(0, PROMPT, tokens, len(PROMPT)), exchange)
 
@@ -71,7 +73,7 @@ def test_emulated_stream_is_accepted_by_client(engine, flags):
 
 def simulated_record(server, path, body, tokens=20):
     (match,) = posted(server, "simulate", path, body)["records"]
-    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(match, 0))
+    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(match, 0, StreamLimits()))
 
 
 @pytest.mark.parametrize("fault", ["", "errors=100%", "hangs=100%", "truncated=100%"])

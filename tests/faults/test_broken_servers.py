@@ -186,7 +186,8 @@ def test_text_beyond_the_usage_ends_the_warm_up(measured):
         pytest.raises(EngineError) as raised,
     ):
         measured(url, "error_rate == 0")
-    assert "token counts disagree: 4 events follow [DONE]" in str(raised.value)
+    assert str(raised.value).startswith(
+        "6 of 6 warm-up requests failed (6 × token counts disagree; first: 4 events follow [DONE])")
 
 
 def test_empty_chunk_at_once_is_not_the_first_token(measured):

@@ -1,12 +1,17 @@
 """Faults 2, 3, 5, 6: a run that is cut short leaves no process, tears no file, and marks what it kept as partial."""
 
 import os
+import re
 import signal
 import subprocess
 import time
 from contextlib import suppress
 
 import pytest
+
+from pytest_llmperf.plugin.outcomes import INTERRUPTED
+from pytest_llmperf.report.terminal_text import overview
+from pytest_llmperf.results.reader import read_run
 
 SUITE = """
 @pytest.mark.timeout(0)  # where a run has a time limit, it is the second that it ends
@@ -76,8 +81,13 @@ def test_signal_ends_session_and_marks_results_as_partial(suite, signum, moment)
     suite.nothing_left(0.5)  # the teardowns have seen to it, not the watchdog afterwards
     assert "ended without verdict" not in suite.output()
     assert_first_whole_second_partial(suite, moment)
-    named = [case.get("name") for case in suite.junit().iter("testcase") if case.get("name")]  # pytest leaves a stub
-    assert named == ["test_first"]
+    cases = {case.get("name"): case for case in suite.junit().iter("testcase") if case.get("name")}  # not pytest's stub
+    assert cases.keys() == {"test_first", "test_second"}
+    assert cases["test_first"].find("error") is None
+    assert cases["test_second"].find("error").get("message") == INTERRUPTED
+    (run_folder,) = suite.folder.glob(".llmperf/runs/*")
+    shown = overview(read_run(run_folder))  # the text of `llmperf show`
+    assert re.search(rf"^ERROR +test_it.py::test_second +{INTERRUPTED}$", shown, re.MULTILINE), shown
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, thorough(signal.SIGTERM)], ids=lambda signum: signum.name)

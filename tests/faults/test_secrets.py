@@ -104,7 +104,7 @@ def test_secrets_of_an_engine_stay_inside(suite, canaries, mode, code):
 def test_a_password_in_an_address_stays_inside(suite, canaries):
     result, _ = suite.run(USERINFO)
     assert result.ret != 0
-    leaks = {path: leaks for path, data in left_behind(suite).items() if (leaks := secrets_in(data))}
+    leaks = {path: leaks for path, data in left_behind(suite, measured=False).items() if (leaks := secrets_in(data))}
     assert leaks == {}
     assert not secrets_in(result.stdout.str().encode())
 

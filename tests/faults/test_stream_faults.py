@@ -41,7 +41,7 @@ def test_hang_after_some_tokens_is_a_timeout_of_that_request():
     replayed = outcomes([*streamed(EVENTS[:2], end="open"), Hang()], GOOD, limits=limits)
     hung, after = replayed.records
     assert hung.outcome is Outcome.TIMEOUT
-    assert hung.detail == "idle timeout after 2 content chunks"
+    assert hung.detail == "idle timeout: idle_timeout_s = 0.3 after 2 content chunks"
     assert len(hung.arrivals_ns) == 2
     assert hung.ended_ns - hung.arrivals_ns[-1] > 300 * MS
     assert after.ok

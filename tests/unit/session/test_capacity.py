@@ -56,7 +56,7 @@ def test_max_rate_search_finds_knee_and_returns_measurement(perf, make_server, s
     (rate,) = measurement.values("max_rate")
     assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
     (result,) = perf.check(measurement, "max_rate >= 15/s")
-    assert estimate_text(result).endswith("requests/s")
+    assert estimate_text(result) == f"{result.facts['proven_rate']:.4g}/s, proven"
     points = perf._execution.series[0].results[0].points
     assert clock.now_ns() == 7e9 * (len(points) - 1)  # a rest between two rates
     assert [status.text for status in statuses if isinstance(status, Note)][:2] == ["8/s: within the SLO",

@@ -13,8 +13,9 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
-from pytest_llmperf.report.properties import properties
+from pytest_llmperf.report.properties import outcome_properties, properties
 from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.results.sentences import basis_text, limit_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
@@ -462,7 +463,8 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
 def test_junit_properties_contain_engine_metrics_and_deciding_check(perf, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     perf.check(measurement, "error_rate == 0")
-    property_by_name = dict(properties("test_it", perf.measurements, perf.results))
+    ended = EndedTest("test_it", "PASS", tuple(perf.results))
+    property_by_name = {**dict(properties("test_it", perf.measurements, perf.results)), **outcome_properties(ended)}
     assert property_by_name["llmperf.engine"].startswith("endpoint('http://127.0.0.1:8000'")
     assert property_by_name["llmperf.metric.ttft_p50_ms"] == "50"
     assert property_by_name["llmperf.decided_by"] == "0 %  error_rate == 0"
