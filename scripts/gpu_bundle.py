@@ -60,7 +60,7 @@ RECIPES = {
     # Hopper: FlashAttention 3; what other attention, quantisation and front ends need is left out.
     "vllm": Recipe((
         *SOURCES, "vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashmla*", "vllm/_flashkda*", "vllm/_deepselect*",
-        "vllm/_qutlass_C*", "vllm/vllm-rs", "vllm/_rust_*", "vllm/third_party/deep_gemm",
+        "vllm/_qutlass_C*", "vllm/vllm-rs", "vllm/third_party/deep_gemm",
         "vllm/third_party/fmha_sm100",
     )),
     # Triton attention; headers stay, because SGLang compiles small kernels at its first start.
