@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from pytest_llmperf import EngineSpec, Perf, by_kind, closed, poisson, random_tokens, shared_prefix, vllm
 
 # Three runs' documents and a warm-up must fit in four fifths of the host's memory, or LMCache drops some of them.
-# Answers of 4 tokens left the ratio of mean TPOT between 0.02 and 1.7× (3 emulated pairs), because one prefill of another
-# request is all of such an answer; 32 tokens decide it.
+# One prefill of another request is as long as an answer of 4 tokens: 3 emulated pairs left the ratio of mean TPOT
+# between 0.02 and 1.7×. Answers of 32 tokens decide it.
 # Of the first token's spread between starts, two starts a side leave 1.33×: a loss of 1.15× is proven to be below 1.6×.
 LLAMA = {
     "model": "llama-3.1-8b", "context": 16384, "prefix": 8000, "arrivals": poisson(2), "requests": 45, "chunk": 256,
@@ -38,7 +38,8 @@ def attached(case: SimpleNamespace) -> EngineSpec:
 @CASES
 def test_warm_prefixes_come_from_host_memory(case: SimpleNamespace, perf: Perf) -> None:
     questions = shared_prefix(
-        prefix=case.prefix, suffix=(32, 96), output=case.answer, groups=3, arrivals=case.arrivals, requests=case.requests
+        prefix=case.prefix, suffix=(32, 96), output=case.answer, groups=3, arrivals=case.arrivals,
+        requests=case.requests,
     )
     perf.claim(
         attached(case),
