@@ -177,7 +177,7 @@ def check_flags(
             the unknown ones at its start.
 
     Raises:
-        SpecError: names the flag that replaces it, or that may be meant.
+        SpecError: names the replacement or the nearest flag.
     """
     release = f"{spec.engine} {version}" if version else spec.engine
     for name, value in flags_of(spec).items():
