@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import sys
 import time
 from typing import Protocol
+
+from pytest_llmperf.errors import UsageError
+
+CLOCK_FUNCTIONS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 
 
 class Clock(Protocol):
@@ -43,6 +49,26 @@ class VirtualClock:
     def advance_to(self, now_ns: int) -> None:
         """Jump ahead; a time that has passed changes nothing."""
         self._now_ns = max(self._now_ns, now_ns)
+
+
+def require_real_clock() -> None:
+    """Refuse to measure while a library replaces the clock of this process: waits would not end, dates be false.
+
+    Raises:
+        UsageError: with the name of the library.
+    """
+    owners = {f"time.{name}": getattr(time, name).__module__ for name in CLOCK_FUNCTIONS}
+    owners["datetime"] = datetime.datetime.__module__
+    replaced = {name: owner for name, owner in owners.items() if owner != name.partition(".")[0]}
+    time_machine = sys.modules.get("time_machine")  # replaces the functions inside, so that they keep their modules
+    if time_machine is not None and time_machine.escape_hatch.is_travelling():
+        replaced = {"time.time": "time_machine"}
+    for name, owner in replaced.items():
+        library = str(owner).partition(".")[0]
+        raise UsageError(
+            f"{library} replaces {name}, and a measurement needs the real clock. Remove the fixture, the decorator or "
+            f"the block of {library} that is active while this test measures; an autouse fixture counts, too."
+        )
 
 
 def seconds(value_s: float) -> int:

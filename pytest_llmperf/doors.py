@@ -16,8 +16,6 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from pytest_llmperf.errors import ConfigError
-
 #: Version of the doors. An added object states the version for which it was written in its attribute `api`.
 API = 1
 GROUP = "llmperf"
@@ -89,7 +87,7 @@ class Door(Generic[T]):
                 name = str(getattr(value, "name", ""))
                 self._check(name, value, origin)
                 if name in self.names():
-                    raise ConfigError(f"{origin} adds the {self.name} {name!r}, which {self._owner(name)} has, too. "
+                    raise _config_error(f"{origin} adds the {self.name} {name!r}, which {self._owner(name)} has, too. "
                                       "Choose another name.")
                 self._added[name] = value, origin
                 names.append(name)
@@ -112,8 +110,8 @@ class Door(Generic[T]):
                 continue
             if name in self._shipped or name in points:
                 other = OURS if name in self._shipped else _package(points[name])
-                raise ConfigError(f"{_package(point)} adds the {self.name} {name!r}, which {other} has, too. Uninstall "
-                                  "one of the packages.")
+                raise _config_error(f"{_package(point)} adds the {self.name} {name!r}, which {other} has, too. "
+                                    "Uninstall one of the packages.")
             points[name] = point
         return points
 
@@ -128,25 +126,31 @@ class Door(Generic[T]):
         try:
             value = load()
         except Exception as error:
-            raise ConfigError(f"{package} adds the {self.name} {name!r}, which cannot be imported: "
+            raise _config_error(f"{package} adds the {self.name} {name!r}, which cannot be imported: "
                               f"{type(error).__name__}: {error}. Repair or uninstall {package}.") from error
         return self._check(name, value, package)
 
     def _check(self, name: str, value: object, origin: str) -> T:
         if not self._fits(value):
-            raise ConfigError(f"{origin} adds the {self.name} {name!r}, which is {type(value).__name__} and must be "
+            raise _config_error(f"{origin} adds the {self.name} {name!r}, which is {type(value).__name__} and must be "
                               f"{self._accepts}.")
         if (api := getattr(value, "api", API)) != API:
-            raise ConfigError(f"{origin} adds the {self.name} {name!r} for version {api!r} of the doors, and this "
+            raise _config_error(f"{origin} adds the {self.name} {name!r} for version {api!r} of the doors, and this "
                               f"pytest-llmperf has version {API}. Install a version of {origin} for it.")
         if (own := getattr(value, "name", name)) != name or not name:
-            raise ConfigError(f"{origin} adds the {self.name} {name!r}, whose own name is {own!r}. Use one name.")
+            raise _config_error(f"{origin} adds the {self.name} {name!r}, whose own name is {own!r}. Use one name.")
         return value  # type: ignore[return-value]
 
     def _owner(self, name: str) -> str:
         if name in self._added:
             return self._added[name][1]
         return OURS if name in self._shipped else _package(self._installed()[name])
+
+
+def _config_error(text: str) -> Exception:
+    from pytest_llmperf.errors import ConfigError  # 2 ms, which a run without performance tests need not pay
+
+    return ConfigError(text)
 
 
 def _imported(place: str) -> object:

@@ -9,11 +9,38 @@ duration and the last lines of the log.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+ECHO_LIMIT = 200
+#: Controls of the terminal, of the text direction and of lines, invisible characters, and halves of surrogate pairs.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+                      "\ud800-\udfff]")
+
+
+def escaped(text: str) -> str:
+    """The text with each control character as an escape; line ends and tabs stay.
+
+    >>> escaped("\\x1b[31mred")
+    '\\\\x1b[31mred'
+    """
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+
+
+def echo(value: object) -> str:
+    """What a message repeats of an input: on one line, escaped, at most 200 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= ECHO_LIMIT else f"{text[:ECHO_LIMIT - 1]}…"
 
 
 class LlmperfError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of everything this package raises on purpose. Its text has no control characters."""
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
 
 
 class UsageError(LlmperfError):
@@ -71,7 +98,7 @@ class EngineError(InfrastructureError):
         self.evidence = evidence
 
     def __str__(self) -> str:
-        return self.message if self.evidence is None else f"{self.message}\n{self.evidence}"
+        return escaped(self.message) if self.evidence is None else f"{escaped(self.message)}\n{self.evidence}"
 
 
 class EnvironmentMissing(EngineError):

@@ -79,6 +79,12 @@ SHAPES = (
     Shape(r"(?<![\w-])sk-(?:(?=[\w-]*\d)[\w-]{8,}|[\w-]{16,})", MASK, "sk-", ("sk-",)),
     Shape(r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|nvapi-|gsk_|AIza)[\w-]{16,}", MASK, "",
           ("gh", "glpat-", "xox", "nvapi-", "gsk_", "aiza", "github_pat_")),
+    Shape(r"(?<![\w-])(?:npm_|r8_|dop_v1_|dckr_pat_|pypi-|sk_live_|rk_live_|sk_test_|shpat_|xapp-|glsa_|gl(?:dt|ft|rt|cbt)-|"
+          r"hvs\.|ya29\.|GOCSPX-|pplx-|xai-|api_org_|SG\.)(?=[\w.-]*\d)[\w.-]{20,}", MASK, "",
+          ("npm_", "r8_", "dop_v1_", "dckr_pat_", "pypi-", "k_live_", "sk_test_", "shpat_", "xapp-", "glsa_", "gldt-",
+           "glft-", "glrt-", "glcbt-", "hvs.", "ya29.", "gocspx-", "pplx-", "xai-", "api_org_", "sg.")),
+    Shape(r"(-----BEGIN [A-Z\d ]{0,30}PRIVATE KEY[A-Z ]{0,10}-----)(?:[^-]|-(?!----END))*", rf"\1{MASK}", "PRIVATE KEY",
+          ("private key",)),
     Shape(r"(?<!\w)(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)", MASK, "IA", ("akia", "asia")),
     Shape(r"(?<!\w)eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}", MASK, "eyJ", ("eyj",)),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +20,14 @@ from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, comparis
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.record import RunRecords
-from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.session_spread import suite_spread
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
+from pytest_llmperf.stats.suite_spread import SuiteSpread
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN = "<!-- hosts: written by scripts/compare_hosts.py -->"
@@ -69,9 +71,19 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
                 if not others:
                     continue
                 other_hosts = ", ".join(names[other.id] for other in others)
-                terms = ComparisonTerms(stored.primaries, {}, suite_primaries, kind, session.host)
+                terms = ComparisonTerms(stored.primaries, {}, suite_primaries, kind, session.host,
+                                        suite=other_hosts_spread(baselines.values(), kind, session))
                 for line in judged(session, replace(stored, sessions=others), terms):
                     yield f"| `{name}` | {names[session.id]} | {other_hosts} | {line} |"
+
+
+def other_hosts_spread(baselines: Iterable[Baseline], kind: str, session: StoredSession) -> SuiteSpread:
+    """How much the sessions of the suite differ without those of this session's host."""
+    others = [
+        replace(stored, sessions=tuple(each for each in stored.sessions if each.host != session.host))
+        for baseline in baselines for stored in baseline.measurements.values()
+    ]
+    return suite_spread(others, kind, session.host)
 
 
 def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonTerms) -> Iterator[str]:

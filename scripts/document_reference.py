@@ -80,7 +80,7 @@ def _shown(metric: Metric) -> str:
 
 def options() -> str:
     """A row per option that the plugin adds to pytest."""
-    from pytest_llmperf.plugin.configure import pytest_addoption
+    from pytest_llmperf.plugin.options import pytest_addoption
 
     ours = pytest.Parser(_ispytest=True)
     pytest_addoption(ours)
@@ -159,17 +159,24 @@ def noise() -> str:
 
 def looks() -> str:
     """The rule in a sentence, with the figures of the code."""
-    from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, GROSS_SHARE, LOOKS, SPENT, SUITE_ALPHA
-    from pytest_llmperf.stats.spread import GROSS
+    from pytest_llmperf.stats.decision import GROSS_FACTOR, GROSS_MARGINS
+    from pytest_llmperf.stats.looks import LOOKS, SPENT, SUITE_ALPHA
+    from pytest_llmperf.stats.spread import SUITE_DF
+    from pytest_llmperf.stats.suite_spread import ENOUGH_DF, deciding_sessions
 
     runs = ", then ".join(map(str, LOOKS))
     spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)
     return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
             "whatever `-k` selects. A test's share is proportional to its number of primary metrics (Holm's rule among "
-            f"them). Up to and including each look {spent} of the share may be spent. Against fewer than "
-            f"{ENOUGH_SESSIONS} stored sessions the first look spends {100 * GROSS_SHARE:.0f} %, on gross regressions "
-            f"alone: a metric fails if it is proven to be worse even with {GROSS:g} times the estimated session sd. "
-            "The last look spends the rest.")
+            f"them). Up to and including each look {spent} of the share may be spent.\n\n"
+            "**How much sessions differ** is learnt from the whole suite. Each metric's mean square between stored "
+            "sessions, divided by the prior variance, is pooled over the metrics of its kind, or over the suite if the "
+            f"kind has fewer than {ENOUGH_DF} degrees of freedom. The pooled ratio scales the prior of each metric, "
+            f"which then weighs {SUITE_DF:g} degrees of freedom against the metric's own sessions.\n\n"
+            f"**Until the suite has {ENOUGH_DF} degrees of freedom** only a gross regression fails: a loss of "
+            f"{GROSS_MARGINS} tolerated margins or a factor of {GROSS_FACTOR:g}, whichever is less. One metric needs "
+            f"{deciding_sessions(1)} stored sessions for that, two need {deciding_sessions(2)}, four "
+            f"{deciding_sessions(4)}, and eight or more {deciding_sessions(8)}.")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -30,8 +30,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.stats.drift import Drift
-from pytest_llmperf.stats.level import level_drift
+from pytest_llmperf.stats.level import level_change
 from pytest_llmperf.stats.prior import Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for
 from pytest_llmperf.stats.shift import shift
@@ -82,14 +81,15 @@ def tpots(measurement: Measurement) -> list[list[float]]:
             for metrics in measurement.metrics]
 
 
-def called(trend: Drift | None, kind: str) -> bool:
-    return trend is not None and not trend.steady(margins_for(find(METRIC), kind).on(Scale.LOG).tolerated, ALPHA)
+def called(runs: list[list[float]], kind: str) -> bool:
+    tolerated = margins_for(find(METRIC), kind).on(Scale.LOG).tolerated
+    return level_change(runs, prior_for(find(METRIC), kind), tolerated, ALPHA) is not None
 
 
 def on_the_emulator(options: argparse.Namespace) -> None:
     print("| workload | measurements | not steady | … with 5.67, 5.14, 4.70 planted | runs, MSER | not steady |")
     print("|---|---|---|---|---|---|")
-    prior, whole = prior_for(find(METRIC), options.kind), Counter[str]()
+    whole = Counter[str]()
     for name in cases(options.kind, 0):
         count = Counter[str]()
         for start in range(options.first, options.first + options.starts):
@@ -97,8 +97,8 @@ def on_the_emulator(options: argparse.Namespace) -> None:
                 runs = tpots(measurement)
                 planted = [[value * factor for value in run] for run, factor in zip(runs, WARMING_UP, strict=True)]
                 long = [run for run in runs if len(run) >= 50]
-                count.update(measurements=1, alarms=called(level_drift(runs, prior), options.kind),
-                             found=called(level_drift(planted, prior), options.kind), runs=len(long),
+                count.update(measurements=1, alarms=called(runs, options.kind),
+                             found=called(planted, options.kind), runs=len(long),
                              mser=sum(not mser(run).steady() for run in long))
         whole += count
         print(_row(name, count), flush=True)

@@ -3,7 +3,8 @@
     python scripts/simulate_baseline_growth.py --histories 200
 
 A history is a series of sessions for one metric of one test. A session has three runs; an undecided comparison measures
-five or eight. Then the package's own `decide` and update plan follow. The true value gets worse by a fixed step per
+five or eight. Then the package's own `decide` and update plan follow.
+The other metrics of the suite differ as this one. The true value gets worse by a fixed step per
 session. `below` is the number of stored sessions under which an INCONCLUSIVE comparison is no obstacle; 0 is the rule
 "INCONCLUSIVE is always refused".
 """
@@ -27,8 +28,9 @@ from pytest_llmperf.results.levels import offsets
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.stats.decision import MetricComparison, decide
 from pytest_llmperf.stats.looks import LOOKS, alpha_at
-from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import shift
+from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
 SEEDS = 3
 SUITE_PRIMARIES = 20
@@ -89,11 +91,13 @@ def judged(metric: str, values: Sequence[float], stored: Sequence[StoredSession]
          for (seed, _), value in zip(session.runs, session.values(metric), strict=True)]
         for session in stored
     ]
+    prior = prior_for(metric_, "h200")
+    suite = SuiteSpread.of([(kind_of(metric_), prior, session_levels(earlier))] * SUITE_PRIMARIES)
     verdict, looked_at = Verdict.INCONCLUSIVE, 0
     for look in LOOKS:
         today = [(i % SEEDS, scale.read(value, worse_when_larger=larger)) for i, value in enumerate(values[:look])]
-        estimate = shift(today, earlier, prior_for(metric_, "h200"))
-        alpha = alpha_at(look, looked_at, sessions=len(stored), primaries=1, suite_primaries=SUITE_PRIMARIES)
+        estimate = shift(today, earlier, suite.learnt(prior, kind_of(metric_)))
+        alpha = alpha_at(look, looked_at, primaries=1, suite_primaries=SUITE_PRIMARIES)
         (verdict,) = decide([MetricComparison(estimate, margins_for(metric_, "h200").on(scale))], alpha)
         looked_at = look
         if verdict is not Verdict.INCONCLUSIVE:

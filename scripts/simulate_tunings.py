@@ -16,12 +16,13 @@ from simulate_claims import TIMES, heading, limits, row
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.bisection import TriedRate, quick_beginning, search_rate
-from pytest_llmperf.session.capacity import CLEAR, CONFIDENCE_OF_QUICK_LOOKS
+from pytest_llmperf.session.capacity import CLEAR, search_terms
 from pytest_llmperf.session.sequential_claim import ALPHA_OF_LOOKS
 from pytest_llmperf.stats.ratio import StartSd, provisional_ratio
 
 PRECISION, STATED = 0.2, StartSd(0.05)
 CANDIDATES = 3
+QUICK_LOOKS = search_terms("ttft_p99 <= 1s", PRECISION, quick=True).confidence_of_looks
 
 
 @dataclass
@@ -53,14 +54,14 @@ class Server:
     def judge(self, rate: float) -> TriedRate:
         """Send one run or two at this rate."""
         distances: list[float] = []
-        for _ in CONFIDENCE_OF_QUICK_LOOKS:
+        for _ in QUICK_LOOKS:
             distances.append(log(self.present_limit / rate) + self.run_sd * self.rng.standard_normal())
             self.runs += 1
             z = abs(float(np.mean(distances))) * sqrt(len(distances)) / self.run_sd
             if z > ndtri(CLEAR):
                 break
         within = float(np.mean(distances)) >= 0
-        proven = z > ndtri(CONFIDENCE_OF_QUICK_LOOKS[0])
+        proven = z > ndtri(QUICK_LOOKS[0])
         verdict = (Verdict.PASS if within else Verdict.FAIL) if proven else Verdict.INCONCLUSIVE
         return TriedRate(rate, verdict, within)
 

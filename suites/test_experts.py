@@ -52,12 +52,12 @@ def test_all_experts_occupy_memory_whole_or_cut(case: SimpleNamespace, perf: Per
     crowd = random_tokens(input=512, output=64, arrivals=closed(case.together), requests=2 * case.together)
     most = 1024 * (0.92 * case.memory_gib - ALL_EXPERTS_GIB / 2)
     within = [f"kv_blocks <= {most:.0f}", f"kv_blocks >= {most - 1024 * BESIDE_GIB:.0f}"]
-    halves = perf.measure(cut, crowd, runs=1)
+    halves = perf.measure(cut, crowd, runs=2)
     perf.check(halves, *within, "expert_parallel == 0", "error_rate == 0")
-    experts = perf.measure(whole, crowd, runs=1)
+    experts = perf.measure(whole, crowd, runs=2)
     perf.check(experts, *within, "expert_parallel == 1", "error_rate == 0")
-    blocks = halves.value("kv_blocks") or 0
-    perf.check(experts, f"kv_blocks >= {0.97 * blocks:.0f}", f"kv_blocks <= {1.03 * blocks:.0f}")
+    perf.compare(*(f"kv_blocks(experts) / kv_blocks(halves) {limit}" for limit in (">= 0.97", "<= 1.03")),
+                 experts=experts, halves=halves)
 
 
 @BALANCES
@@ -68,7 +68,7 @@ def test_tokens_of_crowd_balance_ranks_better_than_tokens_of_one_stream(case: Si
     Each token chooses 8 of 128 experts, of which each rank holds 64. The busiest of two ranks gets between half and all
     of the choices, so the balance is between 50 and 100 %. The largest sum is at most the sum of the largest shares, so
     the balance of many tokens is at least that of each alone. Dummy weights choose at random: the hypergeometric
-    distribution predicts 81 % for one token in a step and 97 % for 64.
+    distribution predicts 81 % for one token in a step and 97 % for 64. The limit lies between the two.
     """
     if perf.emulated:
         pytest.skip("the emulator has no router, and gives every GPU the same share of the tokens")
@@ -77,7 +77,7 @@ def test_tokens_of_crowd_balance_ranks_better_than_tokens_of_one_stream(case: Si
     )
     stream = random_tokens(input=64, output=128, arrivals=closed(1), requests=12)
     alone = perf.measure(engine, stream)
-    perf.check(alone, "expert_balance >= 50%", "expert_parallel == 1", "error_rate == 0")
+    perf.check(alone, "expert_balance >= 50%", "expert_balance <= 92%", "expert_parallel == 1", "error_rate == 0")
     streams = random_tokens(input=64, output=128, arrivals=closed(case.crowd), requests=3 * case.crowd)
     crowd = perf.measure(engine, streams)
-    perf.check(crowd, f"expert_balance >= {alone.value('expert_balance') or 0.5:.4f}", "error_rate == 0")
+    perf.check(crowd, "expert_balance >= 92%", "error_rate == 0")

@@ -46,5 +46,5 @@ def test_evicted_prefixes_come_back_from_the_host(case: SimpleNamespace, perf: P
     )
     # Mean TTFT differs by 8 % (sd) between four H200 hosts, median TTFT by 12 %.
     perf.compare_with_baseline(
-        claim.a, primaries=["ttft_mean", "external_cache_hit_rate"], margins={"ttft_mean": 0.3}
+        claim.a, primaries=["ttft_mean", "external_cache_hit_rate"], margins={"ttft_mean": (0.12, 0.5)}
     )

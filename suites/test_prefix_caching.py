@@ -55,7 +55,7 @@ def test_shared_prefixes_come_from_the_cache(case: SimpleNamespace, perf: Perf) 
     )
     if case.kind != "cpu":  # every CPU is another one
         # Mean TTFT differs by 9 % (sd) between six H200 hosts, median TTFT by 11 %, so 15 % is seldom proven.
-        perf.compare_with_baseline(claim.a, primaries=["ttft_mean", "itl_p50"], margins={"ttft_mean": 0.3})
+        perf.compare_with_baseline(claim.a, primaries=["ttft_mean", "itl_p50"], margins={"ttft_mean": (0.12, 0.5)})
 
 
 def questions(case: SimpleNamespace, prefix: int) -> Workload:

@@ -15,7 +15,12 @@ CASES = by_kind(**{kind: {"slower": 1.5, "points": 0.01} for kind in ("cpu", "h1
 METHODS = pytest.mark.parametrize("method", ["gptq", "awq"])
 AGREEING = by_kind(cpu={}, a100={}, h100={}, h200={})
 # Mean TPOT of one stream, bfloat16 ÷ these weights, at least: see the test for the arithmetic.
-FORMATS = by_kind(a100={"fp8": 1.2, "int4": 1.35}, h100={"fp8": 1.1, "int4": 1.3}, h200={"fp8": 1.05, "int4": 1.25})
+#: Blocks: of the KV cache beside the weights in bfloat16.
+FORMATS = by_kind(
+    a100={"fp8": 1.2, "int4": 1.35, "blocks": 29_200},
+    h100={"fp8": 1.1, "int4": 1.3, "blocks": 28_900},
+    h200={"fp8": 1.05, "int4": 1.25, "blocks": 57_500},
+)
 BFLOAT16 = vllm("llama-3.1-8b", max_model_len=16384)
 FEWER_BITS = {
     "fp8": BFLOAT16.with_flags(quantization="fp8"),
@@ -23,7 +28,9 @@ FEWER_BITS = {
     "awq": vllm("llama-3.1-8b-awq-int4", max_model_len=16384),
 }
 BLOCK_TOKENS = 16
-FREED_SHARE = 0.85  # of the arithmetic; kernels keep workspaces and scales in a layout of their own
+#: Share of the arithmetic that must be proven. Kernels keep workspaces and scales in a layout of their own. A ratio of
+#: blocks is known to 1.6 % at 99 %, so a PASS needs a measured share of nine tenths.
+FREED_SHARE = 0.6
 
 
 def skip_emulated(perf: Perf) -> None:
@@ -83,7 +90,7 @@ def test_fewer_bits_decode_faster_and_leave_more_blocks(case: SimpleNamespace, p
     """A step of one stream reads 15.0 GB in bfloat16, 8.0 GB in fp8, 4.65 GB in GPTQ and 4.68 GB in AWQ.
 
     Weights take 16.06, 9.08, 5.70 and 5.73 GB in memory, and a KV block takes 2 MiB. So fp8, GPTQ and AWQ leave 3,328,
-    4,940 and 4,927 more blocks than bfloat16. At least 85 % of them are required.
+    4,940 and 4,927 more blocks than bfloat16. A ratio of blocks that needs 60 % of them must be proven.
 
     About 1.24 ms of a step do not depend on the weights. A100, H100 and H200 read bfloat16 in 8.25, 5.02 and 3.51 ms,
     at 89 % of the peak bandwidth. Integer kernels at half of this share read GPTQ in 5.1, 3.1 and 2.2 ms. Then mean
@@ -101,12 +108,11 @@ def test_fewer_bits_decode_faster_and_leave_more_blocks(case: SimpleNamespace, p
     order = ["bfloat16", "fewer"] if weights == "gptq" else ["fewer", "bfloat16"]
     measured = {side: (perf.measure(specs[side], alone), perf.measure(specs[side], crowd, runs=2)) for side in order}
     (bfloat16, bfloat16_crowd), (fewer, fewer_crowd) = measured["bfloat16"], measured["fewer"]
-    blocks = bfloat16.value("kv_blocks") or 0
-    perf.check(fewer, f"kv_blocks >= {blocks + FREED_SHARE * freed_blocks(weights):.0f}", "error_rate == 0")
-    for run in (bfloat16, bfloat16_crowd, fewer_crowd):
+    blocks = 1 + FREED_SHARE * freed_blocks(weights) / case.blocks
+    for run in (bfloat16, bfloat16_crowd, fewer, fewer_crowd):
         perf.check(run, "error_rate == 0")
     perf.compare(
-        f"tpot_mean(bfloat16) / tpot_mean(fewer) >= {limit}", "output_throughput(fewer) / output_throughput(bfloat16)",
-        bfloat16=bfloat16, fewer=fewer,
+        f"tpot_mean(bfloat16) / tpot_mean(fewer) >= {limit}", f"kv_blocks(fewer) / kv_blocks(bfloat16) >= {blocks:.4f}",
+        "output_throughput(fewer) / output_throughput(bfloat16)", bfloat16=bfloat16, fewer=fewer,
     )
     perf.compare("output_throughput(fewer) / output_throughput(bfloat16)", bfloat16=bfloat16_crowd, fewer=fewer_crowd)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf import EngineSpec, Perf, by_kind, closed, poisson, random_tokens, vllm
+from pytest_llmperf import CheckResult, EngineSpec, Perf, by_kind, closed, poisson, random_tokens, vllm
+from pytest_llmperf.judging.compared_sides import ratio_is_smaller
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 EACH = 0.65  # chance of a draft token after accepted ones: usual for n-grams, and stated here, not measured
@@ -147,22 +148,25 @@ def test_crowd_in_which_drafts_stop_to_pay_is_found(tokens: int, case: SimpleNam
     perf.together(plain(case), drafts_of(case, tokens))
     without = {streams: perf.measure(plain(case), crowd) for streams, crowd in crowds.items()}
 
-    def gain(streams: int, limit: str = "") -> float | None:
+    def gain(streams: int, limit: str = "") -> CheckResult:
         drafts = perf.measure(drafts_of(case, tokens), crowds[streams])
         (ratio,) = perf.compare(
             f"output_throughput(drafts) / output_throughput(without){limit}", without=without[streams], drafts=drafts
         )
-        return ratio.estimate
+        return ratio
 
     # An invalid run has no ratio: the comparison is an ERROR, and the search ends.
     alone = gain(CROWDS[0], " >= 1.0")
-    largest = None if alone is None else gain(CROWDS[-1], f" <= {alone:.3g}")
-    if largest is None or largest >= 1:
+    if alone.estimate is None:
+        return
+    largest = gain(CROWDS[-1])
+    perf.record(ratio_is_smaller("gain of the largest crowd < gain of one stream", largest, alone))
+    if largest.estimate is None or largest.estimate >= 1:
         return  # they pay in the largest crowd, too
     pays, stops = 0, len(CROWDS) - 1
     while stops - pays > 1:
         between = (pays + stops) // 2
         ratio = gain(CROWDS[between])
-        if ratio is None:
+        if ratio.estimate is None:
             return
-        pays, stops = (between, stops) if ratio >= 1 else (pays, between)
+        pays, stops = (between, stops) if ratio.estimate >= 1 else (pays, between)

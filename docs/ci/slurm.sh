@@ -10,5 +10,5 @@
 #SBATCH --output=llmperf-%j.txt
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
-export KIND="${KIND:-h200}"
+export KIND="${KIND:-h200}" WHEEL="${WHEEL:-ci/pytest_llmperf-0.1.0-py3-none-any.whl}"
 exec sh ci/llmperf.sh "$@"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.results.baseline import SCHEMA, Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import LARGEST_TOLERATED, SCHEMA, Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.strict_json import Node, parse
 
 SESSION_FIELDS = ("id", "date", "commit", "host", "accepted", "anchor", "runs")
@@ -36,7 +36,7 @@ def decode(data: bytes, origin: str) -> Baseline:
 
 
 def _stored(node: Node) -> StoredMeasurement:
-    fields = node.fields(("fingerprint", "sessions", "metrics", "primaries", "formulas"))
+    fields = node.fields(("fingerprint", "sessions", "metrics", "primaries", "formulas"), ("tolerated",))
     lines, metrics, formulas = fields["sessions"].items(), fields["metrics"].table(), fields["formulas"].texts()
     primaries = tuple(name.text() for name in fields["primaries"].items())
     rows = {metric: row.items() for metric, row in metrics.items()}
@@ -49,7 +49,18 @@ def _stored(node: Node) -> StoredMeasurement:
         fields["primaries"].refuse(f"{', '.join(unknown)} has no values")
     sessions = [_stored_session(line, {metric: row[i] for metric, row in rows.items()}) for i, line in enumerate(lines)]
     _check(sessions, fields["sessions"])
-    return StoredMeasurement(fields["fingerprint"].texts(), tuple(sessions), primaries, formulas)
+    tolerated = _tolerated(fields.get("tolerated"), primaries)
+    return StoredMeasurement(fields["fingerprint"].texts(), tuple(sessions), primaries, formulas, tolerated)
+
+
+def _tolerated(node: Node | None, primaries: tuple[str, ...]) -> dict[str, float]:
+    margins: dict[str, float] = {}
+    for name, value in ({} if node is None else node.table()).items():
+        margin = value.number_or_none()
+        if name not in primaries or margin is None or not 0 < margin < LARGEST_TOLERATED:
+            value.refuse(f"{name} is no primary metric with a tolerated margin between 0 and {LARGEST_TOLERATED:g}")
+        margins[name] = margin
+    return margins
 
 
 def _check(sessions: list[StoredSession], node: Node) -> None:
@@ -90,7 +101,7 @@ def _run(node: Node) -> tuple[int, int]:
 
 
 def _values(node: Node, runs: int) -> tuple[float | None, ...]:
-    values = tuple(value.number_or_none() for value in node.items())
+    values = tuple(node.numbers())
     if len(values) != runs:
         node.refuse(f"{len(values)} values, and the session has {runs} runs")
     return values

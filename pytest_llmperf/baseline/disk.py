@@ -7,6 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 class Disk:
     """Plain files on a POSIX file system."""
 
@@ -14,8 +18,8 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file and wait until the device has it."""
-        with path.open("wb") as file:
+        """Write a file and wait until the device has it. Nothing is written through a link or into a FIFO."""
+        with open(path, "wb", opener=_open_own) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -14,10 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmperf.baseline.disk import Disk
+from pytest_llmperf.bounded_file import check_inside
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.results.strict_json import parse
+from pytest_llmperf.results.strict_json import read_json
 
 FOLDER = ".update"
+LOCK = "lock"
 SUFFIX = ".new"
 
 Stamp = tuple[int, int] | None
@@ -47,12 +49,19 @@ class Journal:
         """Changes with every update that is finished."""
         try:
             status = self._done.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return status.st_ino, status.st_mtime_ns
 
     def prepare(self) -> None:
-        """Make the log's own folder, which git ignores."""
+        """Make the log's own folder, which git ignores.
+
+        Raises:
+            BaselineError: the folder or its lock is a link, through which another place would be written.
+        """
+        for path in (self.folder, self.folder / LOCK):
+            if path.is_symlink():
+                raise BaselineError(f"{path} is a symbolic link, and nothing is written through it. Remove the link.")
         ignore = self.folder / ".gitignore"
         if not ignore.exists():
             self._disk.make_folder(self.folder)
@@ -89,7 +98,7 @@ class Journal:
     def recover(self) -> None:
         """Finish a committed update, and discard the files of an uncommitted update."""
         if self.pending:
-            listed = parse(self._path.read_bytes(), str(self._path)).table()
+            listed = read_json(self._path, self.root).table()
             targets = {path: inside(self.root, path) for path in listed}
             self._apply(targets[path] for path, node in listed.items() if node.flag())
             self._finish(targets[path] for path, node in listed.items() if not node.flag())
@@ -132,11 +141,13 @@ def inside(root: Path, path: str) -> Path:
         BaselineError: it leads out of `root`, by its parts or by a symbolic link.
     """
     target = root / path
-    if not path or not target.resolve().is_relative_to(root.resolve()):
+    try:
+        check_inside(target if path else root.parent, root)
+    except OSError as error:
         raise BaselineError(
             f"{target} leads out of the folder of baselines, {root}. Nothing is read or written there: "
             "remove the symbolic link, or name the test and its hardware kind without slashes and dots."
-        )
+        ) from error
     return target
 
 

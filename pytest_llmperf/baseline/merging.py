@@ -146,7 +146,8 @@ def merge_measurement(
     obstacles = (*acceptable_obstacles, *new_obstacles)
     has_moved = any(obstacle.level for obstacle in obstacles) or len(unproven_shifts) < len(shifts)
     return Merge(
-        result=_merged(aligned, terms.accept if obstacles else None, has_moved=has_moved),
+        result=replace(_merged(aligned, terms.accept if obstacles else None, has_moved=has_moved),
+                       tolerated=stored.tolerated),
         obstacles=obstacles,
         barred=_barred(aligned, shifts),
         outdated=not any(session.id == aligned.session.id for session in aligned.sessions),

@@ -78,7 +78,9 @@ def acceptable_obstacles(
     contended = [run.contended for run in fresh.runs if run.contended is not None]
     if contended:
         obstacles.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))
-    if provenance.dirty:
+    if provenance.git_error is not None:
+        obstacles.append(Obstacle(f"its commit is unknown: {provenance.git_error}"))
+    elif provenance.dirty:
         obstacles.append(Obstacle(f"the working tree differs from commit {provenance.commit}"))
     return obstacles
 

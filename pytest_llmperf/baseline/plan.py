@@ -13,6 +13,7 @@ from pytest_llmperf.baseline.copies import (
     improved_metrics,
     merge_copies,
 )
+from pytest_llmperf.baseline.learnt_margins import margin_notes, with_learnt_margins
 from pytest_llmperf.baseline.merging import UpdateTerms, merge_measurement
 from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
@@ -85,6 +86,9 @@ def plan(
     entries += [PlanEntry(Action.ORPHANED, path, reasons=(ORPHANED[mode],)) for path in orphans]
     if mode == "all":
         files |= dict.fromkeys(orphans)
+    files = with_learnt_margins(files, existing, ran, terms.rules, terms.provenance.host)
+    entries = [margin_notes(entry, existing.get(entry.path), files[entry.path]) if entry.path in files else entry
+               for entry in entries]
     entries.sort(key=lambda entry: (entry.path, entry.measurement))
     return UpdatePlan(tuple(entries), files, len(others) - len(orphans))
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from pytest_llmperf.baseline.disk import Disk
-from pytest_llmperf.baseline.journal import Journal, inside
+from pytest_llmperf.baseline.journal import LOCK, Journal, inside
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.text import decode, encode
+from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import Baseline
 
@@ -124,7 +125,7 @@ class Store:
             lock.release()
 
     def _acquire(self) -> BaseFileLock:
-        path = self._journal.folder / "lock"
+        path = self._journal.folder / LOCK
         lock = self._make_lock(path)
         try:
             self._journal.prepare()
@@ -163,11 +164,11 @@ class Store:
     def _read(self, path: str) -> Baseline | None:
         target = inside(self.root, path)
         try:
-            data = target.read_bytes()
+            data = read_file(target, self.root)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise BaselineError(f"{target} cannot be read: {error}.") from error
+            raise BaselineError(f"{target} cannot be read: {error.strerror}.") from error
         return decode(data, str(target))
 
     def _write(self, files: Mapping[str, Baseline | None]) -> None:

@@ -36,7 +36,7 @@ def encode(baseline: Baseline) -> bytes:
 
 
 def _measurement(stored: StoredMeasurement) -> dict[str, object]:
-    return {
+    content: dict[str, object] = {
         "fingerprint": dict(stored.fingerprint),
         "sessions": [_session(session) for session in stored.sessions],
         "metrics": {
@@ -46,6 +46,7 @@ def _measurement(stored: StoredMeasurement) -> dict[str, object]:
         "primaries": list(stored.primaries),
         "formulas": dict(stored.formulas),
     }
+    return content | ({"tolerated": dict(stored.tolerated)} if stored.tolerated else {})
 
 
 def _session(session: StoredSession) -> dict[str, object]:

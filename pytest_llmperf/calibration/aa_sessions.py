@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.process.kernel import close_pipes, end_child
 from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.reader import read_test
+from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
-from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.priors import Kind, margins_for, prior_for, scale_of
+from pytest_llmperf.stats.priors import kind_of as kind_of_metric
+from pytest_llmperf.stats.shift import SeededRun
+from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
 EFFECTS = (0.05, 0.10)
 STOP_LIMIT_S = 60.0  # of an interrupted session, whose servers have their time to end
@@ -117,10 +123,12 @@ def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[Calibrated
                          "Write perf.compare_with_baseline(run).")
     alphas = {kind: SUITE_ALPHA / _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
     learnt, unknown = [], []
+    suites = {kind: _suite(sessions, kind) for kind in alphas}
     for (test, name), runs in sessions.items():
         for metric in runs[0].primaries:
             try:
-                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, runs, alphas[_kind(runs)]))
+                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, runs, alphas[_kind(runs)],
+                                                suites[_kind(runs)]))
             except ValueError as error:
                 unknown.append(f"{test}: {metric}: {error}")
     if not learnt:
@@ -141,18 +149,35 @@ def _comparison_count(kind: str, sessions: Sessions, store: Store) -> int:
     return max(here, sum(map(len, stored)), 1)
 
 
-def _calibrate_metric(test: str, name: str, measurements: Sequence[Measurement], alpha: float) -> CalibratedMetric:
-    metric, kind = find(name), server_kind(measurements[0].conditions).removeprefix(EMULATED)
-    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
+def _suite(sessions: Sessions, kind: str) -> SuiteSpread:
+    """The spread that comparisons know once all these sessions are stored."""
+    def levels() -> Iterator[tuple[Kind, Prior, list[float]]]:
+        for measurements in sessions.values():
+            for metric in map(find, measurements[0].primaries if _kind(measurements) == kind else ()):
+                with suppress(ValueError):
+                    yield (kind_of_metric(metric), prior_for(metric, _hardware(measurements)),
+                           session_levels(_runs(measurements, metric)))
+
+    return SuiteSpread.of(levels())
+
+
+def _hardware(measurements: Sequence[Measurement]) -> str:
+    return server_kind(measurements[0].conditions).removeprefix(EMULATED)
+
+
+def _runs(measurements: Sequence[Measurement], metric: Metric) -> list[list[SeededRun]]:
+    return [readings([run.seed for run in each.runs], each.values_with_failures(metric.name), metric)
+            for each in measurements]
+
+
+def _calibrate_metric(
+    test: str, name: str, measurements: Sequence[Measurement], alpha: float, suite: SuiteSpread
+) -> CalibratedMetric:
+    metric, kind = find(name), _hardware(measurements)
+    scale = scale_of(metric)
     shares = measurements[0].margins.get(name) or margins_for(metric, kind)
-    prior, margins = prior_for(metric, kind), shares.on(scale)
-    runs = [
-        [
-            (run.seed, scale.read(value, worse_when_larger=larger_is_worse))
-            for run, value in zip(measurement.runs, measurement.values_with_failures(name), strict=True)
-        ]
-        for measurement in measurements
-    ]
+    prior, margins = suite.learnt(prior_for(metric, kind), kind_of_metric(metric)), shares.on(scale)
+    runs = _runs(measurements, metric)
     noise = estimate_noise(runs)
     seeds = min(len({seed for seed, _ in run}) for run in runs)
     sizes = {"sessions": len(measurements), "seeds": seeds}
@@ -167,13 +192,13 @@ def _calibrate_metric(test: str, name: str, measurements: Sequence[Measurement],
         detectable={
             look: change(
                 smallest_detectable(
-                    noise, prior, margins.negligible, alpha * spent_share(look, len(measurements)), runs=look, **sizes
+                    noise, prior, margins, alpha * spent_share(look), runs=look, **sizes
                 )
             )
             for look in LOOKS
         },
         needed={
-            effect: runs_needed(noise, prior, margins.negligible, alpha, scale.width(effect), **sizes)
+            effect: runs_needed(noise, prior, margins, alpha, scale.width(effect), **sizes)
             for effect in EFFECTS
         },
         tolerated=shares.tolerated,

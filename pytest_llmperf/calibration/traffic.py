@@ -128,13 +128,17 @@ def outages(every_s: float, length_s: float) -> Process:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """M/G/c: Poisson arrivals wait for one of `SLOTS` slots; the service time is the TTFT of an empty server.
+    """M/G/c: Poisson arrivals wait for one of the slots; the service time is the TTFT of an empty server.
 
     Args:
         load: share of the slots' time that the requests take, below 1.
+        slots: requests that are served at once.
+        spread: log-sd of the service time.
     """
 
     load: float
+    slots: int = SLOTS
+    spread: float = SERVICE_SPREAD
 
     def __call__(self, rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
         traffic = _served(rng, requests, gaps)
@@ -144,8 +148,8 @@ class Queue:
         return traffic
 
     def _service_s(self, rng: np.random.Generator, requests: int) -> Array:
-        mean_s = self.load * SLOTS / RATE_PER_S
-        return mean_s * rng.lognormal(-SERVICE_SPREAD**2 / 2, SERVICE_SPREAD, requests)
+        mean_s = self.load * self.slots / RATE_PER_S
+        return mean_s * rng.lognormal(-self.spread**2 / 2, self.spread, requests)
 
     @lru_cache(maxsize=1)  # noqa: B019 - keyed by the load
     def stationary(self) -> tuple[Array, Array]:
@@ -155,7 +159,7 @@ class Queue:
         """
         import numpy as np
 
-        rng, unfinished_s = np.random.default_rng(0), np.zeros((QUEUES, SLOTS))
+        rng, unfinished_s = np.random.default_rng(0), np.zeros((QUEUES, self.slots))
         self.side_by_side(rng, unfinished_s, BURN_IN)
         return self.side_by_side(rng, unfinished_s, REQUESTS_OF_QUEUE).ravel(), unfinished_s
 

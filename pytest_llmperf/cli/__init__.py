@@ -41,10 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         give_up()
         return 141
     except OSError as error:
-        if error.filename is not None or error.errno not in UNWRITABLE:
+        if error.filename is None and error.errno in UNWRITABLE:
+            give_up()
+            remark(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}")
+        elif error.filename is not None:
+            remark(f"llmperf {arguments.command}: {error.filename}: {error.strerror}. Name another file or folder.")
+        else:
             raise
-        give_up()
-        remark(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}")
         return USAGE
 
 

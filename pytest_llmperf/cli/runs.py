@@ -1,4 +1,4 @@
-"""Which run a command is about when none is named: the newest one of this project."""
+"""Finds the run that a command names. A command without a name reads the newest run of this project."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from pathlib import Path
 from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import UsageError
 
+#: What each command says of its argument RUN.
+RUN_HELP = "path of a run folder, its id, a part of the id, or newest"
+
+
+def _runs_dir() -> Path:
+    """The folder of this project's run folders.
+
+    Raises:
+        ConfigError: the project's settings cannot be read.
+    """
+    from pytest_llmperf.config.root import project_root
+    from pytest_llmperf.config.settings import read_settings
+
+    root = project_root()
+    return root / read_settings(root).runs_dir
+
 
 def project_runs() -> list[Path]:
     """The stored runs of this project, oldest first.
@@ -14,12 +30,20 @@ def project_runs() -> list[Path]:
     Raises:
         ConfigError: the project's settings cannot be read.
     """
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.results.reader import stored_runs
 
-    root = project_root()
-    return stored_runs(root / read_settings(root).runs_dir)
+    return stored_runs(_runs_dir())
+
+
+def named_run(named: str) -> Path:
+    """The run folder or JUnit file that a user names (`RUN_HELP`).
+
+    Raises:
+        UsageError: there is no such run, or several.
+    """
+    from pytest_llmperf.results.reader import find_run
+
+    return Path(named) if Path(named).exists() else find_run(named, _runs_dir(), Path())
 
 
 def newest_run() -> Path:

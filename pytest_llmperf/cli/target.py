@@ -253,7 +253,8 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation,
                           session_id=None if folder is None else folder.name)
     if folder is not None:
-        session.resume(resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host))
+        tests = resumed_tests(folder, root, [settings.baselines_dir], hardware, session.host)
+        session.resume(tests, [test.test for test in tests])
         add_host(folder, session.host)
     with ExitStack() as steps:  # in the end all of them, from the last to the first, though one of them fails
         steps.callback(session.close)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_llmperf.bounded_file import read_text
+
 OURS = ("baselines", ".llmperf", "llmperf.toml")
 PYTESTS = {  # and what they must hold to count
     "pytest.ini": ("",), ".pytest.ini": ("",), "pytest.toml": ("",), ".pytest.toml": ("",),
@@ -31,7 +33,7 @@ def _is_root(folder: Path) -> bool:
 
 def _holds(path: Path, texts: tuple[str, ...]) -> bool:
     try:
-        content = path.read_text(encoding="utf-8", errors="replace")
+        content = read_text(path)
     except OSError:  # not there, or not for us
         return False
     return any(text in content for text in texts)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.kinds import GPU_KINDS, HardwareKind, kind_names, kind_of_row
@@ -266,8 +267,8 @@ def expanded(place: str) -> str:
 def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:
     """The table under these keys; None where it is not there."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(read_file(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from error
     for key in keys:
         if key not in table:

@@ -41,7 +41,7 @@ from pytest_llmperf.engines.variables import (
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
-from pytest_llmperf.process.ports import reserve_port
+from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Launcher:
     def _attach(self, spec: EngineSpec, adapter: EngineAdapter, start_id: int) -> Server:
         import httpx
 
+        if urlsplit(str(spec.url)).hostname == HOST:
+            check_loopback()
         channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
                         headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings),

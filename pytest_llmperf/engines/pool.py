@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.clock import Clock, require_real_clock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.groups import Group, GroupPlans, ShareMemory, never_together
 from pytest_llmperf.engines.launch import Launcher, stop_after
@@ -185,7 +185,9 @@ class EnginePool:
             SpecError: an endpoint was asked for a fresh start, or there is no such model.
             HardwareBusy: somebody else uses the accelerators.
             EngineError: it did not start; nothing is left running.
+            UsageError: a library replaces the clock.
         """
+        require_real_clock()
         for each in (spec, *beside):
             self.check(each, kind)  # before another one stops, and hardware is waited for
         if spec.url is not None:

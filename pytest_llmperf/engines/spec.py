@@ -156,7 +156,7 @@ def endpoint(
         tokenizer: tokenizer of the model: a path of tokenizer.json, a folder with this file, or a name in the local
             cache of the Hugging Face hub. It counts the received text of a service that shows no counts per chunk and
             no counters, and it makes text prompts of the stated length. Needs
-            `pip install 'pytest-llmperf[tokenizer]'`.
+            `pip install tokenizers`.
         ends: further finish reason, or list of finish reasons, that is a success of this service, such as
             "eos_token". An answer with any other end than these, "stop", "length", "tool_calls" and "function_call"
             is a failed request.

@@ -82,7 +82,7 @@ def _loaded(name: str, path: Path) -> TextTokenizer:
         from tokenizers import Tokenizer
     except ImportError:
         raise SpecError(f"tokenizer={name!r} needs the package tokenizers, which is not installed. Nothing was sent. "
-                        "Run `pip install 'pytest-llmperf[tokenizer]'`.") from None
+                        "Run `pip install tokenizers`.") from None
     try:
         return TextTokenizer(name, Tokenizer.from_file(str(path)))
     except Exception as error:  # the library raises Exception itself

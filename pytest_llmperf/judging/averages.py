@@ -10,7 +10,7 @@ from pytest_llmperf.judging.concurrency import mean_concurrency, observations_pe
 from pytest_llmperf.judging.gaps import gap_segments_ns
 from pytest_llmperf.judging.outcome import each_run_result, requirement_result, unavailable_result
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
-from pytest_llmperf.judging.sample import Sample, latency_limits
+from pytest_llmperf.judging.sample import Sample, latency_limits, unseen_share
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
 from pytest_llmperf.metrics.registry import find, find_family
@@ -25,6 +25,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import BODY_SHARE, effective_fraction, effective_n
+from pytest_llmperf.stats.exceedance import GROSS
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, t_interval, wider
 from pytest_llmperf.stats.segments import batches, cosines_for, independent_segments, slow_interval
@@ -61,10 +62,13 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     if interval is None:
         return requirement_result(slo, Verdict.INCONCLUSIVE, Cause.NO_INTERVAL, estimate=estimate, facts=facts)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
-    if verdict is Verdict.PASS and len(set(sample.seeds)) == 1 and _dependent(slo, sample):
+    gross = verdict is Verdict.FAIL and interval.low > GROSS * slo.limit and slo.comparison is Comparison.AT_MOST
+    if not (gross or verdict is Verdict.INCONCLUSIVE) and len(set(sample.seeds)) == 1 and _dependent(slo, sample):
         return requirement_result(slo, Verdict.INCONCLUSIVE, Cause.REQUESTS_DEPENDENT, estimate=estimate, facts=facts)
     if verdict is Verdict.PASS:
-        facts["longest_unseen_s"] = sample.longest_unseen_s
+        facts |= sample.unseen
+        if find(slo.metric).family is not None and find(slo.metric).stat == "mean":
+            facts["unseen_requests"] = unseen_share(sum(record.ok for run in sample.runs for record in run.records))
     cause = Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL
     return requirement_result(slo, verdict, cause, estimate=estimate, interval=interval, facts=facts)
 

@@ -14,7 +14,7 @@ from pytest_llmperf.judging.steadiness import drift_p
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.conditions import (
@@ -27,25 +27,18 @@ from pytest_llmperf.results.conditions import (
     session_conditions,
 )
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.session_spread import grouped_sessions, readings, sessions_with, suite_spread
 from pytest_llmperf.stats.decision import (
     PASS_CONFIDENCE,
     MetricComparison,
     at_each_look,
     decide,
-    smallest_detectable_effect,
 )
-from pytest_llmperf.stats.looks import (
-    ENOUGH_SESSIONS,
-    LOOKS,
-    SUITE_ALPHA,
-    alpha_at,
-    alpha_of_execution,
-    only_gross,
-    spent_share,
-)
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution, spent_share
 from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
-from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
-from pytest_llmperf.stats.shift import Shift, sessions_by_host, shift
+from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for, scale_of
+from pytest_llmperf.stats.shift import shift
+from pytest_llmperf.stats.suite_spread import SuiteSpread, deciding_sessions
 
 # Median ITL is the decode step, the metric that hosts move least. Mean TPOT adds the pauses between steps, such as
 # prefills, and with speculative decoding the tokens of a step. docs/evidence/compared_metrics.md has the spreads.
@@ -67,6 +60,7 @@ class ComparisonTerms:
         kind: hardware kind of the machine that serves, for noise and margins.
         host: digest of this host's name.
         rules: which fields may differ.
+        suite: how much the stored sessions of the whole suite differ; None: only those of this measurement are known.
     """
 
     primaries: tuple[str, ...]
@@ -75,6 +69,7 @@ class ComparisonTerms:
     kind: str
     host: str
     rules: FieldRules = DEFAULT_RULES
+    suite: SuiteSpread | None = None
 
 
 def default_primaries(
@@ -134,7 +129,7 @@ def incomparable_result(
         stored: its sessions that were measured alike (`comparable_sessions`).
     """
     differing = differences(stored, measurement.conditions, terms.primaries, terms.rules)
-    missing = [name for name in terms.primaries if not _sessions_with(stored, name)]
+    missing = [name for name in terms.primaries if not sessions_with(stored, name)]
     changes = build_changes(stored, stored.sessions, measurement.conditions)
     field_names = {*measurement.conditions, *stored.fingerprint}
     misspelt = _similar_names([name for name in terms.rules.same_build if name not in field_names], changes)
@@ -184,7 +179,10 @@ def judge_against_baseline(
             detectable change. None if further runs can follow.
     """
     pass_confidence = 1 - alpha_of_execution(1 - PASS_CONFIDENCE, measurement.executions)
+    suite_alpha = alpha_of_execution(SUITE_ALPHA, 1 + measurement.earlier_looks)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
+    if terms.suite is None:
+        terms = replace(terms, suite=suite_spread([stored], terms.kind, terms.host))
     metrics = [find(name) for name in terms.primaries]
     comparisons: dict[str, MetricComparison] = {}
     unusable: dict[str, CheckResult] = {}
@@ -203,15 +201,13 @@ def judge_against_baseline(
             unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, Cause.TOKENS_UNVERIFIED, uncounted)
         else:
             comparisons[metric.name] = comparison
-    # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
-    session_count = min((comparison.shift.sessions for comparison in comparisons.values()), default=1)
     paired = paired_runs(measurement, stored)
-    alpha = alpha_at(paired, looked_at, sessions=session_count, primaries=len(terms.primaries),
-                     suite_primaries=suite_primaries)
+    alpha = alpha_at(paired, looked_at, primaries=len(terms.primaries), suite_primaries=suite_primaries,
+                     suite_alpha=suite_alpha)
     most_runs = paired if no_further_runs else LOOKS[-1]
-    power = Power(SUITE_ALPHA / suite_primaries * spent_share(most_runs, session_count), pass_confidence,
-                  only_gross(most_runs, session_count), no_further_runs)
-    decided = decide(list(comparisons.values()), alpha, pass_confidence, gross=only_gross(paired, session_count))
+    power = Power(suite_alpha / suite_primaries * spent_share(most_runs), pass_confidence,
+                  deciding_sessions(suite_primaries), no_further_runs)
+    decided = decide(list(comparisons.values()), alpha, pass_confidence)
     verdicts = dict(zip(comparisons, decided, strict=True))
     results = [
         unusable.get(metric.name)
@@ -229,7 +225,7 @@ def _with_build(
     A comparison is provisional where no stored session is of today's build on today's host. This changes no verdict:
     the spread between hosts is part of the interval (`sessions_by_host`), so a FAIL stands on another host, too.
     """
-    sessions = _sessions_with(stored, result.metric)
+    sessions = sessions_with(stored, result.metric)
     conditions = measurement.conditions
     changed = [session for session in sessions
                if build_differences(session_conditions(stored, session), conditions)]
@@ -265,28 +261,21 @@ def comparison_of(
     Raises:
         ValueError: a value is missing or is outside the metric's scale.
     """
-    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
-
-    def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:
-        read = (scale.read(value, worse_when_larger=larger_is_worse) for value in values)
-        return list(zip(seeds, read, strict=True))
-
-    fresh = runs(
-        [run.seed for run in measurement.runs], [value_with_failures(run, metric.name) for run in measurement.metrics]
-    )
-    sessions = _sessions_with(stored, metric.name)
-    stored_runs = [runs([seed for seed, _ in session.runs], session.values(metric.name)) for session in sessions]
-    grouped = sessions_by_host(stored_runs, [session.host for session in sessions], terms.host)
-    margins = (terms.margins.get(metric.name) or margins_for(metric, terms.kind)).on(scale)
-    estimate = shift(fresh, grouped, prior_for(metric, terms.kind))
+    fresh = readings([run.seed for run in measurement.runs],
+                     [value_with_failures(run, metric.name) for run in measurement.metrics], metric)
+    grouped = grouped_sessions(stored, metric, terms.host)
+    margins = (terms.margins.get(metric.name) or _learnt_margins(stored, metric, terms.kind)).on(scale_of(metric))
+    prior = prior_for(metric, terms.kind)
+    estimate = shift(fresh, grouped, prior if terms.suite is None else terms.suite.learnt(prior, kind_of(metric)))
     stored_seeds = {seed for session in grouped for seed, _ in session}
     starts = [run.start_id for run in measurement.runs if run.seed in stored_seeds]
     return MetricComparison(estimate, margins), drift_p(estimate, grouped, margins.tolerated, starts)
 
 
-def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
-    """Stored sessions that have the metric in all runs. Older sessions may lack a metric that was added later."""
-    return [session for session in stored.sessions if all(value is not None for value in session.values(name))]
+def _learnt_margins(stored: StoredMeasurement, metric: Metric, hardware: str) -> Margins:
+    """The default margins, with the tolerated one that the stored sessions allow if it is wider."""
+    default = margins_for(metric, hardware)
+    return replace(default, tolerated=max(default.tolerated, stored.tolerated.get(metric.name, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,25 +285,20 @@ class Power:
     Args:
         alpha: error probability of a FAIL over all looks; with 0 no metric can fail.
         confidence: confidence of a PASS.
-        gross: whether only gross regressions can fail (`looks.only_gross`).
+        deciding_sessions: stored sessions of each test from which more than gross regressions can fail.
         no_further_runs: why no further runs follow; None if further runs can follow.
     """
 
     alpha: float
     confidence: float
-    gross: bool
+    deciding_sessions: int
     no_further_runs: NoFurtherRuns | None
 
-    def smallest_seen(self, comparison: Shift, negligible: float) -> float:
-        """Smallest detectable change: the smallest effect that fails with 90 % probability; infinite with alpha 0."""
-        return smallest_detectable_effect(comparison.gross() if self.gross else comparison, negligible, self.alpha)
-
-    @property
-    def facts(self) -> Facts:
-        """Until how many runs and sessions some or all regressions cannot fail; empty where all of α may be spent."""
-        if not self.alpha:
-            return {"deciding_runs": LOOKS[0]}
-        return {"deciding_runs": LOOKS[-1], "deciding_sessions": ENOUGH_SESSIONS} if self.gross else {}
+    def facts(self, comparison: MetricComparison) -> Facts:
+        """What can fail: nothing in too few runs, only gross regressions against too few sessions of the suite, or any
+        regression."""
+        facts: Facts = {"deciding_sessions": self.deciding_sessions} if comparison.gross else {}
+        return facts if self.alpha else {"deciding_runs": LOOKS[0], **facts}
 
 
 def _result(metric: Metric, verdict: Verdict, comparison: MetricComparison, power: Power) -> CheckResult:
@@ -323,14 +307,14 @@ def _result(metric: Metric, verdict: Verdict, comparison: MetricComparison, powe
     facts: Facts = {
         "runs": len(shift.differences), "stored_runs": shift.stored_runs, "stored_sessions": shift.sessions,
         "run_sd": shift.run_sd, "session_sd": shift.session_sd, "session_sd_source": shift.prior.source,
-        "negligible": change_of(metric, margins.negligible), **power.facts,
+        "negligible": change_of(metric, margins.negligible), **power.facts(comparison),
     }
     if power.alpha:
-        facts["smallest_detectable"] = change_of(metric, power.smallest_seen(shift, margins.negligible))
+        facts["smallest_detectable"] = change_of(metric, comparison.smallest_detectable(power.alpha))
     cause = {Verdict.FAIL: Cause.WORSE, Verdict.IMPROVED: Cause.BETTER}.get(verdict)
     if verdict is Verdict.INCONCLUSIVE:
         cause = Cause.SPREAD_TOO_LARGE
-        if power.facts and power.no_further_runs:
+        if not power.alpha and power.no_further_runs:
             cause = Cause.RUNS_TOO_FEW
             facts["no_further_runs"] = power.no_further_runs.value
     return change_result(

@@ -160,10 +160,10 @@ class ClaimJudge:
                                hardware=self.kind, confidence=confidence, apart=apart,
                                restartable=self.restartable)
 
-        requirements: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
         guards = [_finite_guard(guard, a, b) for guard in self.guards if _is_measured(guard.metric, a, b)]
         return [
-            *(judged(requirement) for requirement in requirements),
+            *map(judged, self.causes), judged(self.claim),
+            *(_with_fact(judged(price), {"allowed": price.metric}) for price in self.prices),
             *(_guard_result(guard, judged(guard), judged(guard, EVEN_ODDS)) for guard in guards),
         ]
 
@@ -313,11 +313,14 @@ def _guard_result(requirement: Claim, result: CheckResult, centre: CheckResult) 
         result: result for the ratio with its interval.
         centre: result for the ratio without its interval.
     """
-    if result.verdict is not Verdict.INCONCLUSIVE:
-        return result
-    if centre.verdict is Verdict.PASS:
+    result = _with_fact(result, {"guard": requirement.metric})
+    if result.verdict is Verdict.INCONCLUSIVE and centre.verdict is Verdict.PASS:
         return replace(result, verdict=Verdict.PASS, cause=None, facts=result.facts | {"no_loss_proven": True})
-    return replace(result, facts=result.facts | {"guard": requirement.metric})
+    return result
+
+
+def _with_fact(result: CheckResult, fact: Facts) -> CheckResult:
+    return replace(result, facts=result.facts | fact)
 
 
 def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:

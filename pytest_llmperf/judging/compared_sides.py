@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import exp, hypot, log
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SpecError
@@ -11,9 +12,11 @@ from pytest_llmperf.judging.claim_judge import invalid_results, judge_pooled_exe
 from pytest_llmperf.judging.ratios import ONE_START
 from pytest_llmperf.judging.requirements import judge_claim
 from pytest_llmperf.judging.validity import judged_by_comparison
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.sentences import estimate_text
 from pytest_llmperf.slo.model import Claim, Ratio
 from pytest_llmperf.slo.parse import parse_ratio
 
@@ -46,6 +49,24 @@ def judge_ratios(
         return [_judge_ratio_text(*ratio, *pair, 1 - alpha) for ratio, pair in zip(ratios, pairs, strict=True)]
 
     return judge_pooled_executions(judge, ALPHA, max(side.executions for side in sides.values()), failed)
+
+
+def ratio_is_smaller(subject: str, smaller: CheckResult, larger: CheckResult) -> CheckResult:
+    """Judge at 99 % whether one compared ratio is below another; both carry noise.
+
+    Args:
+        subject: what is judged, in words.
+        smaller, larger: results of `perf.compare`. Where a run was invalid, they have no interval.
+    """
+    text = f"{estimate_text(smaller)} against {estimate_text(larger)}"
+    if smaller.interval is None or larger.interval is None:
+        return CheckResult.stated(subject, Verdict.INCONCLUSIVE, text)
+    distances = [log(result.interval.high / result.interval.low) / 2 for result in (smaller, larger) if result.interval]
+    centres = [log(result.estimate or 0) for result in (smaller, larger)]
+    difference, margin = centres[1] - centres[0], hypot(*distances)
+    verdict = Verdict.PASS if difference > margin else Verdict.FAIL if difference < -margin else Verdict.INCONCLUSIVE
+    needed = f"{text}: a factor of {exp(difference):.3g}, and {exp(margin):.3g} is needed to decide"
+    return CheckResult.stated(subject, verdict, needed)
 
 
 def _judge_ratio_text(

@@ -98,7 +98,7 @@ def exceedance_facts(exceedance: Exceedance, sample: Sample, counted_as: str) ->
         facts["level_exceedances"] = exceedance.count_at_margin.over
         facts["level_margin"] = 1 - exp(-exceedance.pass_margin)
     if exceedance.verdict is Verdict.PASS:
-        facts["longest_unseen_s"] = sample.longest_unseen_s
+        facts |= sample.unseen
     return facts
 
 

@@ -23,7 +23,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import BODY_SHARE, Count, View, total
-from pytest_llmperf.stats.exceedance import Exceedance, exceedance, or_by_level
+from pytest_llmperf.stats.exceedance import GROSS, Exceedance, exceedance, or_by_level
 from pytest_llmperf.stats.pass_margin import level_pass_margin, start_pass_margin
 
 _NS_PER_MS = 1_000_000
@@ -52,6 +52,7 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
         pass_margin=margin,
         count_at_margin=pooled_exceedances(by_run, slo.limit * exp(-margin)) if margin else None,
         per_step=observations_per_step(sample.runs, family, concurrency),
+        gross=pooled_exceedances(by_run, GROSS * slo.limit),
     )
     exceedance_test = _or_by_level(exceedance_test, slo, sample, margin)
     pooled = sorted(value for values in by_run for value in values)

@@ -18,7 +18,7 @@ from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
 from pytest_llmperf.results.conditions import build_differences
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
-from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, SUITE_ALPHA
+from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, SUITE_ALPHA, alpha_of_execution
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import reference_margins_for, scale_of, start_sd_for, worse_when_larger
@@ -69,7 +69,7 @@ def judge_against_reference(
     """
     pairs = len(candidate.runs)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
-    alpha = SUITE_ALPHA / suite_primaries
+    alpha = alpha_of_execution(SUITE_ALPHA / suite_primaries, candidate.executions)
     context = _Look(candidate, reference, terms, alpha * (_spent(pairs) - _spent(looked_at)), alpha, no_further_runs)
     results = [context.judged(find(name)) for name in terms.primaries]
     return [replace(result, facts={**result.facts, **_build_facts(candidate, reference)}) for result in results]

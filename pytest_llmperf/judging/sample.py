@@ -20,6 +20,8 @@ T = TypeVar("T")
 #: Verdicts are calibrated for slow changes whose correlation time, or mean time between spells, fits so often into a
 #: run (`scripts/simulate_verdicts.py slow`).
 PERIODS_PER_RUN = 10
+#: Probability with which a rare kind of start or request shows in none of those that were seen.
+UNSEEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,20 @@ class Sample:
         lengths_ns = [span[1] - span[0] for run in self.runs if (span := span_ns(run.records)) is not None]
         return min(lengths_ns, default=0) / 1e9 / PERIODS_PER_RUN
 
+    @property
+    def unseen(self) -> Facts:
+        """What a PASS cannot exclude: the longest period of slow spells, and the share of slow server starts."""
+        starts: Facts = {"unseen_starts": unseen_share(self.start_count)} if self.start_count > 1 else {}
+        return {"longest_unseen_s": self.longest_unseen_s, **starts}
+
     def values(self, slo: Slo) -> list[float | None]:
         """The metric of each run."""
         return values_of(slo, self.runs)
+
+
+def unseen_share(seen: int) -> float:
+    """The largest share of a kind of which none among so many is (95 %): 63 % for three, 1 % for 300."""
+    return float(1 - UNSEEN ** (1 / seen))
 
 
 def values_of(slo: Slo, runs: Sequence[RunMetrics]) -> list[float | None]:

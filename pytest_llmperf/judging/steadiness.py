@@ -1,9 +1,11 @@
 """Checks that the runs of a server start are steady. A server that still warms up, a heating GPU or a leak is not.
 
-The rule is fixed: a run series is not steady if a straight line through successive runs of one start rises or falls by
-more than the tolerated margin of TPOT, with p below `ALPHA`. scripts/measure_steadiness.py measures false alarms and
-power. No part of a run is cut off: a comparison pairs equal seeds, so a ramp-up of the workload cancels. MSER on single
-runs would call 1 % of steady runs unsteady, because the load itself varies.
+The rule is fixed (`stats.level`). The level of the runs of one start may rise or fall on a straight line, or change
+between two runs. The first fifth of the first run may be slower than in other runs. Such runs are not steady if the
+change is above the tolerated margin of TPOT and its p is below `ALPHA`.
+scripts/measure_steadiness.py and `scripts/simulate_verdicts.py steadiness` measure false alarms and power. No part of a
+run is cut off: a comparison pairs equal seeds, so a ramp-up of the workload cancels. MSER on single runs would call 1 %
+of steady runs unsteady, because the load itself varies.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from math import expm1, hypot, log
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.drift import drift
-from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, level_drift
+from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, level_change
 from pytest_llmperf.stats.prior import Prior, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for
 from pytest_llmperf.stats.shift import SeededRun, Shift, shift
@@ -32,7 +34,7 @@ FEWEST_SESSIONS = 2
 
 
 def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
-    """A problem for each server start whose runs drift by more than the tolerated margin.
+    """A problem for each server start whose runs change their level by more than the tolerated margin.
 
     Starts that take turns are judged separately: the runs of a start are those with its id, wherever they stand.
     Nothing on CPUs, whose noise is not known well enough.
@@ -47,13 +49,17 @@ def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
     for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), 1):
         of_starts.setdefault(run.start_id, []).append((number, metrics))
     for start, entries in of_starts.items():
-        level_change = level_drift([_tpot_by_request(metrics) for _, metrics in entries], prior)
-        if level_change is not None and not level_change.steady(tolerated, ALPHA):
+        change = level_change([_tpot_by_request(metrics) for _, metrics in entries], prior, tolerated, ALPHA,
+                              known=measurement.stored_run_sd is not None)
+        if change is not None:
+            facts = Facts(beginning=True) if change.beginning else Facts()
+            if change.first is not None:
+                facts["before"] = change.first
             yield Problem(Cause.NOT_STEADY, {
                 "first_run": entries[0][0], "last_run": entries[-1][0], "start_id": start, "metric": METRIC,
                 "levels": [metrics.value(METRIC) or 0.0 for _, metrics in entries],
-                "drift": expm1(level_change.total), "p": level_change.p,
-            })
+                "drift": expm1(change.total), "p": change.p,
+            } | facts)
 
 
 def stored_run_sd(stored: StoredMeasurement) -> float | None:

@@ -34,7 +34,7 @@ _MOST_TEXT = 400
 _PLACE_S = 60.0
 _ANSWER_S = 30.0
 _ADVICE = "name the file with the token: RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE."
-_INSTALL = "pip install 'pytest-llmperf[ray]'"
+_INSTALL = "pip install 'ray[client]'"
 
 
 def check_load_hosts(address: str) -> None:
@@ -279,7 +279,7 @@ def _check_versions(ray: ModuleType, nodes: Sequence[dict[str, Any]]) -> None:
         differing = [f"{name} {there[name]} (here {here[name]})" for name in here if there[name] != here[name]]
         if differing:
             raise LoadError(f"Load host {_name(node)} has {', '.join(differing)}. Install the same versions on every "
-                            f"node: pip install 'pytest-llmperf[ray]=={VERSION}' 'ray=={here['Ray']}'")
+                            f"node: the wheel of pytest-llmperf {VERSION}, and 'ray[client]=={here['Ray']}'")
 
 
 def _placed(ray: ModuleType, node: dict[str, Any], processes: int) -> RayHost:

@@ -14,6 +14,8 @@ from pytest_llmperf.metrics.units import Direction, Unit
 
 Counters = Mapping[str, float | None]
 _COUNTERS = "the server counters"
+#: Counts of a server that no speed moves. A ratio with a value of 0 is an ERROR.
+COUNTED = ("kv_blocks", "spec_acceptance_rate", "spec_acceptance_length")
 POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 

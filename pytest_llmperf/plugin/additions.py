@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.doors import Door
-from pytest_llmperf.plugin.state import STATE, has_settings
+from pytest_llmperf.kinds import KINDS
+from pytest_llmperf.plugin.options import has_settings
+from pytest_llmperf.plugin.state import STATE
 
 CONFTEST = "conftest.py"
 ROWS = "[tool.llmperf.kinds]"
@@ -26,8 +28,6 @@ def know_additions(config: pytest.Config) -> None:
     config.add_cleanup(known.close)
     try:
         if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
-            from pytest_llmperf.kinds import KINDS
-
             known.enter_context(KINDS.added(kinds.values(), ROWS))
         for name in ("kinds", "engines", "metrics", "workloads", "sinks"):
             caller = getattr(config.hook, f"pytest_llmperf_{name}")
@@ -36,11 +36,12 @@ def know_additions(config: pytest.Config) -> None:
                 known.enter_context(_door(name).added(values, CONFTEST))
     except LlmperfError as error:
         raise pytest.UsageError(str(error)) from error
+    for kind in KINDS.added_names():
+        config.addinivalue_line("markers", f"{kind}: runs on this GPU")
 
 
 def _door(name: str) -> Door[Any]:
     from pytest_llmperf.engines.adapters import ENGINES
-    from pytest_llmperf.kinds import KINDS
     from pytest_llmperf.metrics.added import METRICS
     from pytest_llmperf.report.export import SINKS
     from pytest_llmperf.workload.added import WORKLOADS

@@ -17,35 +17,10 @@ RUN_FILE = "llmperf.run_file"
 Mode = Literal["all", "new"]
 
 
-def run_file_of(report: pytest.TestReport) -> Path | None:
+def run_file_of(report: pytest.TestReport | pytest.CollectReport) -> Path | None:
     """Where the results of a test lie; None where it left none."""
-    run_files = [str(value) for name, value in report.user_properties if name == RUN_FILE]
+    run_files = [str(value) for name, value in getattr(report, "user_properties", ()) if name == RUN_FILE]
     return Path(run_files[-1]) if run_files else None
-
-
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--update-baselines",
-        action="store_true",
-        help="take what this run measures into the baselines, if it is valid",
-    )
-    group.addoption(
-        "--update-baselines-new",
-        action="store_true",
-        help="create missing baselines; change none that exists",
-    )
-    group.addoption(
-        "--llmperf-accept",
-        default=None,
-        metavar="REASON",
-        help="with --update-baselines: take in what would be refused; the reason is stored",
-    )
-    group.addoption(
-        "--llmperf-missing-baseline",
-        choices=("fail", "skip"),
-        default=None,
-        help="pytest outcome of a missing or incomparable baseline (default: fail if CI is set, else skip)",
-    )
 
 
 def mode_of(config: pytest.Config) -> Mode | None:

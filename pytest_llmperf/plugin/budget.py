@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -21,32 +19,8 @@ from pytest_llmperf.plugin.verdicts import VERDICT, uses_llmperf
 
 NAME = "llmperf-budget"
 NOT_BEGUN = "llmperf.not_begun"
-SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 NEXT_S = 900.0
 SHOWN = 5
-
-
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--budget",
-        type=budget_s,
-        default=None,
-        metavar="TIME",
-        help="begin no performance test that would not end within this time, judged by earlier runs; the tests that "
-        "decide most per minute come first, e.g. 15min (s, min or h)",
-    )
-
-
-def budget_s(text: str) -> float:
-    """Seconds of "90s", "15min" or "1h".
-
-    Raises:
-        ArgumentTypeError: the text is no time, or the time is 0.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise ArgumentTypeError(f"{text!r} is no time: write --budget 15min (s, min or h)")
-    return float(match[1]) * SECONDS[match[2]]
 
 
 class Budget:

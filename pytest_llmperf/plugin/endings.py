@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.shutdown import EXITED
 from pytest_llmperf.plugin.verdicts import (
     EVIDENCE,
     EXECUTION,
     HEARD,
+    RAISED,
+    TEST,
     UNCHECKED,
+    USAGE_ERROR,
     VERDICT,
     earlier_text,
     ended_by,
@@ -24,6 +28,7 @@ from pytest_llmperf.plugin.verdicts import (
     raise_worst,
     report_outcome,
     text_of,
+    uses_llmperf,
     withdraw_outcome,
 )
 
@@ -34,16 +39,7 @@ SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 NOTHING_CHECKED = "measured and checked nothing. Add perf.check(run, …), or drop --llmperf-unchecked=fail."
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--llmperf-unchecked",
-        choices=("report", "fail"),
-        default="report",
-        help="outcome of a test that measures but checks nothing (default: report, a line in the summary)",
-    )
-
-
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Run the test, then raise the worst verdict that its checks collected."""
     with leave_without_traceback(item):
@@ -62,7 +58,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 ]:
     """An `xfail` marker excuses no test that has measured. Checks and conditions travel to the controller."""
     report = yield
-    report.llmperf = item.stash.get(EVIDENCE, {})  # type: ignore[attr-defined]
+    evidence: dict[str, list[str]] = item.stash.get(EVIDENCE, {})
+    test = {TEST: [test_id(item)]} if uses_llmperf(item) else {}
+    report.llmperf = {**evidence, **test, **raised_text(call)}  # type: ignore[attr-defined]
     raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
     if raised and hasattr(report, "wasxfail") and has_measured(item):
         report.outcome = "failed"
@@ -70,7 +68,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.hookimpl(wrapper=True)
+def raised_text(call: pytest.CallInfo[None] | None) -> dict[str, list[str]]:
+    """What an exception of a test's or file's own says, in one line."""
+    error = None if call is None or call.excinfo is None else call.excinfo.value
+    if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
+        error = error.__cause__  # pytest's text is a traceback
+    line = None if error is None else first_line(error)
+    if error is None or line is None:
+        return {}
+    return {RAISED: [line.removeprefix("failed: ")], **({USAGE_ERROR: ["yes"]} if ended_by(error) == "USAGE" else {})}
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """What a fixture of the test's own still measures may fail as it may in the test."""
     from pytest_llmperf.errors import InfrastructureError
@@ -151,13 +160,15 @@ def _conclude_failed(item: pytest.Item) -> None:
 
 
 def _conclude(item: pytest.Item, left: str = "") -> None:
-    """The checks speak. A measurement without any check is REPORTED or an ERROR.
+    """The checks speak. A test without any check is REPORTED or, where it measured, perhaps an ERROR.
 
     Args:
         left: how the test ended before its last line, e.g. "skipped: no time"; "" where it returned.
     """
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
+        if uses_llmperf(item) and not left:  # a test of `engine` alone
+            item.user_properties.append((VERDICT, "REPORTED"))
         return
     from pytest_llmperf.results.check import verdict_of_test
 
@@ -166,25 +177,27 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
         execution.complete, execution.error = True, None
         report_outcome(item, verdict_of_test(execution.results).value)
         raise_worst(item, execution.results, earlier_text(execution))
-    elif execution.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
+    elif left and not execution.series:
+        execution.complete, execution.error = False, left
+        report_outcome(item, left.partition(":")[0])
+    elif left.startswith(EXITED) or not _may_check_late(item):  # after an exit nobody reports
         _conclude_unchecked(item, execution, left)
     else:
-        if execution.series:
-            item.stash[UNCHECKED] = left
+        item.stash[UNCHECKED] = left
         execution.complete, execution.error = not left, left or None
-        report_outcome(item, left.partition(":")[0] or ("REPORTED" if execution.series else "PASS"))
+        report_outcome(item, left.partition(":")[0] or "REPORTED")
 
 
 def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> None:
-    """No check came after the measurement.
+    """No check came, perhaps after a measurement.
 
     Raises:
-        NotJudged: the test skipped or exited, or contains a check that was not reached.
+        NotJudged: the test measured, and skipped or exited, or contains a check that was not reached.
         pytest.fail.Exception: the test contains no check, and `--llmperf-unchecked=fail` asks for one.
     """
     from pytest_llmperf.session.endings import contains_check, not_judged
 
-    if left or contains_check(_functions(item), item.config.rootpath):
+    if execution.series and (left or contains_check(_functions(item), item.config.rootpath)):
         report_outcome(item, "ERROR")
         raise not_judged(left)
     execution.complete, execution.error = True, None

@@ -1,4 +1,4 @@
-"""The fixtures `engine` and `perf`, and the parametrisation by `@pytest.mark.engine`."""
+"""What the fixtures `engine` and `perf` give, and the parametrisation by `@pytest.mark.engine`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pytest_llmperf.plugin.identity import (
     spec_of_marker,
     test_id,
 )
+from pytest_llmperf.plugin.inputs import inputs_of
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 MARKER_KEYWORDS = frozenset({"fresh", "ids"})
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def generate_tests(metafunc: pytest.Metafunc) -> None:
     """`@pytest.mark.engine(a, b)` makes one item per spec; a single spec adds nothing to the test's name."""
     marker = metafunc.definition.get_closest_marker("engine")
     if marker is None or "engine" not in metafunc.fixturenames:
@@ -43,11 +44,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("engine", marker.args, indirect=True, ids=ids)
 
 
-@pytest.fixture
-def engine(request: pytest.FixtureRequest) -> RunningServer:
-    """The running server of `@pytest.mark.engine(spec)`, shared by all tests with an equal spec."""
+def server_of(item: pytest.Item) -> RunningServer:
+    """The value of the fixture `engine`."""
     from pytest_llmperf.engines.running_server import RunningServer
-    item: pytest.Item = request.node
+
     spec = spec_of(item)
     marker = item.get_closest_marker("engine")
     if marker is not None:  # one that a parameter brings was not there yet when tests were made of the function
@@ -68,17 +68,16 @@ def engine(request: pytest.FixtureRequest) -> RunningServer:
             return RunningServer(session.pool.acquire(spec, kind_of(item), fresh=fresh, beside=session.beside(spec)))
 
 
-@pytest.fixture
-def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
-    """Measure, check and claim. What is checked is collected; the worst verdict becomes the test's outcome."""
+def perf_of(item: pytest.Item) -> Iterator[Perf]:
+    """The value of the fixture `perf`, and what follows the test."""
     from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf import Perf
 
-    item: pytest.Item = request.node
     with leave_without_traceback(item):
         check_written_slos(getattr(item, "obj", None))
         execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu",
-                                    compares=compares_with_baseline(getattr(item, "obj", None)))
+                                    compares=compares_with_baseline(getattr(item, "obj", None)),
+                                    inputs=inputs_of(item))
     item.stash[EXECUTION] = execution
     yield Perf(execution)
     with leave_without_traceback(item):

@@ -11,23 +11,6 @@ from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.state import STATE
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--llmperf-report",
-        default=None,
-        metavar="DIR",
-        help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
-    )
-    group.addoption(
-        "--llmperf-export",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="write the results to PATH in this format at the end: pytest-benchmark, vllm, parquet, csv, or a sink of "
-        "another package; may be repeated",
-    )
-
-
 class Reporter:
     """One per session, on the controller: what was measured comes with the reports, from xdist's workers, too."""
 
@@ -82,11 +65,12 @@ class Reporter:
 
     def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
+        from pytest_llmperf.results.reader import stored_runs
+
         state = self.config.stash[STATE]
         if state.session_known:
             places = {self.config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self.folders)}
-            files = (path for place in places for path in place.glob(f"{state.session_id}/tests/*.json"))
-            yield from (path.parents[1] for path in files)
+            yield from (folder for place in places for folder in stored_runs(place) if folder.name == state.session_id)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.text:

@@ -184,7 +184,7 @@ def kind_of(item: pytest.Item) -> str | None:
     return running_kind(kinds_of(item), item.config.stash[STATE].hardware, requested)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """An execution of its own. What a fixture of the test's own measures may fail as it may in the test."""
     forget_execution(item)

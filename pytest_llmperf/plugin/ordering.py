@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move every item with a spec right behind the first item with the same spec; nothing else moves.
 

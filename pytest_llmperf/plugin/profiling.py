@@ -12,20 +12,6 @@ if TYPE_CHECKING:
 ALWAYS, ON_FAIL = "--llmperf-profile", "--llmperf-profile-on-fail"
 
 
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        ALWAYS,
-        action="store_true",
-        help="after the verdict of each test, repeat a run of each measurement on a server with PyTorch's profiler, "
-        "and keep the trace and its breakdown (attention, matrix products, communication, idle) in the run folder",
-    )
-    group.addoption(
-        ON_FAIL,
-        action="store_true",
-        help="the same, only for tests that ended in FAIL",
-    )
-
-
 def refuse_emulated_traces(config: pytest.Config) -> None:
     """Refuse a trace of an emulated server.
 

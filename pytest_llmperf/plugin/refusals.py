@@ -10,8 +10,9 @@ import pytest
 
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
+from pytest_llmperf.plugin.options import has_settings
 from pytest_llmperf.plugin.profiling import refuse_emulated_traces
-from pytest_llmperf.plugin.state import STATE, State, has_settings, references_of
+from pytest_llmperf.plugin.state import STATE, State, references_of
 
 FOLDERS = ("--llmperf-runs", "--llmperf-report")
 
@@ -22,7 +23,6 @@ def refuse(config: pytest.Config) -> None:
     Raises:
         UsageError: an option or a setting is invalid, contradicts another one, or is not for this machine.
     """
-    _refuse_wrong_plugin_name(config)
     _refuse_unknown_emulation(config)
     _refuse_options_without_emulation(config)
     _refuse_moving_the_root(config)
@@ -30,16 +30,6 @@ def refuse(config: pytest.Config) -> None:
     _refuse_unknown_sinks(config)
     refuse_emulated_traces(config)
     _refuse_unreadable_values(config)
-
-
-def _refuse_wrong_plugin_name(config: pytest.Config) -> None:
-    """Refuse `-p no:llmperf`, because no plugin is registered under this name."""
-    for name in ("pytest_llmperf", "pytest-llmperf"):  # `no:llmperf` blocks the first name, too
-        if config.pluginmanager.is_blocked(name):
-            raise pytest.UsageError(
-                "-p no:llmperf does not disable pytest-llmperf: the plugin is registered under the name of its module. "
-                "Write -p no:pytest_llmperf.plugin"
-            )
 
 
 def _refuse_unknown_emulation(config: pytest.Config) -> None:

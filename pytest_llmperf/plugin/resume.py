@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,25 +10,17 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.inputs import difference
 from pytest_llmperf.plugin.session_record import RESUMED
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EVIDENCE, raise_worst
 
 if TYPE_CHECKING:
     from pytest_llmperf.results.measurement import TestResult
+    from pytest_llmperf.session.perf_session import PerfSession
 
+SHOWN = 5  # names in the line about changed tests
 DECIDED = ("PASS", "IMPROVED", "FAIL", "REPORTED")
-
-
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--resume",
-        default=None,
-        metavar="RUN",
-        help="go on in this run folder: the tests that it has decided do not run again and are reported with their "
-        "verdicts, all others run, and a search keeps the rates that it has judged; for hardware that is lent for "
-        "minutes (newest: the newest run folder)",
-    )
 
 
 class DecidedTest(pytest.Item):
@@ -64,24 +57,38 @@ class Resume:
     """One per session: puts stored verdicts in the place of tests.
 
     Args:
-        decided: test → its result in the resumed run.
+        session: the session that goes on.
+        tests: all tests of the run folder.
     """
 
-    def __init__(self, decided: dict[str, TestResult]) -> None:
-        self._decided = decided
+    def __init__(self, session: PerfSession, tests: Sequence[TestResult]) -> None:
+        self._session, self._tests = session, tests
         self._resumed = 0
+        self._changed: list[str] = []  # tests that run again though they were decided, and why
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """After deselection."""
+        """After deselection. Only a test with the inputs of the stored one keeps its verdict, rates and looks."""
+        by_id, going_on = {test.test: test for test in self._tests}, list[str]()
         for position, item in enumerate(items):
-            stored = self._decided.get(test_id(item))
-            if stored is not None and item.parent is not None:
+            if (stored := by_id.get(test_id(item))) is None or item.parent is None:
+                continue
+            decided = stored.complete and not stored.error and stored.verdict.value in DECIDED
+            if reason := difference(stored.inputs, item):
+                self._changed += [f"{item.name}: {reason}"] if decided else []
+            elif decided:
                 items[position] = DecidedTest.from_parent(item.parent, name=item.name, item=item, stored=stored)
                 self._resumed += 1
+            else:
+                going_on.append(stored.test)
+        self._session.resume(self._tests, going_on)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{self._resumed} verdicts are of the resumed run")
+        if self._changed:
+            more = f"; and {len(self._changed) - SHOWN} more" if len(self._changed) > SHOWN else ""
+            terminalreporter.write_line(f"{len(self._changed)} decided tests were measured again, because their inputs "
+                                        f"differ: {'; '.join(self._changed[:SHOWN])}{more}")
 
 
 def register(config: pytest.Config) -> None:
@@ -111,6 +118,4 @@ def register(config: pytest.Config) -> None:
         raise pytest.UsageError(text if text.startswith("--resume") else f"--resume {named}: {text}") from error
     except OSError as error:
         raise pytest.UsageError(f"--resume {named}: {error}") from error
-    decided = {test.test: test for test in tests if test.complete and not test.error and test.verdict.value in DECIDED}
-    state.session.resume(tests, decided)
-    config.pluginmanager.register(Resume(decided), "llmperf-resume")
+    config.pluginmanager.register(Resume(state.session, tests), "llmperf-resume")

@@ -12,6 +12,7 @@ from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import reason_of_skip
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"
@@ -49,6 +50,7 @@ class SessionRecord:
             self._write(folders)
 
     def _write(self, folders: set[Path]) -> None:
+        from pytest_llmperf.errors import BaselineError
         from pytest_llmperf.results.reader import read_session
         from pytest_llmperf.session.provenance import add_to_provenance
 
@@ -60,7 +62,7 @@ class SessionRecord:
         for folder in folders:
             earlier_s = read_session(folder).get(DURATIONS_S)  # of the commands before, in a resumed folder
             durations_s = {**earlier_s, **own_s} if isinstance(earlier_s, dict) else own_s
-            with suppress(OSError, ValueError):  # the verdicts stand without it
+            with suppress(OSError, BaselineError):  # the verdicts stand without it
                 add_to_provenance(folder, {**facts, DURATIONS_S: durations_s})
 
 
@@ -82,7 +84,6 @@ def known_durations_s(runs_dir: Path, *, emulated: bool) -> dict[str, float]:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Why a test was skipped, without the place of the skip; the needed hardware of a test that cannot run here."""
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    text = reason.removeprefix("Skipped: ").partition("\n")[0]
+    """Why a test was skipped; the needed hardware of a test that cannot run here."""
+    text = reason_of_skip(report)
     return text.partition(";")[0] if any(name == CANNOT_RUN for name, _ in report.user_properties) else text

@@ -131,8 +131,10 @@ class State:
 
     @cached_property
     def session(self) -> PerfSession:
+        from pytest_llmperf.clock import require_real_clock
         from pytest_llmperf.session.perf_session import PerfSession
 
+        require_real_clock()  # before the session takes its date
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         return PerfSession(
             self.settings,
@@ -202,12 +204,6 @@ class State:
         elif self.watch is not None:
             self.watch.subject = self.subject
             self.watch.notify(status)
-
-
-def has_settings(root: Path) -> bool:
-    """Whether the project at `root` has settings of this plugin."""
-    project = root / "pyproject.toml"
-    return (root / "llmperf.toml").is_file() or (project.is_file() and b"tool.llmperf" in project.read_bytes())
 
 
 def references_of(config: pytest.Config) -> list[str]:

@@ -6,21 +6,23 @@ import json
 import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import mode_of, run_file_of
+from pytest_llmperf.plugin.baselines import mode_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, way_out
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import verdict_of
+from pytest_llmperf.plugin.verdicts import stored_texts
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.planted_flags import PlantedFlag
-    from pytest_llmperf.report.ended_test import EndedTest
+    from pytest_llmperf.plugin.outcomes import Outcomes
     from pytest_llmperf.report.next_steps import Invocation
+    from pytest_llmperf.results.ended_test import EndedTest
 
 # Without them another machine would be asked, or nothing selected; with the default that nobody needs to type.
 REPEATED = {
@@ -33,27 +35,24 @@ REPEATED = {
 class EndSummary:
     """One per session, on the controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._reports: dict[str, pytest.TestReport] = {}
+    def __init__(self, config: pytest.Config, outcomes: Outcomes) -> None:
+        self._config, self._outcomes = config, outcomes
         self._conditions: set[str] = set()  # of everything that was measured, with verdict or without
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._conditions.update(stored_texts(report, "conditions"))
-        verdict, earlier = verdict_of(report), self._reports.get(report.nodeid)
-        late = report.when == "teardown" and (earlier is None or verdict_of(earlier) != verdict)
-        if verdict is not None and (report.when == "call" or report.failed or late):
-            self._reports[report.nodeid] = report
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         verbosity = self._config.get_verbosity()
-        if not self._reports or verbosity < -1:
+        ended = self._outcomes.ended()
+        if not ended or verbosity < -1:
             return
         from pytest_llmperf.process.serverlog import plain
-        from pytest_llmperf.report.end_summary import counts, summary
+        from pytest_llmperf.report.end_summary import summary
+        from pytest_llmperf.results.ended_test import counts
 
-        ended_tests = [self._ended(report) for report in self._reports.values()]
+        ended_tests = [self._as_typed(test) for test, _ in ended]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended_tests)}", sep="=")
         for line in summary(ended_tests, self._invocation(), width, every=verbosity > 0):
@@ -61,7 +60,7 @@ class EndSummary:
         for flag in _unused_planted_flags(self._config.stash[STATE].planted, self._conditions):
             terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
-            self._write_metrics(terminalreporter)
+            self._write_metrics(terminalreporter, [file for _, file in ended if file is not None])
 
     def _invocation(self) -> Invocation:
         from pytest_llmperf.report.next_steps import Invocation
@@ -93,34 +92,16 @@ class EndSummary:
                     masked = mask(str(value))
                     yield from [f"{name}={masked}"] if name.startswith(("--llmperf", "--root")) else (name, masked)
 
-    def _ended(self, report: pytest.TestReport) -> EndedTest:
-        from pytest_llmperf.report.ended_test import EndedTest
-        from pytest_llmperf.results.check_json import check_from
-        from pytest_llmperf.results.strict_json import parse
+    def _as_typed(self, test: EndedTest) -> EndedTest:
+        """With paths as the user types them."""
+        file, colons, name = test.test.partition("::")
+        return replace(test, test=f"{self._from_here(file)}{colons}{name}", run=self._from_here(test.run),
+                       stored=self._from_here(test.stored))
 
-        checks = tuple(check_from(parse(text.encode(), report.nodeid)) for text in stored_texts(report, "checks"))
-        verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
-        _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
-        cut_short = report.failed and start and not any(check.verdict.value == verdict for check in checks)
-        test = next(iter(_values(report, "llmperf.test")), report.nodeid)  # without what repeats it
-        file, colons, name = test.partition("::")
-        return EndedTest(
-            f"{self._from_here(file)}{colons}{name}", verdict, checks,
-            error=error if cut_short else "",
-            run=self._from_here(path.parents[1]) if path is not None and stored_texts(report, "conditions") else "",
-            stored=self._stored(report),
-        )
+    def _from_here(self, path: str) -> str:
+        return path and os.path.relpath(self._config.rootpath / path, self._config.invocation_params.dir)
 
-    def _from_here(self, path: str | Path) -> str:
-        """A path of the project as the user types it."""
-        return os.path.relpath(self._config.rootpath / path, self._config.invocation_params.dir)
-
-    def _stored(self, report: pytest.TestReport) -> str:
-        updater = self._config.pluginmanager.get_plugin("llmperf-baselines")
-        stored = updater is not None and any(map(updater.wrote, _values(report, "llmperf.test")))
-        return self._from_here(self._config.stash[STATE].settings.baselines_dir) if stored else ""
-
-    def _write_metrics(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _write_metrics(self, terminalreporter: pytest.TerminalReporter, files: Sequence[Path]) -> None:
         """Write all metrics of each measured test, from the run folder."""
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
@@ -129,7 +110,6 @@ class EndSummary:
         from pytest_llmperf.results.reader import read_run
 
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
-        files = [path for report in self._reports.values() if (path := run_file_of(report)) is not None]
         for folder in dict.fromkeys(path.parents[1] for path in files):
             try:
                 lines = [line for test in read_run(folder) for line in every_metric(test, store.read)]
@@ -177,13 +157,3 @@ def _unused_planted_flags(planted: Sequence[PlantedFlag], conditions: Iterable[s
     measured = [json.loads(text) for text in conditions] if planted else []
     servers = [(server["engine"], json.loads(server["flags"])) for server in measured]
     return [flag for flag in planted if not any(flag.stands_in(*server) for server in servers)]
-
-
-def stored_texts(report: pytest.TestReport, name: str) -> list[str]:
-    """Checks or conditions of a test as JSON, also from an xdist worker; empty for tests of others."""
-    texts: list[str] = getattr(report, "llmperf", {}).get(name, [])
-    return texts
-
-
-def _values(report: pytest.TestReport, start: str) -> list[str]:
-    return [str(value) for name, value in report.user_properties if name.startswith(start)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -23,6 +25,9 @@ UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked 
 VERDICT = "llmperf.verdict"
 EARLIER = "llmperf.earlier"
 EVIDENCE = pytest.StashKey[dict[str, list[str]]]()  # what reports hand to the controller, beside JUnit
+#: Keys of reports' evidence: the id of a test that uses llmperf, what an exception of its own says, and whether that
+#: exception is a usage error.
+TEST, RAISED, USAGE_ERROR = "test", "raised", "usage"
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
@@ -38,18 +43,26 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except LlmperfError as error:
-        from pytest_llmperf.process.serverlog import plain
-
-        verdict = ended_by(error)
-        item.user_properties.append((VERDICT, verdict))
-        text = plain("\n".join([str(error), *getattr(error, "__notes__", ())]))
-        note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
-        raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
+        _fail(item, error, "\n".join([str(error), *getattr(error, "__notes__", ())]))
     except pytest.fail.Exception as error:
         if uses_llmperf(item) and ended_by(error) == "ERROR":
             item.user_properties.append((VERDICT, "ERROR"))
             note_end(item, "ERROR", str(error))
         raise
+    except Exception as error:
+        if not uses_llmperf(item) or (plugin := socket_blocker(error)) is None:
+            raise
+        _fail(item, error, f"{plugin} blocks connections of this test to its servers: {error} Allow them. For "
+                           "pytest-socket: @pytest.mark.enable_socket, or --allow-hosts=127.0.0.1 for started servers.")
+
+
+def _fail(item: pytest.Item, error: Exception, message: str) -> NoReturn:
+    from pytest_llmperf.process.serverlog import plain
+
+    verdict, text = ended_by(error), plain(message)
+    item.user_properties.append((VERDICT, verdict))
+    note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
+    raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
 
 
 def ended_by(error: BaseException) -> str:
@@ -57,8 +70,19 @@ def ended_by(error: BaseException) -> str:
 
     if isinstance(error, LlmperfError):
         return "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
+    if socket_blocker(error) is not None:
+        return "USAGE"
     cut_short = isinstance(error, pytest.fail.Exception) and TIMEOUT in str(error)
     return "ERROR" if cut_short else "failed"  # an interrupted test proves nothing
+
+
+def socket_blocker(error: BaseException) -> str | None:
+    """The distribution that has replaced functions of `socket` and raised this error; None for any other error."""
+    replaceable = (socket.socket, socket.socket.connect, socket.getaddrinfo, socket.create_connection)
+    packages = {str(getattr(function, "__module__", None)).partition(".")[0] for function in replaceable}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    raising = str(frames[-1].f_globals.get("__name__")).partition(".")[0] if frames else ""
+    return raising.replace("_", "-") if raising in packages - {"socket", "None"} else None
 
 
 def forget_execution(item: pytest.Item) -> None:
@@ -78,16 +102,25 @@ def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
 
 def first_line(error: BaseException) -> str | None:
     """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
+    from pytest_llmperf.errors import LlmperfError
     from pytest_llmperf.masking import mask
 
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return None
-    return mask(f"failed: {pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)}").partition("\n")[0]
+    text = pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)
+    if isinstance(error, LlmperfError | pytest.fail.Exception):
+        text = str(error)
+    elif isinstance(error, SyntaxError):  # its text begins with the place
+        text = text.splitlines()[-1]
+    return mask(f"failed: {text}").partition("\n")[0]
 
 
 def uses_llmperf(item: pytest.Item) -> bool:
-    """Whether it has one of our fixtures."""
-    return not {"engine", "perf"}.isdisjoint(getattr(item, "fixturenames", ()))
+    """Whether it has one of our fixtures, or a project's fixture of that name that asks for ours."""
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    last = [(name, definitions[name][-1]) for name in ("engine", "perf") if definitions.get(name)]
+    return any(fixture.func.__module__.startswith("pytest_llmperf.") or name in fixture.argnames
+               for name, fixture in last)
 
 
 def withdraw_outcome(item: pytest.Item) -> None:
@@ -106,7 +139,7 @@ def report_outcome(item: pytest.Item, ended: str) -> None:
     execution.ended = ended
     execution.keep_results()
     item.user_properties.extend(properties(execution.test, execution.measurements, execution.results))
-    if execution.earlier:
+    if execution.number > 1:
         item.user_properties.append(("llmperf.executions", history(execution)))
     item.stash[EVIDENCE] = execution.evidence()
     if execution.run_file is not None:
@@ -119,7 +152,7 @@ def earlier_text(execution: Execution) -> str:
     """Which executions came before, as a line below the table; "" for a first execution."""
     from pytest_llmperf.session.executions import history
 
-    return f"\n  {history(execution)}" if execution.earlier else ""
+    return f"\n  {history(execution)}" if execution.number > 1 else ""
 
 
 def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:
@@ -178,10 +211,25 @@ def earlier_of(report: pytest.TestReport) -> list[str]:
     return endings[-1] if endings else []
 
 
-def verdict_of(report: pytest.TestReport) -> str | None:
+def verdict_of(report: pytest.TestReport | pytest.CollectReport) -> str | None:
     """The verdict that travels with a report, also from an xdist worker."""
-    verdicts = [str(value) for name, value in report.user_properties if name == VERDICT]
+    verdicts = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
     return verdicts[-1] if verdicts else None
+
+
+def stored_texts(report: pytest.TestReport | pytest.CollectReport, name: str) -> list[str]:
+    """Evidence of a test, as checks or conditions as JSON, also from an xdist worker; empty for tests of others."""
+    texts: list[str] = getattr(report, "llmperf", {}).get(name, [])
+    return texts
+
+
+def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, without the place of the skip."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    expected = getattr(report, "wasxfail", None)
+    if expected is not None:
+        return f"xfailed: {expected.removeprefix('reason: ')}".rstrip(": ")
+    return reason.removeprefix("Skipped: ").partition("\n")[0]
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

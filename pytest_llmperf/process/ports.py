@@ -64,9 +64,10 @@ def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | Non
         folder: where the lock files are; per user, in the temporary directory, by default.
 
     Raises:
-        InfrastructureError: no port is free, or the lock files cannot be kept.
+        InfrastructureError: no port is free, this machine cannot reach itself, or the lock files cannot be kept.
     """
     folder = lock_folder() if folder is None else folder
+    check_loopback()
     for port in _shuffled(ports, rng):
         lease = _try_lease(port, folder)
         if lease is not None:
@@ -75,6 +76,22 @@ def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | Non
         f"no free port in {ports.start}-{ports.stop - 1} on {HOST}; lock files are in {folder}; "
         "see which servers still run with `ss -ltnp`"
     )
+
+
+def check_loopback(host: str = HOST, timeout_s: float = 2.0) -> None:
+    """Connect this process to itself, before a server starts that nobody could reach.
+
+    Raises:
+        InfrastructureError: the loopback interface is missing or down, or a firewall drops its packets.
+    """
+    try:
+        with socket.create_server((host, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout_s).close()
+    except OSError as error:
+        raise InfrastructureError(
+            f"this machine cannot reach itself at {host}: {error.strerror or error}. Every server is measured at this "
+            "address. Start the loopback interface (ip link set lo up), and let a firewall pass its packets."
+        ) from error
 
 
 def lock_folder(name: str = "llmperf-ports") -> Path:

@@ -122,8 +122,11 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
         durable: wait until the device has it.
 
     Raises:
-        OSError: it cannot be written; a file that was there is whole.
+        OSError: it cannot be written; a file that was there is whole. A device, a FIFO or a folder is not replaced.
     """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "a device, a FIFO or a folder is never replaced", str(path))
     while not _written(path, path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp"), content, durable=durable):
         continue
 

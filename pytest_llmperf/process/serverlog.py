@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -108,9 +109,16 @@ def _segments(path: Path) -> tuple[Path, Path]:
     return path.with_name(path.name + ".tail"), path.with_name(path.name + ".tail-older")
 
 
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
 def _end_of(path: Path, n_bytes: int) -> bytes:
+    """Of a regular file: logs of another machine may hold links and FIFOs."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_own) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return b""
             file.seek(max(0, file.seek(0, os.SEEK_END) - n_bytes))
             return file.read()
     except OSError:

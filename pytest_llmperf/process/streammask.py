@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable
 
 MASK = b"***"
+_KEY_BEGIN, _KEY_END = re.compile(rb"-----BEGIN [A-Z\d ]{0,30}PRIVATE KEY"), b"-----END"
+#: Of a line of a private key the last word; the last line of a key is shorter.
+_KEY_LINE, _LAST_KEY_LINE = (re.compile(rb"[A-Za-z\d+/]{%d,}={0,2}(?=[\s\"'\\,]*$)" % least) for least in (24, 2))
 LONGEST_LINE_BYTES = 16384
 OVERLAP_BYTES = 4096  # of a longer line: so much is held back, that a secret in it is not cut
 
@@ -27,6 +30,7 @@ class StreamMask:
         self._shapes = [ByteShape(*shape) for shape in shapes]
         self._hints = sorted({hint for shape in self._shapes for hint in shape.hints})
         self._line = b""
+        self._key_line: re.Pattern[bytes] | None = None  # inside of a private key: its next line
 
     def feed(self, data: bytes) -> bytes:
         data = self._texts.feed(data)
@@ -50,8 +54,21 @@ class StreamMask:
         return self.end_line()
 
     def _masked(self, line: bytes) -> bytes:
+        if self._shapes:
+            line = self._without_key(line)
         for shape in self._possible(line):
             line = shape.pattern.sub(shape.replacement, line)
+        return line
+
+    def _without_key(self, line: bytes) -> bytes:
+        """The line without its part of a private key of several lines; headers with a colon stand before the key."""
+        begins, ends = _KEY_BEGIN.search(line), _KEY_END in line
+        if begins or ends or self._key_line is None:
+            self._key_line = None if ends else _KEY_LINE if begins else self._key_line
+        elif (masked := self._key_line.sub(MASK, line)) != line:
+            self._key_line, line = _LAST_KEY_LINE, masked
+        elif line.strip() and b":" not in line:
+            self._key_line = None
         return line
 
     def _outside_a_secret(self, data: bytes, end: int) -> int:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.ended_test import STORED, EndedTest, short_id
 from pytest_llmperf.report.next_steps import Invocation, next_steps
+from pytest_llmperf.results.ended_test import GOOD, EndedTest, counts, short_id
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_ALONE = 18  # where there is nothing to do next
 MOST_BUILDS = 2
-GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value, STORED)
 
 
 def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, every: bool = False) -> list[str]:
@@ -25,20 +24,32 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     """
     if not ended:
         return []
-    ordered = sorted(ended, key=lambda test: -_severity(test.verdict))
+    ordered = sorted(ended, key=lambda test: -test.severity)
     steps = list(dict.fromkeys(next_steps(ordered, invocation)))
     listed = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
     column = max(len(test.outcome) for test in ordered)
     names = max((len(short_id(test.test)) for test in listed), default=0)
     names = max(1, min(names, width // 2 - column))
     lines = [
-        cut(f"{test.outcome:<{column}}  {cut(short_id(test.test), names):<{names}}  {test.decided_by}".rstrip(), width)
+        cut(f"{test.outcome:<{column}}  {_name(test.test, names):<{names}}  {test.decided_by}".rstrip(), width)
         for test in listed
     ]
-    if left_out := [test.outcome for test in ordered if test not in listed]:
-        lines.append(f"{'…':<{column}}  and {_counts(left_out)}; each of them with -v")
-    lines += [cut(line, width) for line in _builds(ordered)]
+    if left_out := [test for test in ordered if test not in listed]:
+        lines.append(f"{'…':<{column}}  and {counts(left_out)}; each of them with -v")
+    lines += [cut(line, width) for line in (*_builds(ordered), *_decided(ordered))]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
+
+
+def _decided(ended: Sequence[EndedTest]) -> list[str]:
+    """The share of the judged tests that are decided, and what one step would decide; nothing where none is open."""
+    judged = [test for test in ended if test.verdict in Verdict.__members__ and test.verdict != Verdict.REPORTED.value]
+    undecided = [test for test in judged if test.verdict == Verdict.INCONCLUSIVE.value]
+    if not undecided:
+        return []
+    decided = len(judged) - len(undecided)
+    more_sessions = [test for test in undecided if test.needs_sessions]
+    step = f"; more stored sessions (--update-baselines) would decide {len(more_sessions)}" if more_sessions else ""
+    return [f"decided: {decided} of {len(judged)} tests ({100 * decided // len(judged)} %){step}"]
 
 
 def _builds(ended: Sequence[EndedTest]) -> list[str]:
@@ -47,24 +58,18 @@ def _builds(ended: Sequence[EndedTest]) -> list[str]:
     return [f"{count} compared across builds or hosts: {text}" for text, count in texts]
 
 
-def counts(ended: Iterable[EndedTest]) -> str:
-    """"1 FAIL, 7 PASS"."""
-    return _counts(test.outcome for test in sorted(ended, key=lambda test: -_severity(test.verdict)))
-
-
 def cut(text: str, width: int) -> str:
     """At most so wide."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
+def _name(test: str, width: int) -> str:
+    """A test's id at most so wide. Its parameters stay, because rows may differ by them alone."""
+    function, bracket, parameters = short_id(test).partition("[")
+    left = width - len(bracket + parameters)
+    return f"{cut(function, left)}{bracket}{parameters}" if left > 1 else cut(f"…{bracket}{parameters}", width)
+
+
 def _folded(ordered: Sequence[EndedTest]) -> list[EndedTest]:
     """What is not good, as far as it fits."""
     return [test for test in ordered if test.outcome not in GOOD][: MOST_LINES - 1]
-
-
-def _counts(verdicts: Iterable[str]) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).items())
-
-
-def _severity(verdict: str) -> int:
-    return Verdict[verdict].severity if verdict in Verdict.__members__ else Verdict.ERROR.severity

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, read_file
+from pytest_llmperf.errors import UsageError, echo
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import CheckResult, worst
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.ended_test import OUTCOMES, STORED, UNDECIDED
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_run, read_test
 
@@ -35,18 +37,34 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
     if not path.is_file():
         return _one_each(read_run(path))
     try:
-        root = ElementTree.parse(path).getroot()
+        root = _parsed(read_file(path))
     except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:
-        raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {error}.") from error
+        raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {echo(str(error))}.") from error
     test_by_id = _one_each([test for case in _last(root) if (test := _test(case, path)) is not None])
     if not test_by_id:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")
     return test_by_id
 
 
+class _Builder(ElementTree.TreeBuilder):
+    def doctype(self, *_: object) -> None:
+        raise ValueError("it declares a document type, whose entities could expand to any size")
+
+
+def _parsed(data: bytes) -> ElementTree.Element:
+    """The top of an XML file. An element or an attribute takes up to 200 bytes of memory.
+
+    Raises:
+        ValueError: the file would take too much memory, or declares entities.
+    """
+    if 200 * (data.count(b"<") + data.count(b"=")) > JSON_LIMIT_BYTES:
+        raise ValueError(f"its elements would take more than {JSON_LIMIT_BYTES // MIB} MiB of memory")
+    return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Builder()))
+
+
 def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:
     """One result per test: the copy with the worst verdict."""
-    test_by_name = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
+    test_by_name = {test.test: test for test in sorted(tests, key=lambda test: test.ending.severity)}
     return tuple(test_by_name[name] for name in sorted(test_by_name))
 
 
@@ -57,24 +75,25 @@ def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
 
 
 def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
-    """None for a test that did not use llmperf, or was skipped before it measured."""
+    """None for a test that did not use llmperf, and in files of older versions for a test that measured nothing."""
     property_by_name = {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
-    test, stored_verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
+    test, verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
     if test is None:
         return None
     run_file = _run_file(property_by_name.get("llmperf.run_file", ""), path)
     if run_file is None:
-        stored_test = TestResult(test, True, None, (), _verdict_alone(stored_verdict, property_by_name))
+        stored_test = TestResult(test, True, None, (), _verdict_alone(verdict, property_by_name))
     else:
-        stored_test = replace(read_test(run_file), complete=True, error=None)
+        stored_test = read_test(run_file)
+    if verdict in OUTCOMES:
+        outcome = STORED if "llmperf.stored" in property_by_name else verdict
+        error = property_by_name.get("llmperf.decided_by") or _ended(case)
+        decided = outcome not in UNDECIDED or any(check.verdict.value == outcome for check in stored_test.checks)
+        return replace(stored_test, ended=outcome, complete=decided, error=None if decided else error)
     error = _ended(case)
-    if stored_verdict in (stored_test.verdict.value, worst(stored_test.checks).value) or (
-        stored_verdict is None and error is None
-    ):
-        return stored_test  # whatever else failed in its fixtures' teardown
     if not stored_test.measurements and case.find("skipped") is not None:
         return None
-    return replace(stored_test, complete=False, error=error)
+    return replace(stored_test, complete=error is None, error=error)
 
 
 def _run_file(named: str, path: Path) -> Path | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.serverlog import plain
-from pytest_llmperf.report.release import GREEN, ComparedTest, Trend
+from pytest_llmperf.report.release import ComparedTest, Trend
+from pytest_llmperf.results.ended_test import GOOD, counts
 from pytest_llmperf.results.measurement import TestResult
 
 #: A GitHub comment takes 65,536 characters, a step's summary more.
@@ -68,6 +69,8 @@ def _lines(compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun
     yield f"## Performance: {before} → {after}"
     yield ""
     yield " · ".join(_count(trend, chosen) for trend, chosen in by_trend.items() if chosen)
+    yield ""
+    yield f"{after}: {counts(test.after.ending for test in compared if test.after is not None).replace('_', ' ')}"
     if emulated := sorted(kind for kind in _hardware(compared) if kind.startswith("emulated")):
         yield ""
         yield f"> {', '.join(map(cell, emulated))}: nothing of that was measured on hardware."
@@ -92,7 +95,7 @@ def _is_still_undecided(compared: ComparedTest) -> bool:
     return (
         compared.trend is Trend.STAYED
         and compared.after is not None
-        and compared.after.verdict not in (*GREEN, Verdict.REPORTED)
+        and compared.after.outcome not in GOOD
     )
 
 
@@ -123,8 +126,10 @@ def _section(trend: Trend, chosen: Sequence[ComparedTest], rows: int, *, folded:
 
 
 def _rows(compared: ComparedTest) -> Iterator[str]:
-    reason = f"<br>{cell(compared.reason)}" if compared.reason else ""
-    head = f"| {code(compared.test)}{reason} | {_verdicts(compared.before, compared.after)} |"
+    decision = "" if compared.after is None else compared.after.ending.decided_by
+    reasons = dict.fromkeys(filter(None, (decision, compared.reason)))
+    lines = "".join(f"<br>{cell(reason)}" for reason in reasons)
+    head = f"| {code(compared.test)}{lines} | {_verdicts(compared.before, compared.after)} |"
     for change in compared.changes:
         yield (f"{head} {code(change.metric)} | {cell(change.before)} | {cell(change.after)} | {change.change} | "
                f"{change.interval} | {WORDS.get(change.verdict, '')} |")
@@ -139,4 +144,4 @@ def _verdicts(before: TestResult | None, after: TestResult | None) -> str:
 
 
 def _verdict(test: TestResult | None) -> str:
-    return "–" if test is None else test.verdict.value.replace("_", " ")
+    return "–" if test is None else test.outcome.replace("_", " ")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.ended_test import EndedTest, short_id
+from pytest_llmperf.results.ended_test import EndedTest, short_id
 
 MOST_STEPS = 3  # of one kind
 NEW = "--update-baselines-new"

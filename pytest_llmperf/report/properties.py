@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from math import isfinite
 
 from pytest_llmperf.metrics.registry import Metric, find, is_metric
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.report.ended_test import EndedTest
-from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
+from pytest_llmperf.results.ended_test import STORED, EndedTest
 from pytest_llmperf.results.measurement import Measurement, failures_text
 
 #: Metrics of every test that has them, beside those that it judges.
 USUAL = (
     "ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50", "output_throughput", "request_throughput",
-    "error_rate", "prefix_cache_hit_rate", "spec_acceptance_length", "max_rate",
+    "error_rate", "prefix_cache_hit_rate", "spec_acceptance_length", "max_rate_proven", "max_rate",
 )  # fmt: skip
 #: Bytes of all pairs in the file, so that verdict and run file, which the plugin adds, fit into 2 kB.
-MOST_BYTES = 1700
+MOST_BYTES = 1450
 MARKUP_BYTES = len('<property name="" value="" />')
 LONGEST_TEXT = 120
+LONGEST_DECISION = 200
 SUFFIXES = {
     Unit.MS: "_ms", Unit.REQUESTS_PER_S: "_requests_per_s", Unit.CONVERSATIONS_PER_S: "_conversations_per_s",
     Unit.TOKENS_PER_S: "_tokens_per_s",
@@ -40,9 +42,6 @@ def properties(
     Shares are 0 … 1, changes are in per cent or percentage points, other numbers have their unit in the name.
     """
     pairs = [("llmperf.test", test)]
-    if results:
-        ended = EndedTest(test, verdict_of_test(results).value, tuple(results))
-        pairs.append(("llmperf.decided_by", _cut(ended.decided_by)))
     if measurements:
         subject = measurements[0]
         texts = {"hardware": subject.conditions.get("hardware"), "engine_version": subject.conditions.get(VERSION),
@@ -53,6 +52,14 @@ def properties(
     if measurements:
         pairs += _metrics(measurements[0], results)
     return list(_that_fit(dict(pairs)))
+
+
+def outcome_properties(ended: EndedTest) -> dict[str, str]:
+    """How a test ended. A baseline that was just stored has a property of its own, beside the verdict NO_BASELINE."""
+    decision = replace(ended, stored="").decided_by
+    stored = {"llmperf.stored": ended.stored} if ended.outcome == STORED else {}
+    return {"llmperf.test": ended.test, "llmperf.verdict": ended.verdict,
+            "llmperf.decided_by": _cut(decision, LONGEST_DECISION), **stored}
 
 
 def _that_fit(pairs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -102,5 +109,5 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+def _cut(text: str, longest: int = LONGEST_TEXT) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

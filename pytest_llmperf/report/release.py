@@ -9,7 +9,7 @@ verdicts of each run itself take precedence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import isinf
 
@@ -25,6 +25,7 @@ from pytest_llmperf.results.conditions import (
     server_kind,
     unrecorded_conditions,
 )
+from pytest_llmperf.results.ended_test import UNDECIDED
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
@@ -157,8 +158,8 @@ def _compare(before: TestResult, after: TestResult, alpha: float, *, others: boo
 
 def _obstacle(before: TestResult, after: TestResult, pairs: Sequence[Pair]) -> str:
     for when, test in (("before", before), ("now", after)):
-        if test.verdict is Verdict.ERROR:
-            return f"ERROR {when}: {test.reason}"
+        if (test.outcome in UNDECIDED and before.outcome != after.outcome) or test.verdict is Verdict.ERROR:
+            return f"{test.outcome} {when}: {test.reason}"
     counts = len(_parts(before)), len(_parts(after))
     if counts[0] != counts[1]:
         return f"{counts[0]} measurements before, {counts[1]} now"
@@ -244,7 +245,8 @@ def _comparison(metric: Metric, before: Measurement, after: Measurement) -> Metr
             for run, value in zip(side.runs, side.values_with_failures(metric.name), strict=True)
         ]
 
-    estimate = shift(runs(after), [runs(before)], prior_for(metric, hardware))
+    # Two runs show no spread between sessions: the report takes the prior's for known, and fails no build.
+    estimate = shift(runs(after), [runs(before)], replace(prior_for(metric, hardware), learnt=True))
     margins = after.margins.get(metric.name) or margins_for(metric, hardware)
     return MetricComparison(estimate, margins.on(scale))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.report.markdown import WORDS
@@ -10,17 +9,20 @@ from pytest_llmperf.report.metric_rows import replica_rows
 from pytest_llmperf.report.release import ComparedTest
 from pytest_llmperf.report.table import aligned, table
 from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.results.ended_test import counts
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
 
 def overview(tests: Sequence[TestResult]) -> str:
-    """A line a test, worst first, and how many came to which verdict."""
-    ordered = sorted(tests, key=lambda test: -test.verdict.severity)
-    counts = Counter(test.verdict for test in ordered)
-    total = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
-    lines = aligned([(test.verdict.value, test.test) for test in ordered])
-    reasons = (f"\n    {test.reason}" if test.reason else "" for test in ordered)
-    return "\n".join([*(line + reason for line, reason in zip(lines, reasons, strict=True)), total])
+    """A line a test with the check that decided it, worst first, and how many came to which outcome."""
+    ordered = sorted(tests, key=lambda test: -test.ending.severity)
+    rows = aligned([(test.outcome, test.test, test.ending.decided_by) for test in ordered])
+    lines = [line for row, test in zip(rows, ordered, strict=True) for line in (row, _reason_line(test)) if line]
+    return "\n".join([*lines, counts(test.ending for test in ordered)])
+
+
+def _reason_line(test: TestResult) -> str:
+    return f"    {test.reason}" if test.reason not in ("", test.ending.decided_by) else ""
 
 
 def text_of_test(test: TestResult) -> str:
@@ -29,11 +31,9 @@ def text_of_test(test: TestResult) -> str:
 
 
 def _test_lines(test: TestResult) -> Iterator[str]:
-    yield f"{test.verdict.value}: {test.test}"
-    if test.error:
-        yield test.error
-    elif not test.complete:
-        yield test.reason
+    yield f"{test.outcome}: {test.test}"
+    if test.ending.error:
+        yield test.ending.error
     if test.checks:
         yield table(test.checks)
     for number, measurement in enumerate(test.measurements, start=1):
@@ -80,4 +80,4 @@ def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
 
 
 def _verdict(test: TestResult | None) -> str:
-    return "–" if test is None else test.verdict.value
+    return "–" if test is None else test.outcome

@@ -10,6 +10,8 @@ SCHEMA = 1
 #: session decides instead. By simulation (scripts/simulate_baseline_growth.py) a baseline then creeps by less than half
 #: of the tolerated change.
 YOUNG_BELOW = 5
+#: Learnt margins stay below this share: a comparison that tolerates more says nothing.
+LARGEST_TOLERATED = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,10 @@ class Provenance:
     Args:
         session: id of the pytest session, e.g. "20261121T112233Z-ab12cd".
         date: UTC, ISO 8601, e.g. "2026-11-21".
-        commit: of the working tree; None outside git.
-        dirty: whether the working tree differs from that commit.
+        commit: of the working tree; None outside git, or with a `git_error`.
+        dirty: whether the working tree differs from that commit, or may differ.
         host: digest of the host's name.
+        git_error: why git did not tell the commit; None without such a failure.
     """
 
     session: str
@@ -29,6 +32,7 @@ class Provenance:
     commit: str | None
     dirty: bool
     host: str
+    git_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,14 @@ class StoredMeasurement:
         sessions: oldest first, at least one.
         primaries: the metrics that a comparison judges.
         formulas: metric → id of the formula behind its values.
+        tolerated: metric → tolerated margin that the noise of the sessions requires; only margins wider than the default.
     """
 
     fingerprint: Mapping[str, str]
     sessions: tuple[StoredSession, ...]
     primaries: tuple[str, ...]
     formulas: Mapping[str, str]
+    tolerated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def anchor(self) -> StoredSession:

@@ -122,6 +122,8 @@ class Facts(TypedDict, total=False):
     energy_gap: float  # relative difference of energy counter and sampled power, where it is large
     price: str  # of a GPU hour, with currency and date
     longest_unseen_s: float  # slow spells with a longer mean distance are not excluded
+    unseen_starts: float  # share of slow server starts that is not excluded
+    unseen_requests: float  # share of requests, slower than all that were seen, that is not excluded
     hardware_bound_unknown: bool
     unseen_gpu: str  # declared hardware kind of an endpoint
     looks: int  # looks that share the error of the verdict; absent for a single look
@@ -149,7 +151,7 @@ class Facts(TypedDict, total=False):
     smallest_detectable: float  # change that fails with 90 % probability
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail
-    deciding_sessions: int  # sessions below which that holds
+    deciding_sessions: int  # stored sessions of each test of the suite below which only gross regressions can fail
     # Of a refusal
     refused_for: str  # the named flag or phrase
     ending: str  # how the engine ended: "exit code 1"
@@ -187,9 +189,11 @@ class Facts(TypedDict, total=False):
     violations: list[float]
     no_further_runs: str  # a value of `NoFurtherRuns`
     needed_starts: int
+    most_starts: int  # of each side that a claim makes
     needed_start_sd: float
     drift_share: float
-    guard: str
+    guard: str  # of a claim: the guard metric that the check judges
+    allowed: str  # of a claim: the metric that the check judges, whose loss the claim accepts
     unmeasured_side: str
     differing: dict[str, list[str | None]]  # condition → stored value, value of today
     missing_metrics: list[str]
@@ -239,6 +243,8 @@ class Facts(TypedDict, total=False):
     start_id: int
     levels: list[float]
     drift: float
+    before: int  # runs before a change of level; absent for a straight line through all runs
+    beginning: bool  # the first fifth of the first run differs from that of the other runs
 
 
 @dataclass(frozen=True, slots=True)

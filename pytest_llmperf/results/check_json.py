@@ -7,6 +7,7 @@ from functools import partial
 from math import inf, isfinite
 from typing import Any, TypeVar, cast, get_type_hints
 
+from pytest_llmperf.errors import echo
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts, Problem
@@ -83,9 +84,9 @@ def _error_of(sentence: Callable[[], str]) -> str:
         name = error.args[0]
         if isinstance(name, Cause):
             return f"{name.value!r} is not a cause that belongs here"
-        return f"a sentence of this check needs the fact {name!r}, and the fact is missing"
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        return f"a sentence of this check cannot be formed from its facts: {error}"
+        return f"a sentence of this check needs the fact {echo(name)}, and the fact is missing"
+    except (AttributeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        return f"a sentence of this check cannot be formed from its facts: {echo(str(error))}"
     return ""
 
 
@@ -126,7 +127,7 @@ _TYPES = get_type_hints(Facts)
 def _member(members: Mapping[str, T], node: Node, what: str) -> T:
     name = node.text()
     if name not in members:
-        node.refuse(f"{name!r} is no {what}")
+        node.refuse(f"{echo(name)} is no {what}")
     return members[name]
 
 

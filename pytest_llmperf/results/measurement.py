@@ -18,6 +18,7 @@ from pytest_llmperf.model.record import RequestRecord, RunRecords, failure_count
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.ended_test import FAILED, SKIPPED, STORED, UNDECIDED, USAGE, EndedTest
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.requests_file import all_records
 from pytest_llmperf.results.sentences import reason_text
@@ -26,6 +27,7 @@ from pytest_llmperf.stats.prior import Margins
 if TYPE_CHECKING:
     import pandas as pd
 
+CUT_SHORT = "The test did not reach its end: the session was interrupted, or the test failed outside its checks."
 #: Source ("server", "gpu") → column with a unit suffix → samples; "at_ns" counts from the run's start.
 Telemetry = Mapping[str, Mapping[str, list[float | None]]]
 
@@ -175,6 +177,8 @@ class Measurement:
         looks: largest number of looks at the measurement's SLOs, which share one error rate (`perf.measure(until=…)`).
         alone: why the server ran alone in a test of several servers; "" if the test did not decide this. No condition,
             because a server alone is the default.
+        earlier_looks: executions in earlier commands of a resumed session, whose runs are not among these. Each was a
+            look and has spent a part of the error.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -191,6 +195,7 @@ class Measurement:
     margins: Mapping[str, Margins] = field(default_factory=dict)
     side: str = ""
     looks: int = 1
+    earlier_looks: int = 0
     stored_run_sd: float | None = None
     bound: LatencyBound | None = None
     alone: str = ""
@@ -211,8 +216,8 @@ class Measurement:
 
     @property
     def executions(self) -> int:
-        """Number of test executions that made the runs; at least 1. Each execution is a further look at the data."""
-        return len({run.execution for run in self.runs}) or 1
+        """Number of test executions up to these runs; at least 1. Each execution is a further look at the data."""
+        return self.earlier_looks + (len({run.execution for run in self.runs}) or 1)
 
     def only(self, keep: Callable[[Run], bool]) -> Measurement:
         """With some of its runs."""
@@ -309,7 +314,9 @@ class TestResult:
         folder: the run folder; None for a result from JUnit.
         worker: of xdist, that ran the test; "" without xdist.
         profiles: traces of its measurements.
+        ended: the outcome as the session recorded it at its end; "" without a record, as in an interrupted session.
         earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
+        inputs: kind of input → digest, see `plugin.inputs`; empty if none were noted.
     """
 
     __test__: ClassVar[bool] = False  # else pytest would take the class for tests
@@ -321,27 +328,51 @@ class TestResult:
     checks: tuple[CheckResult, ...]
     folder: Path | None = None
     worker: str = ""
+    ended: str = ""
     earlier_ends: tuple[str | None, ...] = ()
     profiles: tuple[Profile, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> str:
+        """One of `OUTCOMES`: the worst verdict of the checks, or the outcome of a test that no check decided."""
+        if self.ended:
+            return self.ended
+        words = {"USAGE: ": USAGE, "failed: ": FAILED}
+        if self.error:
+            return next((word for start, word in words.items() if self.error.startswith(start)), Verdict.ERROR.value)
+        return verdict_of_test(self.checks).value if self.complete else Verdict.ERROR.value
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its checks; ERROR for a test that did not reach its end."""
-        if self.error or not self.complete:
-            return Verdict.ERROR
-        return verdict_of_test(self.checks)
+        """The worst of its checks; ERROR for a test that no check decided."""
+        if self.outcome in (SKIPPED, STORED):
+            return verdict_of_test(self.checks)
+        return Verdict.__members__.get(self.outcome, Verdict.ERROR)
+
+    @property
+    def ending(self) -> EndedTest:
+        """The end of the test, as all reports show this end."""
+        error = "" if self.outcome not in UNDECIDED or self._error_is_checked else self.error or CUT_SHORT
+        for start in ("USAGE: ", "failed: "):
+            error = error.removeprefix(start)
+        return EndedTest(self.test, verdict_of_test(self.checks).value if self.outcome == STORED else self.outcome,
+                         self.checks, error, stored=self.outcome if self.outcome == STORED else "",
+                         measured=bool(self.measurements))
+
+    @property
+    def _error_is_checked(self) -> bool:
+        """Whether a check itself is the ERROR."""
+        return self.complete and not self.error and any(check.verdict.value == self.outcome for check in self.checks)
 
     @property
     def reason(self) -> str:
         """One line that says why; "" for a plain PASS."""
-        if self.error:
-            return self.error.partition("\n")[0]
-        if not self.complete:
-            return "The test did not reach its end: the session was interrupted, or the test failed outside its checks."
-        deciding = next((check for check in self.checks if check.verdict is self.verdict and check.cause), None)
-        if deciding is None:
+        if error := self.ending.error:
+            return error.partition("\n")[0]
+        deciding = self.ending.deciding
+        if deciding is None or not (reason := reason_text(deciding)):
             return ""
-        reason = reason_text(deciding)
         names_metric = not deciding.metric or reason.startswith(deciding.metric)
         return reason if names_metric else f"{deciding.metric}: {reason}"
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.bounded_file import check_inside
+from pytest_llmperf.errors import BaselineError, UsageError, echo
 from pytest_llmperf.results.check_json import check_from
 from pytest_llmperf.results.measurement import Measurement, Run, StoredTelemetry, TestResult
 from pytest_llmperf.results.profile import profile_from
-from pytest_llmperf.results.strict_json import Node, parse
+from pytest_llmperf.results.session_outcomes import FILE as OUTCOMES_FILE
+from pytest_llmperf.results.session_outcomes import RecordedOutcome, read_outcomes
+from pytest_llmperf.results.strict_json import Node, read_json
 from pytest_llmperf.results.writer import SCHEMA
 from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
 
 REPAIR = "It is no run file of this version; run the test again."
 SESSION_FILE = "session.json"
+NEWEST = "newest"
+MOST_RUNS_NAMED = 5
+MOST_NAMED = 20  # tests in a message
 TELEMETRY = ("server", "gpu")  # keys of a run's sampled tables
 
 
@@ -30,9 +35,19 @@ def read_run(folder: Path) -> tuple[TestResult, ...]:
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such run folder. Run folders lie in .llmperf/runs/.")
     files = sorted((folder / "tests").glob("*.json"))
-    if not files:
+    outcomes = {(outcome.test, outcome.file): outcome for outcome in read_outcomes(folder)}
+    if not files and not outcomes:
         raise UsageError(f"{folder}: this is no run folder: it has no tests/*.json. Run folders lie in .llmperf/runs/.")
-    return tuple(sorted(map(read_test, files), key=lambda test: test.test))
+    tests = [_recorded(test, outcomes.get((test.test, path.name)))
+             for test, path in zip(map(read_test, files), files, strict=True)]
+    tests += [_recorded(TestResult(outcome.test, False, None, (), (), folder), outcome)
+              for outcome in outcomes.values() if not outcome.file]
+    return tuple(sorted(tests, key=lambda test: test.test))
+
+
+def _recorded(test: TestResult, outcome: RecordedOutcome | None) -> TestResult:
+    """A test with the outcome that its session recorded, if the session has come to its end."""
+    return test if outcome is None else replace(test, ended=outcome.outcome, error=outcome.error or None)
 
 
 def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestResult, ...]:
@@ -43,21 +58,55 @@ def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestRe
     """
     matches = tuple(test for test in tests if part in test.test)
     if not matches:
-        there = ", ".join(test.test for test in tests)
-        raise UsageError(f"{folder}: no test's id has {part!r} in it. There are: {there}.")
+        there = ", ".join(echo(test.test).strip("'") for test in tests[:MOST_NAMED])
+        more = f" and {len(tests) - MOST_NAMED} more" if len(tests) > MOST_NAMED else ""
+        raise UsageError(f"{folder}: no test's id has {echo(part)} in it. There are: {there}{more}.")
     return matches
 
 
 def stored_runs(runs_dir: Path) -> list[Path]:
     """The run folders that hold a test, oldest first: their names begin with the time."""
-    return sorted(folder.parent for folder in runs_dir.glob("*/tests") if any(folder.glob("*.json")))
+    return sorted({path.parents[1] for path in runs_dir.glob("*/tests/*.json")}
+                  | {path.parent for path in runs_dir.glob(f"*/{OUTCOMES_FILE}")})
+
+
+def find_run(named: str, runs_dir: Path, directory: Path) -> Path:
+    """The run that a user names: a path, the id of a run, a part of the id, or "newest".
+
+    Args:
+        named: as the user wrote it.
+        runs_dir: the project's folder of run folders.
+        directory: to which a path is relative.
+
+    Raises:
+        UsageError: there is no such run, or several.
+    """
+    path = directory / named
+    if path.exists():
+        return path
+    runs = stored_runs(runs_dir)
+    matches = runs[-1:] if named == NEWEST else [run for run in runs if named and named in run.name]
+    if len(matches) == 1 and "/" not in named:
+        return matches[0]
+    if len(matches) > 1:
+        raise UsageError(f"{named}: {len(matches)} runs have this in their id: {_names(matches)}. Write more of it.")
+    if not runs:
+        raise UsageError(f"{named}: no run is stored in {runs_dir}. Run pytest first.")
+    raise UsageError(f"{named}: there is no such path, and no run in {runs_dir} has this in its id. Stored are "
+                     f"{_names(runs)}.")
+
+
+def _names(runs: Sequence[Path]) -> str:
+    """The newest of these, newest first."""
+    shown = ", ".join(run.name for run in reversed(runs[-MOST_RUNS_NAMED:]))
+    return shown if len(runs) <= MOST_RUNS_NAMED else f"{shown} and {len(runs) - MOST_RUNS_NAMED} older ones"
 
 
 def read_session(folder: Path) -> Mapping[str, object]:
     """What `session.json` says of the session; empty where there is none."""
     try:
-        content = json.loads((folder / SESSION_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_json(folder / SESSION_FILE, folder).value
+    except (OSError, BaselineError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -79,11 +128,11 @@ def read_test(path: Path) -> TestResult:
         UsageError: the file cannot be read.
         BaselineError: its content cannot be believed.
     """
+    folder = path.parent.parent
     try:
-        content = path.read_bytes()
+        top = read_json(path, folder, REPAIR)
     except OSError as error:
-        raise UsageError(f"{path}: the run file cannot be read: {error}.") from error
-    top, folder = parse(content, str(path), REPAIR), path.parents[1]
+        raise UsageError(f"{path}: the run file cannot be read: {error.strerror}.") from error
     _require_schema(top)
     fields = top.fields(("test", "complete", "error", "measurements", "checks"), optional=top.table())
     return TestResult(
@@ -96,6 +145,7 @@ def read_test(path: Path) -> TestResult:
         worker=_worker(fields["worker"]) if "worker" in fields else "",
         profiles=tuple(profile_from(node) for node in fields["profiles"].items()) if "profiles" in fields else (),
         earlier_ends=tuple(_end(node) for node in fields["earlier"].items()) if "earlier" in fields else (),
+        inputs=fields["inputs"].texts() if "inputs" in fields else {},
     )
 
 
@@ -105,7 +155,7 @@ def _require_schema(top: Node) -> None:
     if isinstance(schema, int) and schema > SCHEMA:
         top = replace(top, repair="Install a newer pytest-llmperf.")
     if schema != SCHEMA:
-        top.refuse(f"its schema is {schema!r}, and this version reads {SCHEMA}")
+        top.refuse(f"its schema is {echo(schema)}, and this version reads {SCHEMA}")
 
 
 def _end(execution: Node) -> str | None:
@@ -115,8 +165,8 @@ def _end(execution: Node) -> str | None:
 def _worker(node: Node) -> str:
     """It names a folder below `servers/`."""
     name = node.text()
-    if name != Path(name).name or name == "..":
-        node.refuse(f"{name!r} is no name of a worker")
+    if name != Path(name).name or name == ".." or "\0" in name:
+        node.refuse(f"{echo(name)} is no name of a worker")
     return name
 
 
@@ -210,8 +260,10 @@ def _requests(fields: Mapping[str, Node], folder: Path) -> Path | None:
 def _inside(folder: Path, node: Node) -> Path:
     """The file in the run folder that a run file names."""
     path = folder / node.text()
-    if not path.resolve().is_relative_to(folder.resolve()):
-        node.refuse(f"{node.value!r} leads out of the run folder, and nothing is read there")
+    try:
+        check_inside(path, folder)
+    except OSError as error:
+        node.refuse(f"{echo(node.value)} is no path in the run folder: {error.strerror}")
     return path
 
 
@@ -223,4 +275,4 @@ def _columns(node: Node) -> Iterator[tuple[str, list[float | None]]]:
     """What is a list of numbers; anything else says how it was sampled."""
     for name, column in node.table().items():
         if isinstance(column.value, list) and not any(isinstance(value, list | dict | str) for value in column.value):
-            yield name, [value.number_or_none() for value in column.items()]
+            yield name, column.numbers()

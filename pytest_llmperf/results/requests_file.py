@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.bounded_file import read_packed
+from pytest_llmperf.errors import UsageError, echo
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.results.strict_json import LARGEST_INTEGER, Node
 
 # Five to six bytes each in the file, 110 in memory: more are kept only in part, so that a reader needs less than 1 GiB.
 MOST_ARRIVALS = 4_000_000
-UNPACKED_LIMIT_BYTES = 256 * 2**20
-MEMORY_LIMIT_BYTES = 2**30
-# What Python holds for each of these characters of a JSON text: a list, a dictionary, an entry, half a text.
-HELD_BYTES = {b"[": 64, b"{": 232, b",": 40, b'"': 32}
+# `itl_per_token` has a value for each token of a chunk.
+MOST_TOKENS_PER_ARRIVAL = 5
 LEVEL = 4  # twice as fast as 9, and 3 % larger
 COUNTS = (
     "index", "asked_prompt_tokens", "asked_output_tokens", "prompt_tokens", "output_tokens", "cached_tokens",
@@ -34,7 +32,6 @@ FLAGS = ("replaced_text", "whole")
 UNUSUAL: Mapping[str, object] = {"attempts": 1, "asked_model": "", "choices": 1, "text_tokens": None,
                                  "reason": ""}
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
-LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."
 
 
@@ -45,7 +42,9 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
         most_arrivals: beyond so many, only every second (third, …) request keeps its arrivals; the others hold null.
     """
     origin_ns = start_ns(records)
-    every = 1 + sum(len(record.arrivals_ns) for record in records) // (most_arrivals + 1)
+    tokens = sum(sum(record.chunk_tokens or ()) for record in records)
+    arrivals = sum(len(record.arrivals_ns) for record in records)
+    every = 1 + max(arrivals, tokens // MOST_TOKENS_PER_ARRIVAL) // (most_arrivals + 1)
 
     def since(stamp_ns: int | None) -> int | None:
         return None if stamp_ns is None else stamp_ns - origin_ns
@@ -100,15 +99,16 @@ def decode(path: Path) -> Requests:
     """
     top = Node(None, str(path), repair=REPAIR)
     try:
-        columns = json.loads(_unpacked(path))
+        columns = json.loads(read_packed(path))
         _check_numbers(columns)
         records = tuple(_records(columns))
         intervals = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
         sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in intervals if sent_ns is not None)
         return Requests(records, len(columns["index"]) - len(records), sent)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
-            zlib.error) as error:
-        top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
+    except OSError as error:
+        top.refuse(f"this is no file of requests: {error.strerror or echo(str(error))}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        top.refuse(f"this is no file of requests: {type(error).__name__}: {echo(str(error))}")
 
 
 def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
@@ -130,21 +130,28 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
 
 
 def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
-    """Raise ValueError unless every count and time is null or a whole number of at most 63 bits."""
+    """Raise ValueError unless each count and time is null or a whole number of at most 63 bits, and each list has
+    numbers alone, with as many counts of tokens as arrivals."""
     for name in (*COUNTS, *STAMPS, *(name for name in (*TURNS, "attempts", "choices") if name in columns)):
         _check_column(name, columns[name])
-    for name in LISTS:
-        for row in columns[name]:
-            _check_column(name, row or ())
+    tokens = 0
+    for arrivals_ns, counts in zip(columns["arrivals_ns"], columns["chunk_tokens"], strict=True):
+        _check_column("arrivals_ns", arrivals_ns or (), or_none=False)
+        _check_column("chunk_tokens", counts or (), or_none=False)
+        if counts is not None and (len(counts) != len(arrivals_ns or ()) or min(counts, default=0) < 0):
+            raise ValueError("chunk_tokens holds no count of tokens for each arrival")
+        tokens += sum(counts or ())
+    if tokens > (limit := MOST_TOKENS_PER_ARRIVAL * MOST_ARRIVALS):
+        raise ValueError(f"chunk_tokens counts {tokens:,} tokens, more than {limit:,}")
 
 
-def _check_column(name: str, values: Sequence[Any]) -> None:
+def _check_column(name: str, values: Sequence[Any], *, or_none: bool = True) -> None:
     whole = set(map(type, values)) <= {int}  # a run has a million numbers, and a loop over each takes ten times as long
     if whole and -LARGEST_INTEGER < min(values, default=0) <= max(values, default=0) < LARGEST_INTEGER:
         return
     for value in values:
-        if value is not None and (type(value) is not int or abs(value) >= LARGEST_INTEGER):
-            raise ValueError(f"{name} holds {str(value)[:40]}, which is no whole number of at most 63 bits")
+        if not (value is None and or_none) and (type(value) is not int or abs(value) >= LARGEST_INTEGER):
+            raise ValueError(f"{name} holds {echo(value)}, which is no whole number of at most 63 bits")
 
 
 def read_back(path: Path, origin_ns: int) -> Iterator[RequestRecord]:
@@ -170,22 +177,6 @@ def read_back(path: Path, origin_ns: int) -> Iterator[RequestRecord]:
             ended_ns=record.ended_ns + origin_ns,
             arrivals_ns=tuple([at_ns + origin_ns for at_ns in record.arrivals_ns]),
         )
-
-
-def _unpacked(path: Path) -> bytes:
-    """The JSON text.
-
-    Raises:
-        ValueError: to read it would take more memory than any file that was written here.
-    """
-    with gzip.open(path) as file:
-        text = file.read(UNPACKED_LIMIT_BYTES + 1)
-    if len(text) > UNPACKED_LIMIT_BYTES:
-        raise ValueError(f"it unpacks to more than {UNPACKED_LIMIT_BYTES // 2**20} MiB")
-    held_bytes = 2 * len(text) + sum(text.count(mark) * size for mark, size in HELD_BYTES.items())
-    if held_bytes > MEMORY_LIMIT_BYTES:
-        raise ValueError(f"it would take {held_bytes / 2**30:.1f} GiB of memory, and 1 GiB is the limit")
-    return text
 
 
 def start_ns(records: Sequence[RequestRecord]) -> int:

@@ -37,6 +37,8 @@ EXPLAINED_BY_BUILD = (
 )  # fmt: skip
 #: Causes whose sentences give the reasons of failed requests.
 NAME_FAILURES = (Cause.STATISTIC_INFINITE, Cause.VALUES_INFINITE, Cause.NO_REQUEST_SERVED)
+#: Results of searches.
+SEARCHED_RATES = ("max_rate", "max_conversation_rate")
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
     "The cause is no flag of the engine, but an unfinished warm-up, heat, a leak or another process. Look at the gpu "
@@ -62,9 +64,12 @@ def limit_text(result: CheckResult) -> str:
 
 
 def estimate_text(result: CheckResult) -> str:
-    """The measured value with its unit; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-" where there is none."""
+    """The measured value with its unit, of a search the proven rate; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-"
+    where there is none."""
     if (texts := result.facts.get("texts")) is not None:
         return texts.get("measured", "")
+    if "proven_rate" in result.facts:
+        return f"{Unit.REQUESTS_PER_S.number(result.facts['proven_rate'])}/s, proven"
     if result.estimate is None or result.unit is None:
         return "-"
     shown = result.unit.show(result.estimate)
@@ -105,7 +110,7 @@ def reason_text(result: CheckResult) -> str:
     if result.cause is None:
         return ""
     text = REASONS[result.cause](result)
-    if "guard" in result.facts:
+    if "guard" in result.facts and result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         text += f'; or accept the loss: allow={{"{result.facts["guard"]}": …}}'
     if "build_changes" in result.facts and result.cause in EXPLAINED_BY_BUILD:
         text += f"; first suspect: {_suspect(result.facts)}"
@@ -213,9 +218,7 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
                f"beyond a limit {100 * facts['level_margin']:.2g} % lower")
     if "start_sd" in facts and "pairs" not in facts:
         yield f"provisional, with {_start_sd(facts)}"
-    for name, side in (("proven_rate", "within"), ("refuted_rate", "over")):
-        if name in facts:
-            yield f"{facts[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
+    yield from _notes_on_search(result)
     if facts.get("no_loss_proven"):
         yield "no loss proven, none excluded"
     yield from _notes_on_slo(facts)
@@ -229,9 +232,21 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield compared
 
 
+def _notes_on_search(result: CheckResult) -> Iterator[str]:
+    if result.metric in SEARCHED_RATES:
+        yield "each run begins with an empty queue"
+    for name, side in (("proven_rate", "within"), ("refuted_rate", "over")):
+        if name in result.facts:
+            yield f"{result.facts[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
+
+
 def _notes_on_slo(facts: Facts) -> Iterator[str]:
     if "longest_unseen_s" in facts:
         yield f"slow spells rarer than one in {facts['longest_unseen_s']:.2g} s are not excluded"
+    if "unseen_requests" in facts:
+        yield f"up to {100 * facts['unseen_requests']:.2g} % of requests slower than all seen are not excluded"
+    if "unseen_starts" in facts:
+        yield f"up to {100 * facts['unseen_starts']:.2g} % of server starts slower than all seen are not excluded"
     if "price" in facts:
         amount, currency, day = facts["price"].split()
         yield f"at {amount} {currency} per GPU hour of {day}"
@@ -335,13 +350,14 @@ def _detectable(result: CheckResult) -> str:
     facts = result.facts
     if "smallest_detectable" not in facts:
         return f"no regression fails {_until(facts)}"
-    until = f", and no smaller regression fails {_until(facts)}" if "deciding_runs" in facts else ""
+    until = f", and no smaller regression fails {_until(facts)}" if _until(facts) else ""
     return f"smallest detectable change {_change(result, facts['smallest_detectable'])}{until}"
 
 
 def _until(facts: Facts) -> str:
-    few_sessions = f" against fewer than {facts['deciding_sessions']} sessions" if "deciding_sessions" in facts else ""
-    return f"before {facts['deciding_runs']} runs{few_sessions}"
+    runs = [f"before {facts['deciding_runs']} runs"] if "deciding_runs" in facts else []
+    sessions = [f"against fewer than {facts['deciding_sessions']} sessions"] if "deciding_sessions" in facts else []
+    return " ".join(runs + sessions)
 
 
 def _change(result: CheckResult, value: float) -> str:
@@ -505,8 +521,9 @@ def _drift(result: CheckResult) -> str:
 
 
 def _starts(result: CheckResult) -> str:
-    needed = result.facts["needed_starts"]
-    return (f"about {needed} server starts per side decide the claim at this ratio: measure each side with "
+    facts, needed = result.facts, result.facts["needed_starts"]
+    most = f", and a claim makes at most {facts['most_starts']}" if "most_starts" in facts else ""
+    return (f"about {needed} server starts per side decide the claim at this ratio{most}: measure each side with "
             f"perf.measure(…, starts={needed}) and compare both with perf.compare, or claim less")
 
 
@@ -805,8 +822,19 @@ def _throttled(facts: Facts) -> str:
 def _not_steady(facts: Facts) -> str:
     levels = ", ".join(f"{level:.4g}" for level in facts["levels"])
     return (f"runs {facts['first_run']} to {facts['last_run']} (server start {facts['start_id']}): not steady: "
-            f"{facts['metric']} {levels} ms, a drift of {100 * facts['drift']:+.1f} % from the first to the last run "
+            f"{facts['metric']} {levels} ms, {_level_change(facts)} "
             f"(p = {facts['p']:.1g}). {NOT_THE_ENGINE}")
+
+
+def _level_change(facts: Facts) -> str:
+    """From which part of the runs to which the level changes."""
+    percent = f"{100 * facts['drift']:+.1f} %"
+    if facts.get("beginning"):
+        return f"{percent} from the first fifth of run {facts['first_run']} to that of the other runs"
+    if "before" not in facts:
+        return f"a drift of {percent} from the first to the last run"
+    first = "run" if facts["before"] == 1 else f"{facts['before']} runs"
+    return f"{percent} from the first {first} to the later runs"
 
 
 PROBLEMS: Mapping[Cause, Callable[[Facts], str]] = {

@@ -6,14 +6,17 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import Path
 from typing import NoReturn
 
-from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, held_bytes, read_file
+from pytest_llmperf.errors import BaselineError, echo
 
 LARGEST_INTEGER = 2**63
 #: No metric is further from 1 in its unit, and with such values neither squares nor ratios leave the range of a float.
 LARGEST_NUMBER = 1e30
 SMALLEST_NUMBER = 1e-30
+SHOWN = 60  # characters of a value or key in a message
 REPAIR = "Take it from git again (git checkout -- FILE), or delete it and record it anew with --update-baselines-new."
 CONFLICT = "it holds git's conflict markers. Resolve them, or take one side: git checkout --ours (or --theirs) -- FILE."
 
@@ -39,17 +42,23 @@ class Node:
         place = f"at {self.where}: " if self.where else ""
         raise BaselineError(f"{self.origin}: {place}{problem}. {self.repair}")
 
-    def table(self) -> dict[str, Node]:
+    def table(self) -> Table:
         """An object, whatever its keys."""
+        return Table(self, {key: self._child(key, value) for key, value in self._object().items()})
+
+    def _object(self) -> dict[str, object]:
         if not isinstance(self.value, dict):
             self.refuse(f"{_value_text(self.value)} stands where an object belongs")
-        return {key: replace(self, value=value, where=self._below(key)) for key, value in self.value.items()}
+        return self.value
 
-    def _below(self, key: str) -> str:
-        name = key if key.isidentifier() else json.dumps(key, ensure_ascii=False)
-        return f"{self.where}.{name}" if self.where else name
+    def _child(self, key: str | int, value: object) -> Node:
+        if isinstance(key, int):
+            where = f"{self.where}[{key}]"
+        else:
+            where = f"{self.where}.{_key_text(key)}" if self.where else _key_text(key)
+        return Node(value, self.origin, where, self.repair)
 
-    def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Node]:
+    def fields(self, required: Collection[str], optional: Collection[str] = ()) -> Table:
         """The values of a JSON object that must have the required keys and may have the optional keys."""
         table = self.table()
         missing = sorted(set(required) - set(table))
@@ -57,13 +66,13 @@ class Node:
         if missing:
             self.refuse(f"{', '.join(missing)} is missing")
         if unknown:
-            self.refuse(f"{', '.join(unknown)} is not known here")
+            self.refuse(f"{', '.join(map(_key_text, unknown[:3]))} is not known here")
         return table
 
     def items(self) -> list[Node]:
         if not isinstance(self.value, list):
             self.refuse(f"{_value_text(self.value)} stands where a list belongs")
-        return [replace(self, value=value, where=f"{self.where}[{index}]") for index, value in enumerate(self.value)]
+        return [self._child(index, value) for index, value in enumerate(self.value)]
 
     def text(self) -> str:
         if not isinstance(self.value, str):
@@ -74,7 +83,8 @@ class Node:
         return None if self.value is None else self.text()
 
     def texts(self) -> dict[str, str]:
-        return {key: node.text() for key, node in self.table().items()}
+        return {key: value if isinstance(value, str) else self._child(key, value).text()
+                for key, value in self._object().items()}
 
     def flag(self) -> bool:
         if not isinstance(self.value, bool):
@@ -85,6 +95,13 @@ class Node:
         if not isinstance(self.value, int) or isinstance(self.value, bool) or abs(self.value) >= LARGEST_INTEGER:
             self.refuse(f"{_value_text(self.value)} stands where a whole number of at most 63 bits belongs")
         return self.value
+
+    def numbers(self) -> list[float | None]:
+        """A list of numbers; a run file has millions, so only a wrong one becomes a node."""
+        if not isinstance(self.value, list):
+            self.refuse(f"{_value_text(self.value)} stands where a list belongs")
+        return [value if isinstance(value, float) and SMALLEST_NUMBER <= value <= LARGEST_NUMBER
+                else self._child(index, value).number_or_none() for index, value in enumerate(self.value)]
 
     def number_or_none(self) -> float | None:
         """0, or a number of a size that a measured value can have."""
@@ -97,6 +114,31 @@ class Node:
             self.refuse(f"{_value_text(value)} is no measured value: it is 0, or between {SMALLEST_NUMBER:g} and "
                         f"{LARGEST_NUMBER:g} in size")
         return float(value)
+
+
+class Table(dict[str, Node]):
+    """The values of a JSON object. To ask for a missing key is a refusal."""
+
+    def __init__(self, node: Node, values: dict[str, Node]) -> None:
+        super().__init__(values)
+        self._node = node
+
+    def __missing__(self, key: str) -> Node:
+        self._node.refuse(f"{key} is missing")
+
+
+def read_json(path: Path, within: Path, repair: str = REPAIR) -> Node:
+    """The top of a JSON file of a run folder or of the baselines.
+
+    Args:
+        within: folder that must contain the file.
+        repair: remedy for an unreadable file, for messages.
+
+    Raises:
+        OSError: the file cannot be read (`bounded_file`).
+        BaselineError: the text is not valid JSON.
+    """
+    return parse(read_file(path, within), str(path), repair)
 
 
 def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:
@@ -112,6 +154,8 @@ def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:
     top = Node(None, origin, repair=repair)
     if b"\n<<<<<<< " in b"\n" + data:
         raise BaselineError(f"{origin}: {CONFLICT}")
+    if held_bytes(data) > JSON_LIMIT_BYTES:
+        top.refuse(f"its values would take more than {JSON_LIMIT_BYTES // MIB} MiB of memory")
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
@@ -130,9 +174,11 @@ def _no_constant(name: str) -> NoReturn:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        unseen = set(table)
+        for key, _ in pairs:
+            if key not in unseen:
+                raise ValueError(f"the key {echo(key)} stands twice in one object")
+            unseen.remove(key)
     return table
 
 
@@ -143,9 +189,13 @@ def _finite(value: float) -> bool:
         return False
 
 
+def _key_text(key: str) -> str:
+    return key if key.isidentifier() and len(key) <= SHOWN else _value_text(key)
+
+
 def _value_text(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
-    except ValueError:  # more digits than Python prints
-        text = "a number"
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    except (ValueError, RecursionError):  # more digits than Python prints; lists in lists
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN - 3]}…"

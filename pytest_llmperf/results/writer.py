@@ -44,6 +44,8 @@ def write_test(
     error: str | None = None,
     claims: Sequence[Mapping[str, object]] = (),
     earlier: Sequence[Mapping[str, object]] = (),
+    stored: Sequence[object] = (),
+    inputs: Mapping[str, str] | None = None,
     profiles: Sequence[Profile] = (),
     worker: str = "",
 ) -> Path:
@@ -58,6 +60,8 @@ def write_test(
         claims: text, sides and order of each claim (`session.perf`).
         earlier: earlier executions of the test (`session.executions.excluded_execution`). Their pooled runs are in
             `measurements`.
+        stored: earlier executions in earlier commands of a resumed session, as their run file had them.
+        inputs: as in `TestResult`.
         profiles: traces of the test's measurements.
         worker: name of the xdist worker. All workers write into one folder; each file has a single writer.
 
@@ -83,7 +87,8 @@ def write_test(
                 "checks": _checks(results),
                 "claims": [dict(claim) for claim in claims],
                 "profiles": [asdict(profile) for profile in profiles],
-                "earlier": [_execution(run_dir, path.stem, execution) for execution in earlier],
+                "earlier": [*stored, *(_execution(run_dir, path.stem, execution) for execution in earlier)],
+                "inputs": dict(inputs or {}),
             },
             indent=1,
             allow_nan=False,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from pytest_llmperf.baseline.catalog import catalog
 from pytest_llmperf.baseline.text import decode
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.process.git import git
 from pytest_llmperf.results.baseline import Baseline
-
-GIT_TIMEOUT_S = 30.0
 
 
 def state(root: Path, folder: str, place: str) -> dict[str, Baseline]:
@@ -38,12 +36,10 @@ def state(root: Path, folder: str, place: str) -> dict[str, Baseline]:
 
 def _git(root: Path, place: str, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False,
-                              timeout=GIT_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{place!r} is no folder, and git cannot be asked about it: {error}.") from error
-    if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UsageError(f"{place!r} is neither a folder nor a git revision: {lines[0] if lines else 'git refuses'}. "
-                         "Try: git log --oneline -- baselines")
-    return done.stdout.decode("utf-8")
+        output = git(root, *arguments)
+    except UsageError as error:
+        raise UsageError(f"{place!r} is neither a folder nor a git revision: {error}. "
+                         "Try: git log --oneline -- baselines") from error
+    if output is None:
+        raise UsageError(f"{place!r} is neither a folder nor a git revision: {root} lies in no git repository.")
+    return output.decode("utf-8")

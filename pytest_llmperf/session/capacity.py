@@ -51,6 +51,7 @@ from pytest_llmperf.session.resumption import (
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.stats.looks import SLO_ALPHA
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean, number
 
@@ -59,9 +60,9 @@ if TYPE_CHECKING:
 
 METRIC, CONVERSATIONS = "max_rate", "max_conversation_rate"
 RUNS_PER_LOOK = 2
-# A point that stays open is looked at three times at most, and its error of 5 % is shared between the looks.
-CONFIDENCE_OF_LOOKS = (0.975, 0.9875, 0.9875)
-CONFIDENCE_OF_QUICK_LOOKS = (0.975, 0.975)  # after one run and after two
+# A rate that stays open is looked at three times at most (in a quick search twice). Its looks share its error.
+SHARES_OF_LOOKS = (0.5, 0.25, 0.25)
+SHARES_OF_QUICK_LOOKS = (0.5, 0.5)
 CLEAR = 0.8  # confidence that spares a quick search the second run at a rate: the rate is clear and not proven
 SEEDS_PER_SEARCH = 100
 PRECISION = 0.04
@@ -97,8 +98,13 @@ class SearchTerms:
 
     @property
     def confidence_of_looks(self) -> tuple[float, ...]:
-        """Confidence of each look at a rate."""
-        return CONFIDENCE_OF_QUICK_LOOKS if self.quick else CONFIDENCE_OF_LOOKS
+        """Confidence of each look at a rate: all rates near the limit share one error of 5 %.
+
+        Those are the two rates of a bracket, one rate per bisection step, and the rate that a check asks for.
+        """
+        rates_near_limit = 3 + halvings(1.0, FACTOR, self.precision)
+        shares = SHARES_OF_QUICK_LOOKS if self.quick else SHARES_OF_LOOKS
+        return tuple(1 - SLO_ALPHA / rates_near_limit * share for share in shares)
 
     @property
     def pause_s(self) -> float:

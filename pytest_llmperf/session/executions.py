@@ -8,7 +8,7 @@ run file and do not count.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +20,7 @@ from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
-from pytest_llmperf.session.resumption import stored_rates
+from pytest_llmperf.session.resumption import stored_executions, stored_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
@@ -31,18 +31,20 @@ AnySeries = TypeVar("AnySeries", bound=Series)
 NO_EVIDENCE = (None, "ERROR", "USAGE")  # None: it did not reach its end
 
 
-def begin_execution(session: PerfSession, test: str, kind: str, *, compares: bool = False) -> Execution:
+def begin_execution(
+    session: PerfSession, test: str, kind: str, *, compares: bool = False, inputs: Mapping[str, str] | None = None
+) -> Execution:
     """Begin an execution of a test, after the executions of that test that this session has seen.
 
     Args:
         session: of the process.
         test: its id.
         kind: hardware kind that the test runs as.
-        compares: as in `Execution`.
+        compares, inputs: as in `Execution`.
     """
     executions = session.executions(test)
     earlier = tuple(execution for execution in executions if isinstance(execution, Execution))
-    execution = Execution(session, test, kind, earlier, compares=compares)
+    execution = Execution(session, test, kind, earlier, compares=compares, inputs=inputs)
     executions.append(execution)
     return execution
 
@@ -56,12 +58,14 @@ class Execution:
         kind: hardware kind of the test.
         earlier: earlier executions of the same test in this session.
         compares: whether the test compares with a stored baseline, which is of a server alone.
+        inputs: digests of what the verdict depends on, see `TestResult`.
     """
 
     def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Execution, ...] = (), *,
-                 compares: bool = False) -> None:
+                 compares: bool = False, inputs: Mapping[str, str] | None = None) -> None:
         self.session = session
         self.compares = compares
+        self.inputs = inputs or {}
         self.test = test
         self.kind = kind
         self.earlier = earlier
@@ -70,6 +74,9 @@ class Execution:
         self.series: list[Series] = []
         #: Rates of a resumed search, until the search takes them over.
         self.stored = stored_rates(session.resumed.get(test), session.host)
+        #: Executions before this session.
+        self.resumed = stored_executions(session.resumed.get(test))
+        self.number = len(self.resumed.ends) + len(earlier) + 1
         self.claims: list[tuple[str, Series, Series]] = []
         self.beside: dict[EngineSpec, tuple[EngineSpec, ...]] = {}  # spec → specs whose servers live with its server
         self.alone: dict[EngineSpec, str] = {}  # spec → why its server runs alone, though the test announced others
@@ -166,6 +173,8 @@ class Execution:
             error=self.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
             earlier=[excluded_execution(earlier, self) for earlier in self.earlier],
+            stored=self.resumed.documents,
+            inputs=self.inputs,
             profiles=self.profiles,
             worker=self.session.worker,
         )
@@ -193,8 +202,9 @@ def continue_earlier(series: Series, execution: Execution) -> None:
     ]
     series.follow(
         [same for earlier in executions if (same := _series_at(earlier, series.key, place)) is not None],
-        execution=len(execution.earlier) + 1,
-        first_seed=max(seeds, default=-1) + 1,
+        execution=execution.number,
+        first_seed=max(max(seeds, default=-1) + 1, execution.resumed.first_seed),
+        earlier_looks=sum(end not in NO_EVIDENCE for end in execution.resumed.ends),
     )
 
 
@@ -210,30 +220,32 @@ def failed_subjects(execution: Execution) -> set[str]:
 
 def history(execution: Execution) -> str:
     """"execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"."""
-    this = f"execution {len(execution.earlier) + 1}: {execution.ended or 'not ended'}"
+    this = f"execution {execution.number}: {execution.ended or 'not ended'}"
     return "; ".join([*_execution_texts(execution), this])
 
 
 def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, object]:
     """An earlier execution for the run file: the ending, and the measurements whose runs are not pooled."""
-    number = len(earlier.earlier) + 1
     apart = [
         member.current
         for member in earlier.series
         if member.current is not None and not _has_pooled_runs(member, execution)
     ]
-    return {"execution": number, "ended": earlier.ended, "error": earlier.error, "results": earlier.results,
+    return {"execution": earlier.number, "ended": earlier.ended, "error": earlier.error, "results": earlier.results,
             "measurements": apart}
 
 
 def _execution_texts(execution: Execution) -> Iterator[str]:
-    for number, earlier in enumerate(execution.earlier, start=1):
+    for number, end in enumerate(execution.resumed.ends, start=1):
+        yield f"execution {number}: {end or 'not ended'}, in an earlier command, none of its runs count"
+    for earlier in execution.earlier:
         runs = [len(series.current.runs) for series in earlier.series if series.current is not None]
         counted = [
             len(series.current.runs)
             for series in earlier.series if series.current is not None and _has_pooled_runs(series, execution)
         ]
-        yield f"execution {number}: {earlier.ended or 'not ended'}, {sum(counted)} of its {sum(runs)} runs count"
+        ended = earlier.ended or "not ended"
+        yield f"execution {earlier.number}: {ended}, {sum(counted)} of its {sum(runs)} runs count"
 
 
 def _has_pooled_runs(series: Series, execution: Execution) -> bool:

@@ -334,14 +334,14 @@ class PerfSession:
         """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
 
-    def resume(self, tests: Collection[TestResult], decided: Collection[str] = ()) -> None:
+    def resume(self, tests: Collection[TestResult], going_on: Collection[str]) -> None:
         """Go on in a run folder. Server starts are numbered from the last stored one, so no two starts share a number.
 
         Args:
             tests: all tests of the run folder.
-            decided: ids of tests that do not run again.
+            going_on: ids of the tests that go on from their stored results.
         """
-        self.resumed = {test.test: test for test in tests if test.test not in decided}
+        self.resumed = {test.test: test for test in tests if test.test in going_on}
         runs = (run for test in tests for measurement in test.measurements for run in measurement.runs)
         self.pool.starts = max((run.start_id for run in runs), default=0)
 

@@ -6,22 +6,24 @@ import hashlib
 import json
 import platform
 import random
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.process.git import git
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.results.reader import read_session
-from pytest_llmperf.results.strict_json import parse
+from pytest_llmperf.results.strict_json import read_json
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.version import VERSION
 
-GIT_TIMEOUT_S = 10.0
 SCHEMA = 1
+#: Commit and changes in one answer. Settings of the user and of submodules hide no change.
+STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=untracked", "--", ".")
+OID, NO_COMMIT = "# branch.oid ", "(initial)"
 HOSTS = "hosts"  # of a session that went on elsewhere
 CANARY = "canary"
 FILE = "session.json"
@@ -49,18 +51,31 @@ def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], 
     """The provenance that is stored with values.
 
     Args:
-        root: root of the project. Outside git the provenance has no commit and is never dirty.
+        root: root of the project. Outside git the provenance has no commit and is never dirty. If git does not tell the
+            commit, the provenance is dirty and has the reason.
         session: session id.
         now: wall-clock time.
         ignored: paths in the project whose changes do not make it dirty: the baselines themselves.
         host: see `host_digest`.
     """
-    commit = _git(root, "rev-parse", "--short=12", "HEAD")
     within = [path for path in ignored if (root / path).resolve().is_relative_to(root.resolve())]
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".",
-                   *(f":(exclude){path}" for path in within))
-    dirty = commit is not None and changed != ""  # an unknown status is not clean
-    return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, dirty, host)
+    git_error: str | None = None
+    try:
+        commit, dirty = _commit(git(root, *STATUS, *(f":(exclude){path}" for path in within)))
+        if commit is None and dirty:
+            git_error = "the repository has no commit yet"
+    except UsageError as error:
+        commit, dirty, git_error = None, True, str(error)  # an unknown status is not clean
+    return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit, dirty, host, git_error)
+
+
+def _commit(status: bytes | None) -> tuple[str | None, bool]:
+    """The commit of a status, and whether files differ from it. None: no repository."""
+    if status is None:
+        return None, False
+    lines = status.decode("utf-8", "replace").splitlines()
+    commit = next((line.removeprefix(OID) for line in lines if line.startswith(OID)), NO_COMMIT)
+    return (None, True) if commit == NO_COMMIT else (commit[:12], any(not line.startswith("#") for line in lines))
 
 
 def write_provenance(run_dir: Path, origin: Provenance) -> None:
@@ -81,11 +96,11 @@ def add_to_provenance(run_dir: Path, facts: Mapping[str, object]) -> None:
 
     Raises:
         OSError: it cannot be written.
-        ValueError: the file is not JSON.
+        BaselineError: the file is not JSON.
     """
     path = run_dir / FILE
     if path.is_file():
-        content = json.loads(path.read_bytes())
+        content = {name: node.value for name, node in read_json(path, run_dir).table().items()}
         write_whole(path, f"{json.dumps(content | dict(facts), indent=1)}\n".encode())
 
 
@@ -128,7 +143,7 @@ def read_provenance(run_dir: Path) -> Provenance:
     """
     path = run_dir / FILE
     try:
-        top = parse(path.read_bytes(), str(path))
+        top = read_json(path, run_dir)
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}. {REPAIR}.") from error
     table = top.table()
@@ -146,14 +161,6 @@ def read_provenance(run_dir: Path) -> Provenance:
         commit=fields["commit"].text_or_none(),
         dirty=fields["dirty"].flag(),
         host=fields["host"].text(),
+        git_error=fields["git_error"].text_or_none() if "git_error" in fields else None,
     )
 
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git says; None where there is no git, no repository, or no answer in time."""
-    try:
-        completed = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
-                                   timeout=GIT_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return completed.stdout.strip() if completed.returncode == 0 else None

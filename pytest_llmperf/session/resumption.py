@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.conditions import DECLARED
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.reader import read_run, read_session, stored_runs
+from pytest_llmperf.results.reader import find_run, read_run, read_session
+from pytest_llmperf.results.writer import file_name
 from pytest_llmperf.session.provenance import provenance
 from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -22,21 +25,19 @@ OF_SEARCH = (RATE_VERDICT, RATE_SIDE, VALID_RUNS)
 
 
 def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:
-    """The run folder that `--resume` names; "newest" is the newest in `runs_dir`.
+    """The run folder that `--resume` names.
 
     Args:
-        named: a path, relative to `directory`, or "newest".
+        named: a path, relative to `directory`, an id, a part of an id, or "newest".
         runs_dir: where this session writes.
 
     Raises:
-        UsageError: no run is stored, or the folder lies elsewhere.
+        UsageError: there is no such run, or the folder lies elsewhere.
     """
-    if named == "newest":
-        folders = stored_runs(runs_dir)
-        if not folders:
-            raise UsageError(f"--resume newest: no run is stored in {runs_dir}. Drop --resume.")
-        return folders[-1].resolve()
-    folder = (directory / named).resolve()
+    try:
+        folder = find_run(named, runs_dir, directory).resolve()
+    except UsageError as error:
+        raise UsageError(f"--resume {error} Drop --resume.") from error
     if folder.parent != runs_dir.resolve():
         raise UsageError(f"--resume {named}: the run folder must lie in {runs_dir}, where this session writes. "
                          f"Write --llmperf-runs={folder.parent}, or move the folder.")
@@ -94,6 +95,36 @@ def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
             if valid and all(run.requests is not None and run.requests.is_file() for run in valid):
                 rates.append(measurement.with_runs(valid))
     return rates
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExecutions:
+    """Executions of a test in earlier commands of a resumed session.
+
+    Each spent a part of the error, and no check uses the runs.
+
+    Args:
+        ends: how each ended.
+        documents: as the run file has them.
+        first_seed: first seed of further runs; 0 if the test is compared with a baseline, which is paired by seed.
+    """
+
+    ends: tuple[str | None, ...] = ()
+    documents: tuple[object, ...] = ()
+    first_seed: int = 0
+
+
+def stored_executions(stored: TestResult | None) -> StoredExecutions:
+    """The executions of a test that ended, in the resumed run folder. Only run files with inputs count."""
+    if stored is None or stored.folder is None or not (stored.inputs and stored.complete) or stored.error:
+        return StoredExecutions()
+    content = json.loads((stored.folder / "tests" / file_name(stored.test, stored.worker)).read_bytes())
+    ends = (*stored.earlier_ends, stored.verdict.value)
+    own = {"execution": len(ends), "ended": ends[-1], "error": None, "checks": content["checks"],
+           "measurements": content["measurements"]}
+    seeds = [run.seed for measurement in stored.measurements for run in measurement.runs]
+    first_seed = 0 if stored.compared else max(seeds, default=-1) + 1
+    return StoredExecutions(ends, (*content.get("earlier", ()), own), first_seed)
 
 
 def finished_measurements(stored: TestResult | None) -> list[Measurement]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.clock import require_real_clock
 from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
@@ -110,6 +111,7 @@ class Series:
         self.judged_metrics: set[str] = set()  # by checks or mechanisms; their deviations do not make a run invalid
         self.execution = 1
         self._first_seed = 0
+        self._earlier_looks = 0
         self._earlier: Sequence[Series] = ()
 
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Series:
@@ -123,15 +125,17 @@ class Series:
                       may_preempt=self._may_preempt, gauges=self._gauges, keep=self._keep_tiers, label=label,
                       beside=beside)
 
-    def follow(self, earlier: Sequence[Series], *, execution: int, first_seed: int) -> None:
+    def follow(self, earlier: Sequence[Series], *, execution: int, first_seed: int, earlier_looks: int = 0) -> None:
         """Continue the same series of earlier executions in a re-run. Earlier runs count if their conditions are equal.
 
         Args:
             earlier: the same series in earlier executions.
             execution: number of this execution, from 1.
             first_seed: first seed of this execution's runs, which gives new prompts.
+            earlier_looks: as in `Measurement`.
         """
         self._earlier, self.execution, self._first_seed = earlier, execution, first_seed
+        self._earlier_looks = earlier_looks
 
     @property
     def finished(self) -> Measurement:
@@ -251,7 +255,9 @@ class Series:
 
         Raises:
             InfrastructureError: the server does not start.
+            UsageError: a library replaces the clock.
         """
+        require_real_clock()
         if isinstance(self.engine, EngineSpec):
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
@@ -297,6 +303,7 @@ class Series:
             complete=False,
             side=self.side,
             looks=self._looks,
+            earlier_looks=self._earlier_looks,
             bound=latency_bound(server.spec, server.model, self.kind, facts),
             alone="" if server.siblings else self.alone,
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),

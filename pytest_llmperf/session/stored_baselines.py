@@ -13,9 +13,11 @@ from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
 from pytest_llmperf.judging.start_spread import noisiest
 from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
-from pytest_llmperf.results.conditions import FieldRules
+from pytest_llmperf.results.conditions import FieldRules, comparable_sessions
+from pytest_llmperf.results.session_spread import suite_spread
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd
+from pytest_llmperf.stats.suite_spread import SuiteSpread
 
 
 class Baselines:
@@ -27,6 +29,7 @@ class Baselines:
         self.rules = rules
         self._by_kind: dict[str, dict[str, Baseline | BaselineError]] = {}
         self._primaries: dict[str, int] = {}
+        self._suites: dict[tuple[str, str], SuiteSpread] = {}
         self._run_sds: dict[str, list[float]] = {}
         self._start_sds: dict[tuple[str, str], StartSd | None] = {}
 
@@ -112,12 +115,17 @@ class Baselines:
             primaries, margins: as of `ComparisonTerms`.
             server: hardware kind of the machine that serves, for noise and margins; "": the same kind.
         """
-        if kind not in self._primaries:
-            stored = believed(self._of_kind(kind)).values()
-            self._primaries[kind] = sum(
-                len(measurement.primaries) for each in stored for measurement in each.measurements.values()
-            )
-        return ComparisonTerms(primaries, margins, self._primaries[kind], server or kind, self.host, self.rules)
+        hardware = server or kind
+        if (kind, hardware) not in self._suites:
+            stored = [
+                measurement for each in believed(self._of_kind(kind)).values()
+                for measurement in each.measurements.values()
+            ]
+            self._primaries[kind] = sum(len(measurement.primaries) for measurement in stored)
+            comparable = (comparable_sessions(measurement, self.rules) for measurement in stored)
+            self._suites[kind, hardware] = suite_spread(comparable, hardware, self.host)
+        return ComparisonTerms(primaries, margins, self._primaries[kind], hardware, self.host, self.rules,
+                               self._suites[kind, hardware])
 
 
 def _run_sds(baseline: Baseline) -> list[float]:

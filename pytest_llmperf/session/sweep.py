@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import (
     EngineError,
@@ -21,6 +22,7 @@ from pytest_llmperf.errors import (
     InfrastructureError,
     RunInvalid,
     UsageError,
+    echo,
 )
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.ratios import start_sd_prior
@@ -238,7 +240,7 @@ class SweepFile:
             UsageError: the file is not a file of this sweep.
         """
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = read_file(self.path).decode("utf-8")
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
@@ -246,8 +248,9 @@ class SweepFile:
         whole = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
         try:
             return [self._row(json.loads(line)) for line in self._after_head(whole)]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{self.path}: this is no file of a sweep ({error}). Name another --file.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UsageError(f"{self.path}: this is no file of a sweep ({echo(str(error))}). "
+                             "Name another --file.") from error
 
     def check_writable(self) -> None:
         """Say before minutes of measuring what cannot be written; nothing is.
@@ -300,7 +303,7 @@ class SweepFile:
 
     def _begun(self) -> bool:
         """Whether the file has its first line. An incomplete last line is removed."""
-        data = self.path.read_bytes()
+        data = read_file(self.path)
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:
             os.truncate(self.path, len(whole))
@@ -311,11 +314,11 @@ class SweepFile:
             return []
         head = json.loads(lines[0])
         if head["schema"] != SCHEMA:
-            raise UsageError(f"{self.path}: schema {head['schema']}, and this pytest-llmperf reads {SCHEMA}. "
+            raise UsageError(f"{self.path}: schema {echo(head['schema'])}, and this pytest-llmperf reads {SCHEMA}. "
                              "Name another --file.")
         if head["sweep"] != self.what:
-            raise UsageError(f"{self.path} holds another sweep:\n  {head['sweep']}\nand this one is\n  {self.what}\n"
-                             "Name another --file.")
+            raise UsageError(f"{self.path} holds another sweep:\n  {echo(head['sweep'])}\nand this one is\n"
+                             f"  {self.what}\nName another --file.")
         return lines[1:]
 
     @staticmethod

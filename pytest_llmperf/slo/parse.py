@@ -13,6 +13,7 @@ from collections.abc import Collection
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.goodput import GOODPUT_FAMILIES
 from pytest_llmperf.metrics.registry import Metric, Source, find, suggestion
+from pytest_llmperf.metrics.server import COUNTED
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Ratio, Side, Slo
 from pytest_llmperf.slo.quantity import read_comparison, read_cost, read_number, read_quantity
@@ -154,7 +155,7 @@ def _read_within(cursor: Cursor, metric: Metric) -> tuple[LatencyLimit, ...]:
 
 
 def _check_comparable(cursor: Cursor, metric: Metric, token: Token) -> None:
-    if metric.unit not in _RATIO_UNITS or metric.limited:
+    if metric.name not in COUNTED and (metric.unit not in _RATIO_UNITS or metric.limited):
         raise cursor.error(token, f"{metric.name} can be 0, so it has no ratio; limit each side, as in "
                            f"'{metric.name}(a) >= …'")
 

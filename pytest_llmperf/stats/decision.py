@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.mean import t_quantile
@@ -17,6 +18,11 @@ PASS_CONFIDENCE = 0.95
 #: and sessions by 2 % (1,800 comparisons of one metric each): with the whole error at each look 12.7, 8.4 and 7.1 %
 #: pass falsely, with these shares 6.2, 4.8 and 5.5 %.
 SHARE_OF_LOOK = (0.2, 0.5, 0.7)
+#: How often an unchanged metric passes with a margin learnt from stored sessions.
+LEARNT_PASS = 0.975
+#: A gross change exceeds so many tolerated margins, or this factor.
+GROSS_MARGINS = 5
+GROSS_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,37 +32,48 @@ class MetricComparison:
     shift: Shift
     margins: Margins
 
+    @property
+    def gross(self) -> float:
+        """Distance that a FAIL or IMPROVED must exceed until the suite's sessions show their spread; 0 from then on.
+
+        Against one stored session nothing shows how much sessions differ, and a prior can be several times too small.
+        """
+        return 0.0 if self.shift.prior.learnt else min(GROSS_MARGINS * self.margins.tolerated, log(GROSS_FACTOR))
+
+    def smallest_detectable(self, alpha: float) -> float:
+        """Smallest effect, on the metric's scale, that fails with 90 % probability."""
+        return max(smallest_detectable_effect(self.shift, self.margins.negligible, alpha),
+                   smallest_detectable_effect(self.shift, self.gross, 0.5))
+
 
 def decide(
     comparisons: Sequence[MetricComparison],
     alpha: float,
     pass_confidence: float = PASS_CONFIDENCE,
-    *,
-    gross: bool = False,
 ) -> list[Verdict]:
     """Verdicts on the primary metrics of one test.
 
     FAIL: the metric is proven to be worse by more than the negligible margin (Holm's rule over the metrics). PASS: the
     metric is proven to be worse by less than the tolerated margin. IMPROVED: the metric is proven to be better by more
-    than the negligible margin. FAIL precedes the other two verdicts. INCONCLUSIVE: none of the three is proven.
+    than the negligible margin. FAIL precedes the other two verdicts. INCONCLUSIVE: none of the three is proven. Until
+    the sessions of the suite show their spread, FAIL and IMPROVED need a gross change, too.
 
     Args:
         comparisons: one entry per metric.
         alpha: error probability of all metrics together at this look; with 0 no metric can fail.
         pass_confidence: confidence of a PASS, over all looks together (`at_each_look`).
-        gross: whether FAIL and IMPROVED need a proof that also holds if sessions differ by `spread.GROSS` times the
-            estimate (`looks.only_gross`).
     """
-    tested = [
-        (comparison.shift.gross() if gross else comparison.shift, comparison.margins.negligible)
-        for comparison in comparisons
-    ]
+    tested = [(comparison.shift, comparison.margins.negligible) for comparison in comparisons]
     worse = holm([shift.p_worse(negligible) for shift, negligible in tested], alpha)
     better = holm([shift.p_better(negligible) for shift, negligible in tested], alpha)
-    return [_verdict(comparison, worse=bad and comparison.shift.shown_by_most_runs(comparison.margins.negligible),
-                     better=good and comparison.shift.negated().shown_by_most_runs(comparison.margins.negligible),
+    return [_verdict(comparison, worse=bad and _is_shown(comparison.shift, comparison),
+                     better=good and _is_shown(comparison.shift.negated(), comparison),
                      pass_confidence=pass_confidence)
             for comparison, bad, good in zip(comparisons, worse, better, strict=True)]
+
+
+def _is_shown(shift: Shift, comparison: MetricComparison) -> bool:
+    return shift.effect >= comparison.gross and shift.shown_by_most_runs(comparison.margins.negligible)
 
 
 def _verdict(comparison: MetricComparison, *, worse: bool, better: bool, pass_confidence: float) -> Verdict:
@@ -68,6 +85,12 @@ def _verdict(comparison: MetricComparison, *, worse: bool, better: bool, pass_co
         comparison.shift.upper(at_each_look(pass_confidence, comparison.shift.sessions)) < comparison.margins.tolerated
     )
     return Verdict.PASS if within else Verdict.INCONCLUSIVE
+
+
+def passing_distance(shift: Shift) -> float:
+    """Smallest tolerated distance at which an unchanged metric passes with probability `LEARNT_PASS`."""
+    confidences = (at_each_look(PASS_CONFIDENCE, shift.sessions), LEARNT_PASS)
+    return sum(t_quantile(confidence, shift.df) for confidence in confidences) * shift.se
 
 
 def at_each_look(pass_confidence: float, sessions: int) -> float:

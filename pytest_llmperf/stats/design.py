@@ -176,9 +176,8 @@ def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: f
     cosines = cosines_for(segments, draws)
     pooled = total([total(run) for run in view.over])
     at_limit, df = _effect(view.over, seeds, cosines)
-    body_effects = [effect for body in view.bodies if pooled.over < BODY_SHARE * pooled.of
-                    if (effect := _effect(body, seeds, cosines)[0]) is not None]
-    measured = max(body_effects) if body_effects else at_limit
+    body_effects = [effect for body in view.bodies if (effect := _effect(body, seeds, cosines)[0]) is not None]
+    measured = max(body_effects) if body_effects and pooled.over < BODY_SHARE * pooled.of else at_limit
     bound = per_step * dependent_above(df)
     independent = (given_level if measured is None else measured <= bound) and df >= INDEPENDENCE_DF
     effect = per_step if independent else max(per_step, PRIOR_EFFECT if measured is None else measured)
@@ -189,7 +188,8 @@ def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: f
         effect = max(effect, (PRIOR_EVENTS * effect + events * grown) / (PRIOR_EVENTS + events))
     few = 1.0 if independent or pooled.over == pooled.of else _few(confidence, df)
     several_parts = draws > 1 or segments > 1
-    bounded = several_parts and (draws > 1 or measured is None or measured <= bound)
+    shown = max((effect for effect in (*body_effects, measured) if effect is not None), default=0.0)
+    bounded = several_parts and (draws > 1 or shown <= bound)
     return EffectiveFraction(1 / (few * effect * sent), bounded)
 
 

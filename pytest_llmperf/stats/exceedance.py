@@ -3,7 +3,7 @@
 p99 ≤ L is true if at most 1 % of the observations exceed L. PASS and FAIL are exact one-sided binomial tests on the
 effective sample size. The interval of the percentile inverts the same tests, so it never contradicts them. If server
 starts differ, a PASS must also hold for the limit lowered by the pass margin. A single run with dependent requests
-cannot bound slow changes of its server, so such a run never passes.
+cannot bound slow changes of its server. Such a run never passes, and it fails only what is grossly over the limit.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from pytest_llmperf.stats.segments import independent_segments
 
 #: More requests than this are not asked for.
 MOST_REQUESTS = 1_000_000
+#: How many times the limit a single run with dependent requests must exceed to FAIL. False FAIL at the exact limit
+#: behind a queue at 95 % load (300 requests, 300 trials, `ttft_p50`): factor 1 31 %, 2 9 %, 3 3 %, 4 0.7 %.
+GROSS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Exceedance:
         single_segment: whether a run serves all its requests at the same time, so that only further runs add
             information.
         bounded: whether the data can bound slow changes of the server. If not, no PASS is possible.
+        gross: exceedances of `GROSS` times the limit, which must prove a FAIL if the data are not bounded; None for a
+            share, which must then be above `GROSS` times the allowed rate.
         by_level: whether a PASS rests on the level model (`pass_margin.level_pass_margin`).
     """
 
@@ -57,6 +62,7 @@ class Exceedance:
     repeats: float = 1.0
     single_segment: bool = False
     bounded: bool = True
+    gross: Count | None = None
     by_level: bool = False
 
     @property
@@ -107,7 +113,7 @@ class Exceedance:
         many = fail_limit(len(falling), self.allowed, self.confidence, self.effective_fraction)
         unbounded = few is None or few >= len(falling) or not self.bounded
         high = float("inf") if few is None or unbounded else falling[few] * exp(self.pass_margin)
-        low = falling[-1] if many is None else falling[many - 1]
+        low = (falling[-1] if many is None else falling[many - 1]) / (1 if self.bounded else GROSS)
         return Interval(low, high, self.confidence)
 
     def _verdict(self, of: float) -> Verdict:
@@ -116,13 +122,16 @@ class Exceedance:
         alpha, exceeding = 1 - self.confidence, self.count_at_margin or self.count
         if self.bounded and at_most(n * exceeding.over / exceeding.of, n, self.allowed) <= alpha:
             return Verdict.PASS
-        over = n * self.count.over / self.count.of
-        return Verdict.FAIL if at_least(over, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
+        failing, allowed = self.count, self.allowed
+        if not self.bounded:
+            failing, allowed = (failing, min(1.0, GROSS * allowed)) if self.gross is None else (self.gross, allowed)
+        over = n * failing.over / failing.of
+        return Verdict.FAIL if at_least(over, n, allowed) <= alpha else Verdict.INCONCLUSIVE
 
 
 def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, confidence: float = 0.95, *,
                pass_margin: float = 0.0, count_at_margin: Count | None = None, seeds: Sequence[int] | None = None,
-               per_step: float = 1.0) -> Exceedance:
+               per_step: float = 1.0, gross: Count | None = None) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
@@ -134,6 +143,7 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
             `Exceedance`.
         seeds: seed of each run; None if all seeds differ.
         per_step: mean number of observations per server step, see `design.effective_fraction`.
+        gross: exceedances of `GROSS` times the limit, see `Exceedance`.
 
     Raises:
         ValueError: there are no observations, or `allowed` is not between 0 and 1.
@@ -154,6 +164,7 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
         mean_repeats(seeds) if seeds else 1.0,
         single_segment=independent_segments([len(run) for run in by_request.over], by_request.overlap) < 2,
         bounded=each.bounded,
+        gross=gross,
     )
 
 

@@ -1,52 +1,142 @@
-"""Checks whether successive runs of one server start, each with its own seed, drift.
+"""Checks whether successive runs of one server start, each with its own seed, have one level.
 
 Runs with different seeds have different requests, so their means differ by chance. This chance variation is estimated
 within the runs. Each run is cut into ten segments of successive requests. The residual of a segment is its mean without
 the mean of its run and without the mean of segment k over all runs (two-way analysis of variance). The mean of segment
 k contains the effects of the workload: the ramp-up, the tail, and conversations that grow.
+
+Runs of a noisy host differ, too. Stored sessions show that noise. Without stored sessions the runs themselves must show
+that their host is quiet: a change counts if it is many standard errors of what the change leaves over. Three runs show
+little of their noise, so smaller changes do not count. `scripts/simulate_verdicts.py steadiness` has the error rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from math import fsum, log, sqrt
+from math import fsum, hypot, inf, log, log1p, sqrt
 
-from pytest_llmperf.stats.drift import Drift, drift
-from pytest_llmperf.stats.mean import mean
+from pytest_llmperf.stats.drift import drift
+from pytest_llmperf.stats.mean import mean, sd
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.spread import satterthwaite
 
 SEGMENTS = 10
+#: Segments of the first fifth of a run.
+BEGINNING = 2
 FEWEST_RUNS = 3
 #: Runs may differ by twice what the prior says: an ERROR must not come from a machine that is merely noisy.
 CAUTION = 2.0
+#: Standard errors, from what a change leaves over, that show a quiet host.
+QUIET = 8.0
+#: Smallest changes that count where no stored session shows the noise: of slow first runs, and of any other pattern.
+SLOW_FIRST, CHANGE = log1p(0.09), log1p(0.16)
+#: A change that no noise of a host explains, whatever the runs leave over.
+GROSS = log1p(0.20)
 
 
-def level_drift(runs: Sequence[Sequence[float]], prior: Prior) -> Drift | None:
-    """A straight line through the mean logarithms of successive runs.
+@dataclass(frozen=True, slots=True)
+class LevelChange:
+    """A change of level along the runs of a server start.
+
+    Args:
+        total: the change from earlier to later runs, on the log scale; negative for a fall.
+        p: two-sided p value under no change.
+        first: the change separates so many first runs from the others; None for a straight line through all runs.
+        beginning: whether it is the first fifth of the first run that differs from that of the other runs.
+    """
+
+    total: float
+    p: float
+    first: int | None = None
+    beginning: bool = False
+
+
+def level_change(
+    runs: Sequence[Sequence[float]], prior: Prior, tolerated: float, alpha: float, *, known: bool = False
+) -> LevelChange | None:
+    """The first change that shows that the runs are not steady; None for steady runs.
 
     Args:
         runs: runs in the order of time, each with a positive value per request in send order, e.g. the TPOT.
         prior: prior for the sd between runs of the same seed.
-
-    Returns:
-        None for fewer than three runs, or if a run has fewer requests than segments.
+        tolerated: smallest change that counts, on the log scale.
+        alpha: largest p value that counts.
+        known: whether stored sessions show the sd between runs, so that the runs themselves need not.
     """
-    if len(runs) < FEWEST_RUNS or min(map(len, runs)) < SEGMENTS:
+    if len(runs) < 2 or min(map(len, runs)) < SEGMENTS:
         return None
     segments = [_segments([log(value) for value in run]) for run in runs]
-    levels = [mean(of_run) for of_run in segments]
-    positions = [mean(of_position) for of_position in zip(*segments, strict=True)]
+    if (slow := _slow_beginning(segments, tolerated, alpha)) is not None:
+        return slow
+    return next((change for change, least in _changes(segments, prior, known=known)
+                 if abs(change.total) > max(tolerated, least) and change.p <= alpha), None)
+
+
+def _changes(
+    segments: Sequence[Sequence[float]], prior: Prior, *, known: bool
+) -> Iterator[tuple[LevelChange, float]]:
+    """A straight line, and each step between two runs, with the smallest change that counts."""
+    if len(segments) < FEWEST_RUNS:
+        return
+    levels, within, df = list(map(mean, segments)), *_within(segments)
+    noise = hypot(sqrt(within), CAUTION * prior.run_sd)
+    df_of_noise = satterthwaite([(within, df), ((CAUTION * prior.run_sd) ** 2, prior.df)])
+    line, count = drift(levels, noise, df_of_noise), len(levels)
+    slope, middle = line.total / (count - 1), (count - 1) / 2
+    left_over = sqrt(fsum((level - mean(levels) - slope * (place - middle)) ** 2
+                          for place, level in enumerate(levels)) / (count - 2))
+    yield LevelChange(line.total, line.p), _least(line.total, left_over * sqrt(12 * (count - 1) / count / (count + 1)),
+                                                  known=known, gross=True)
+    for first in range(1, count):
+        before, after = levels[:first], levels[first:]
+        step, unit = mean(after) - mean(before), sqrt(1 / first + 1 / (count - first))
+        error = sd(before if first > count - first else after) * unit
+        yield (LevelChange(step, _p(step, noise * unit, df_of_noise), first),
+               _least(step, error, known=known, slow_first=step < 0 and first <= count // 2))
+
+
+def _least(change: float, error: float, *, known: bool, slow_first: bool = False, gross: bool = False) -> float:
+    """Smallest size at which a change of this pattern makes runs unsteady."""
+    if known:
+        return 0.0
+    if abs(change) > QUIET * error:
+        return SLOW_FIRST if slow_first else CHANGE
+    return GROSS if gross else inf
+
+
+def _slow_beginning(segments: Sequence[Sequence[float]], tolerated: float, alpha: float) -> LevelChange | None:
+    """The first fifth of the first run, if it is slower than that of the other runs and raises the mean of its run by
+    more than the tolerated margin. The other segments of all runs show the noise.
+    """
+    excess = [mean(run[:BEGINNING]) - mean(run[BEGINNING:]) for run in segments]
+    total = mean(excess[1:]) - excess[0]
+    within, df = _within([run[BEGINNING:] for run in segments])
+    # A slow server makes neighbouring segments alike, so those of the beginning count as one.
+    error = sqrt(within * (SEGMENTS - BEGINNING + 1) * (1 + 1 / (len(segments) - 1)))
+    p = _p(total, error, df) if error else 0.0
+    if -total * BEGINNING / SEGMENTS <= tolerated or p > alpha:
+        return None
+    return LevelChange(total, p, beginning=True)
+
+
+def _p(change: float, error: float, df: float) -> float:
+    """Two-sided p value of Student's test."""
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(df, -abs(change) / error))
+
+
+def _within(segments: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Variance of a run's mean from the residuals of its segments, with its degrees of freedom."""
+    levels, positions = list(map(mean, segments)), [mean(of_position) for of_position in zip(*segments, strict=True)]
     whole = mean(levels)
-    residuals = [value - level - position + whole
-                 for of_run, level in zip(segments, levels, strict=True)
-                 for value, position in zip(of_run, positions, strict=True)]
-    within_df = (SEGMENTS - 1) * (len(runs) - 1)
-    within = fsum(value**2 for value in residuals) / within_df / SEGMENTS
-    between = (CAUTION * prior.run_sd) ** 2
-    df = satterthwaite([(within, within_df), (between, prior.df)])
-    return drift(levels, sqrt(within + between), df)
+    squares = fsum((value - level - position + whole) ** 2
+                   for of_run, level in zip(segments, levels, strict=True)
+                   for value, position in zip(of_run, positions, strict=True))
+    df = (len(positions) - 1) * (len(segments) - 1)
+    return squares / df / len(positions), df
 
 
 def _segments(values: Sequence[float]) -> list[float]:

@@ -19,23 +19,12 @@ SPENT = (0.5, 0.75, 1.0)
 SUITE_ALPHA = 0.01
 #: Error of one SLO, on either side, over all looks at its measurement.
 SLO_ALPHA = 0.05
-#: With fewer stored sessions the noise is hardly known, so the last look spends nearly all α. Simulated false alarms on
-#: hardware with six times the prior's sd, against one stored session: 17 % of suite runs if the first look may spend
-#: its usual share of α, and 0.6 % if the last look spends all α.
+#: Stored sessions from which their spread says something of its own.
 ENOUGH_SESSIONS = 3
-#: Share of α that the first look may spend against fewer sessions, on gross regressions alone (`only_gross`).
-GROSS_SHARE = 0.1
 
 
-def only_gross(runs: int, sessions: int) -> bool:
-    """Whether only a gross regression may FAIL by so many runs against so many stored sessions."""
-    return sessions < ENOUGH_SESSIONS and runs < LOOKS[-1]
-
-
-def spent_share(runs: int, sessions: int) -> float:
-    """Share of α that may be spent once there are so many runs, against so many stored sessions: 0…1."""
-    if only_gross(runs, sessions):
-        return GROSS_SHARE if runs >= LOOKS[0] else 0.0
+def spent_share(runs: int) -> float:
+    """Share of α that may be spent once there are so many runs: 0…1."""
     return max((share for look, share in zip(LOOKS, SPENT, strict=True) if runs >= look), default=0.0)
 
 
@@ -44,14 +33,14 @@ def alpha_of_execution(alpha: float, executions: int) -> float:
     return ldexp(alpha, 1 - executions)
 
 
-def alpha_at(runs: int, looked_at: int, *, sessions: int, primaries: int, suite_primaries: int,
-             suite_alpha: float = SUITE_ALPHA) -> float:
+def alpha_at(
+    runs: int, looked_at: int, *, primaries: int, suite_primaries: int, suite_alpha: float = SUITE_ALPHA
+) -> float:
     """α of one test's family of primary metrics at this look.
 
     Args:
         runs: of today's, at this look.
         looked_at: runs at the look before, 0 at the first.
-        sessions: stored ones.
         primaries: metrics that this test judges.
         suite_primaries: metrics that the whole suite judges, at least `primaries`.
         suite_alpha: share of suite runs that may raise a false alarm.
@@ -61,5 +50,5 @@ def alpha_at(runs: int, looked_at: int, *, sessions: int, primaries: int, suite_
     """
     if not 0 < primaries <= suite_primaries:
         raise ValueError(f"a test of {primaries} primary metrics in a suite of {suite_primaries}")
-    share = spent_share(runs, sessions) - spent_share(looked_at, sessions)
+    share = spent_share(runs) - spent_share(looked_at)
     return suite_alpha * primaries / suite_primaries * max(0.0, share)

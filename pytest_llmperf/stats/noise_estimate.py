@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.stats.decision import smallest_detectable_effect
+from pytest_llmperf.stats.decision import MetricComparison
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import only_gross, spent_share
+from pytest_llmperf.stats.looks import spent_share
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.prior import Margins, Prior
 from pytest_llmperf.stats.shift import SeededRun, Shift
 from pytest_llmperf.stats.spread import spread
 
@@ -71,14 +71,14 @@ def start_sd_factor(df: int) -> float:
 
 
 def smallest_detectable(
-    noise: NoiseEstimate, prior: Prior, negligible: float, alpha: float, *, runs: int, sessions: int, seeds: int
+    noise: NoiseEstimate, prior: Prior, margins: Margins, alpha: float, *, runs: int, sessions: int, seeds: int
 ) -> float:
     """Smallest effect, as a distance, that fails in nine of ten cases; infinite where alpha is 0.
 
     Args:
         noise: this noise.
         prior: that verdicts start from.
-        negligible: margin, as a distance.
+        margins: as distances.
         alpha: error that the comparison may make.
         runs: of today's.
         sessions, seeds: stored sessions, and runs in each, one per seed.
@@ -87,14 +87,12 @@ def smallest_detectable(
     run, session = noise.run_sd**2, noise.session_sd**2
     expected = spread(plan, run * plan.leftover_df, (session + plan.levels_runs * run) * (sessions - 1), prior, max)
     expected_shift = Shift(0.0, 0.0, expected.variance**0.5, expected.df, noise.run_sd, noise.session_sd, (), sessions,
-                           sessions * seeds, prior, expected.gross_variance**0.5, expected.gross_df)
-    return smallest_detectable_effect(
-        expected_shift.gross() if only_gross(runs, sessions) else expected_shift, negligible, alpha
-    )
+                           sessions * seeds, prior)
+    return MetricComparison(expected_shift, margins).smallest_detectable(alpha)
 
 
 def runs_needed(
-    noise: NoiseEstimate, prior: Prior, negligible: float, alpha: float, effect: float, *, sessions: int, seeds: int
+    noise: NoiseEstimate, prior: Prior, margins: Margins, alpha: float, effect: float, *, sessions: int, seeds: int
 ) -> int | None:
     """Fewest runs with which a comparison detects an effect with a probability of 90 % in one look; None for more than
     64.
@@ -104,7 +102,7 @@ def runs_needed(
     """
     return next(
         (runs for runs in range(1, MOST_RUNS + 1)
-         if smallest_detectable(noise, prior, negligible, alpha * spent_share(runs, sessions), runs=runs,
-                             sessions=sessions, seeds=seeds) <= effect),
+         if smallest_detectable(noise, prior, margins, alpha * spent_share(runs), runs=runs, sessions=sessions,
+                                seeds=seeds) <= effect),
         None,
     )

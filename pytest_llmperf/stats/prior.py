@@ -56,6 +56,7 @@ class Prior:
         session_sd: sd between sessions.
         df: degrees of freedom with which each prior sd enters the estimate.
         source: origin of the figures, as text for the reader.
+        learnt: whether `session_sd` is what the stored sessions of the suite show (`suite_spread`).
 
     Raises:
         ValueError: a figure is not above 0.
@@ -65,6 +66,7 @@ class Prior:
     session_sd: float
     df: float
     source: str
+    learnt: bool = False
 
     def __post_init__(self) -> None:
         if min(self.run_sd, self.session_sd, self.df) <= 0:

@@ -10,7 +10,9 @@ every run takes (a cache that fills, a queue that grows) does not count.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmperf.stats.interval import Interval
@@ -29,6 +31,8 @@ PARTS = 60
 #: By simulation (`scripts/simulate_verdicts.py slow`) of runs of ten correlation times: three cosines find 88 % of the
 #: variance with so few degrees of freedom that independent requests pass too seldom, ten find 40 %, five find 71 %.
 COSINES = 5
+#: The same for a mean over several rows, which have enough degrees of freedom with three.
+COSINES_OF_MEANS = 3
 #: Requests of the same server time resemble each other: a part that one cosine distinguishes is at least so many times
 #: as long as what requests share.
 PART_OVERLAPS = 2
@@ -80,16 +84,24 @@ def slow_variance(residuals: Array, cosines: int) -> tuple[float, int]:
 def slow_interval(centre: float, parts: Array, cosines: int, confidence: float) -> Interval:
     """Interval of a mean, with variance and skewness from slow changes along the rows.
 
+    Rows without a slow change have a low mean and look precise at the same time. So the error above the mean is
+    proportional to the true mean: the upper limit U solves U = centre + error · U ÷ centre.
+
     Args:
         centre: the mean.
         parts: rows × parts; one row per run or seed, 3 parts or more.
         cosines: 1 or more (`cosines_for`).
         confidence: of each limit, one-sided.
     """
-    variance, df = slow_variance(parts - (parts.mean(0) if len(parts) > 1 else parts.mean()), cosines)
+    residuals = parts - (parts.mean(0) if len(parts) > 1 else parts.mean())
+    variance, df = slow_variance(residuals, min(cosines, COSINES_OF_MEANS) if len(parts) > 1 else cosines)
     error = (len(parts) * variance) ** 0.5 / parts.size
     skewness = skewness_of_mean(parts, error) if error > 0 else 0.0
-    return skewed_interval(centre, error, skewness, confidence, df)
+    interval = skewed_interval(centre, error, skewness, confidence, df)
+    if centre <= 0:
+        return interval
+    relative = interval.high / centre - 1
+    return replace(interval, high=centre / (1 - relative) if relative < 1 else inf)
 
 
 def skewness_of_mean(parts: Array, error: float) -> float:

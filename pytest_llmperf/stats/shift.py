@@ -35,8 +35,6 @@ class Shift:
         sessions: number of stored sessions that share a seed with the new runs.
         stored_runs: number of runs in these stored sessions.
         prior: the prior of the estimate.
-        gross_se, gross_df: standard error and degrees of freedom if sessions differ by `spread.GROSS` times the
-            estimate.
     """
 
     level: float
@@ -49,8 +47,6 @@ class Shift:
     sessions: int
     stored_runs: int
     prior: Prior
-    gross_se: float
-    gross_df: float
 
     @property
     def provisional(self) -> bool:
@@ -85,10 +81,6 @@ class Shift:
     def negated(self) -> Shift:
         """As seen from the good side."""
         return replace(self, effect=-self.effect, differences=tuple(-difference for difference in self.differences))
-
-    def gross(self) -> Shift:
-        """As seen where sessions differ by `spread.GROSS` times the estimate: only a gross effect is then proven."""
-        return replace(self, se=self.gross_se, df=self.gross_df)
 
 
 def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], prior: Prior) -> Shift:
@@ -125,8 +117,6 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
         sessions=plan.sessions,
         stored_runs=len(values) - len(fresh),
         prior=prior,
-        gross_se=estimated_spread.gross_variance**0.5,
-        gross_df=estimated_spread.gross_df,
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.bounded_file import read_file
+from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.arrivals import Arrivals
@@ -18,6 +19,7 @@ from pytest_llmperf.workload.prompts import as_text, draw_tokens
 from pytest_llmperf.workload.seeds import stream, uniform_int
 
 BYTES_PER_TOKEN = 4
+LIMIT_BYTES = 2**30
 _PEOPLE, _MODELS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 _EXPECTED = 'a JSON list of {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}'
 
@@ -119,7 +121,7 @@ def _words(size: int, rng: Random) -> str:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).expanduser().read_bytes()
+        return read_file(Path(path).expanduser(), limit_bytes=LIMIT_BYTES)
     except OSError as error:
         raise SpecError(f"sharegpt: cannot read {path}: {error.strerror}. It must be {_EXPECTED}.") from error
 
@@ -139,11 +141,32 @@ def _usable_pairs(content: bytes, path: str) -> Iterator[tuple[str, int]]:
 
 
 def _conversations(content: bytes, path: str) -> list[object]:
-    """The turns of each conversation."""
+    """The turns of each conversation.
+
+    Raises:
+        SpecError: the file is no ShareGPT file; the message names the keys that its first entry has.
+    """
     try:
-        return [entry.get("conversations", entry.get("conversation", [])) for entry in json.loads(content)]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise SpecError(f"sharegpt: {path} is not {_EXPECTED}: {error}.") from error
+        entries = json.loads(content)
+        conversations = [entry.get("conversations", entry.get("conversation", [])) for entry in entries]
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise SpecError(f"sharegpt: {path} is not {_EXPECTED}: {echo(str(error))}.") from error
+    if entries and not any(map(_has_turn, conversations)):
+        raise SpecError(f"sharegpt: {path} is not {_EXPECTED}: no entry has a turn with \"from\" and \"value\". "
+                        f"The first entry has {_keys(entries[0])}. Rename these keys.")
+    return conversations
+
+
+def _has_turn(turns: object) -> bool:
+    return isinstance(turns, list) and any(isinstance(turn, dict) and {"from", "value"} <= turn.keys()
+                                           for turn in turns)
+
+
+def _keys(entry: dict[str, object]) -> str:
+    """The keys of an entry, and of the first object in each list of the entry."""
+    turns = [f"turns in {echo(key)} with {echo([*value[0]])}" for key, value in entry.items()
+             if isinstance(value, list) and value and isinstance(value[0], dict)]
+    return " and ".join([f"the keys {echo([*entry])}", *turns])
 
 
 def _first_pair(turns: object) -> tuple[str, str] | None:

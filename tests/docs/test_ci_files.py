@@ -26,6 +26,7 @@ SCHEMAS = {
     "gitlab-ci.yml": ("vendor.gitlab-ci", "--data-transform", "gitlab-ci"),
     "buildkite.yml": ("vendor.buildkite",),
 }
+WHEEL = "ci/pytest_llmperf-0.1.0-py3-none-any.whl"
 COMMENT = ".llmperf/comment.md"
 GROOVY = Path("/usr/share/java/groovy-all.jar")
 SUITE = """
@@ -53,6 +54,7 @@ def executable(path, text):
 def bash(text, folder, **variables):
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
+    inherited["WHEEL"] = WHEEL
     return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, timeout=120,
                           env=inherited | {"PATH": path} | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False)
@@ -65,6 +67,7 @@ def project(tmp_path):
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "test_it.py").write_text(SUITE)
     (tmp_path / "ci").mkdir()
+    (tmp_path / WHEEL).touch()
     for name in ("llmperf.sh", "slurm.sh"):
         shutil.copy(CI / name, tmp_path / "ci" / name)
     environment = tmp_path / ".venv-llmperf" / "bin"
@@ -107,11 +110,32 @@ def test_reusable_workflow_passes_actionlint(tmp_path):
 
 @pytest.mark.emulated
 def test_script_measures_suites_and_writes_comment(project):
-    done = bash("sh ci/llmperf.sh --emulate h200", project, KIND="h200", WHEEL="plugin.whl")
+    done = bash("sh ci/llmperf.sh --emulate h200", project, KIND="h200")
     assert done.returncode == 0, done.stdout
-    assert (project / "pip.log").read_text().endswith("plugin.whl\n")
+    assert (project / "pip.log").read_text().endswith(f"{WHEEL}\n")
     assert 'name="test_it"' in (project / ".llmperf" / "junit.xml").read_text()
     assert "test_it" in (project / COMMENT).read_text()
+
+
+@pytest.mark.parametrize(("wheel", "sentence"), [
+    ("", "WHEEL is not set. Set WHEEL to the path of a pytest-llmperf wheel"),
+    ("pytest-llmperf", "WHEEL is pytest-llmperf, and there is no such file."),
+    ("ci", "WHEEL is ci, and there is no such file."),
+    ("https://host.example/a.whl", "a URL without https or without #sha256=HASH."),
+    ("http://host.example/a.whl#sha256=ab", "a URL without https or without #sha256=HASH."),
+    ("git+https://host.example/a.git", "a URL without https or without #sha256=HASH."),
+])
+def test_script_without_explicit_wheel_ends_before_installing(project, wheel, sentence):
+    done = bash("sh ci/llmperf.sh", project, KIND="h200", WHEEL=wheel)
+    assert (done.returncode, sentence in done.stdout) == (2, True), done.stdout
+    assert not (project / "pip.log").exists()
+    assert not (project / ".llmperf").exists()
+
+
+def test_no_ci_file_names_a_package_of_an_index():
+    texts = [path.read_text() for path in CI.rglob("*") if path.is_file()]
+    assert not [line for text in texts for line in text.splitlines()
+                if re.search(r"(?:default:|WHEEL[:=]-?|install) *\"?pytest-llmperf", line)]
 
 
 def test_script_without_gpu_fails_and_writes_comment(project):
@@ -247,7 +271,7 @@ def test_image_measures_suites_in_kubernetes_job(project, tmp_path_factory):
     Then the container of the job runs as a kubelet would start it."""
     root = tmp_path_factory.mktemp("root")
     stub_installations(project / "bin", root)
-    variables, entrypoint, folder = built_image(project, root, WHEEL="plugin.whl")
+    variables, entrypoint, folder = built_image(project, root)
     (container,) = loaded("kubernetes-job.yaml")["spec"]["template"]["spec"]["containers"]
     variables |= {pair["name"]: pair["value"] for pair in container["env"]}
     done = bash(f"{' '.join(entrypoint)} --emulate h200", folder, **variables)
@@ -258,7 +282,7 @@ def test_image_measures_suites_in_kubernetes_job(project, tmp_path_factory):
     assert "test_it" in (results / "comment.md").read_text()
     installed = (root / "pip.log").read_text()
     assert "engines/vllm: install --no-cache-dir vllm==0.26.0\n" in installed
-    assert "opt/llmperf: install --no-cache-dir plugin.whl\n" in installed
+    assert f"opt/llmperf: install --no-cache-dir {WHEEL}\n" in installed
 
 
 def stub_installations(folder, root):

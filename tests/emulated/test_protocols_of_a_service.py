@@ -32,7 +32,7 @@ def test_each_protocol_is_measured_streamed_and_whole(emulate, perf):
 
 
 def test_tokenizer_counts_a_service_without_counters(emulate, perf, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers", reason="pip install 'pytest-llmperf[tokenizer]'")
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install tokenizers")
     words = [first + second for first in "bcdfghjklm" for second in ("al", "el", "il", "ol", "ul", "an", "en", "in")]
     vocabulary = {"[UNK]": 0} | {word: number for number, word in enumerate(words, 1)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))

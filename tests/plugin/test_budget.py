@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.plugin.budget import Budget, budget_s, duration, known_durations_s
+from pytest_llmperf.plugin.budget import Budget, duration, known_durations_s
+from pytest_llmperf.plugin.options import budget_s
 
 pytestmark = pytest.mark.emulated
 SUITE = """

@@ -39,7 +39,7 @@ def test_heavy_imports_stay_away_from_runs_that_do_not_measure(pytester):
             heavy = {"numpy", "pandas", "scipy", "httpx", "uvloop", "httptools", "asyncio", "pynvml"} & set(sys.modules)
             ours = {name for name in sys.modules if name.startswith("pytest_llmperf") and "plugin" not in name}
             assert not heavy
-            assert ours <= {f"pytest_llmperf{part}" for part in ("", ".clock", ".errors", ".version")}
+            assert ours <= {f"pytest_llmperf{part}" for part in ("", ".doors", ".kinds", ".version")}
         """
     )
     others = ("xdist", "xdist.looponfail", "hypothesispytest", "anyio", "benchmark")
@@ -73,7 +73,7 @@ def test_sigterm_runs_the_teardowns(pytester):
             yield
             Path("torn-down").touch()
 
-        def test_x(resource):
+        def test_x(resource, perf):
             Path("started").touch()
             time.sleep(60)
         """

@@ -91,4 +91,81 @@ def test_unrelated_run_loads_no_heavy_module(pytester):
     modules = set(Path(pytester.path, "modules.txt").read_text().splitlines())
     assert modules.isdisjoint({"numpy", "scipy", "pandas", "httpx", "rich", "jinja2", "uvloop", "httptools"})
     ours = {name for name in modules if name.startswith("pytest_llmperf.") and ".plugin" not in name}
-    assert ours == {f"pytest_llmperf.{part}" for part in ("clock", "errors", "version")}
+    assert ours == {f"pytest_llmperf.{part}" for part in ("doors", "kinds", "version")}
+
+
+FREEZING = """
+import time
+from contextlib import contextmanager
+
+def fake_monotonic_ns():
+    return 0
+
+@contextmanager
+def freeze():
+    real, time.monotonic_ns = time.monotonic_ns, fake_monotonic_ns
+    try:
+        yield
+    finally:
+        time.monotonic_ns = real
+"""
+FROZEN = """
+import pytest
+from freezing import freeze
+from pytest_llmperf import closed, random_tokens, vllm
+
+SPEC = vllm("llama-3.1-8b", max_model_len=4096)
+
+@pytest.fixture
+def frozen():
+    with freeze():
+        yield
+
+LOAD = random_tokens(input=8, output=4, arrivals=closed(1), requests=2)
+
+def measure(perf, engine=SPEC):
+    perf.check(perf.measure(engine, LOAD), "error_rate == 0")
+
+@freeze()
+def test_decorated(perf):
+    measure(perf)
+
+@pytest.mark.engine(SPEC)
+def test_before(frozen, engine, perf):
+    measure(perf, engine)
+
+@pytest.mark.engine(SPEC)
+def test_after(engine, perf, frozen):
+    measure(perf, engine)
+"""
+
+
+@pytest.mark.emulated
+def test_frozen_clock_is_refused_in_decorators_and_fixtures(run, pytester):
+    pytester.makepyfile(freezing=FREEZING)
+    result, _ = run(FROZEN, "--emulate", "h200", "--emulate-clock", "real")
+    result.assert_outcomes(failed=2, errors=1)
+    lines = [line for line in result.outlines if line.startswith("llmperf USAGE: freezing replaces time.monotonic_ns")]
+    assert len(lines) == 3
+
+
+BLOCKING = """
+import socket
+import pytest
+
+class GuardedSocket(socket.socket):
+    def __new__(cls, *args, **kwargs):
+        raise RuntimeError("A test tried to use a socket.")
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    monkeypatch.setattr(socket, "socket", GuardedSocket)
+"""
+
+
+@pytest.mark.emulated
+def test_plugin_that_blocks_sockets_is_named(run, pytester):
+    pytester.makepyfile(socket_guard=BLOCKING)
+    result, _ = run(SUITE, "--emulate", "h200", "--emulate-clock", "real", "-p", "socket_guard", "-k", "1-4")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["llmperf USAGE: socket-guard blocks connections of this test*A test tried to use*"])

@@ -65,6 +65,59 @@ def test_test_that_was_interrupted_is_measured_again(run):
     result.stdout.fnmatch_lines(["1 verdicts are of the resumed run"])
 
 
+LOOSER = SUITE.replace("error_rate == 0", "error_rate <= 50%")
+
+
+def test_verdict_of_other_inputs_is_not_taken_over(run, pytester, monkeypatch):
+    """Collection alone shows it: a test whose verdict is taken over is a DecidedTest."""
+    run(SUITE, "--emulate", "h200", "-k", "good")
+
+    def line(*args, text=SUITE, emulated="h200"):
+        pytester.makepyfile(test_it=f"from results import give\n\n{text}")
+        result = pytester.runpytest_inprocess("--emulate", emulated, "--resume", "newest", "--collect-only", *args)
+        (line,) = [line for line in result.outlines if "were measured again" in line] or [""]
+        assert ("1 verdicts are of the resumed run" in result.outlines) is (not line)
+        return line.rpartition("test_answers[good]: ")[2]
+
+    assert line("-v", "-k", "good", "--junitxml=other.xml") == ""
+    assert line(text=LOOSER) == "other code"
+    assert line("--emulate-fault", "step_time=+500%") == "other options"
+    assert line("--plant-flag", "vllm:enforce-eager") == "other options"
+    assert line("--llmperf-extension-limit", "0") == "other options, settings"
+    Path("conftest.py").write_text("import pytest\n")
+    assert line() == "other code"
+    Path("conftest.py").unlink()
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    assert line() == "other environment"
+    monkeypatch.delenv("NCCL_ALGO")
+    assert line() == ""
+    (path,) = Path(".llmperf/runs").glob("*/tests/*.json")
+    content = json.loads(path.read_text())
+    del content["inputs"]
+    path.write_text(json.dumps(content))
+    assert line() == "the stored result names no inputs"
+
+
+def test_inconclusive_test_that_is_judged_again_spends_further_error(run):
+    suite = SUITE.replace("error_rate == 0", "error_rate <= 1%")
+    run(suite, "--emulate", "h200", "-k", "good")
+    (path,) = Path(".llmperf/runs").glob("*/tests/*.json")
+    first = json.loads(path.read_text())
+    for number in (2, 3):
+        _, junit = run(suite, "--emulate", "h200", "-k", "good", "--resume", "newest")
+        again = json.loads(path.read_text())
+        assert [each["ended"] for each in again["earlier"]] == ["INCONCLUSIVE"] * (number - 1)
+        assert again["earlier"][0]["checks"] == first["checks"]
+        assert again["earlier"][0]["measurements"] == first["measurements"]
+        runs = again["measurements"][0]["runs"]
+        assert {each["execution"] for each in runs} == {number}
+        assert {each["seed"] for each in runs}.isdisjoint(each["seed"] for each in first["measurements"][0]["runs"])
+    (text,) = [node.get("value") for node in junit.iter("property") if node.get("name") == "llmperf.executions"]
+    assert text.startswith("execution 1: INCONCLUSIVE, in an earlier command, none of its runs count; execution 2: ")
+    needed = [each["checks"][0]["facts"].get("more_observations") for each in (first, again)]
+    assert None in needed or needed[0] < needed[1]
+
+
 @pytest.mark.parametrize(("arguments", "complaint"), [
     (["--resume", "newest"], "*--resume newest: no run is stored in*Drop --resume*"),
     (["--resume", "elsewhere"], "*--resume elsewhere: the run folder must lie in*"),

@@ -38,7 +38,7 @@ def ends(run, pytester):
     def ends(body, *args):
         run(SUITE.replace("BODY", body), "--emulate", "h200", *args)
         (folder,) = pytester.path.glob(".llmperf/runs/*")
-        return [(test.verdict.value, test.reason) for path in (folder, pytester.path / "junit.xml")
+        return [(test.outcome, test.reason) for path in (folder, pytester.path / "junit.xml")
                 for test in read_release(path)]
 
     return ends
@@ -46,14 +46,14 @@ def ends(run, pytester):
 
 @pytest.mark.parametrize(("body", "verdict", "reason"), [
     ("pytest.skip('no time')", "ERROR", "skipped: no time"),
-    ("x = 1; assert x == 2", "ERROR", "failed: assert 1 == 2"),
-    ("raise ValueError('no')", "ERROR", "failed: ValueError: no"),
-    ("perf.check(run, str('speed <= 1'))", "ERROR", "USAGE: this SLO cannot be read: there is no metric 'speed'"),
+    ("x = 1; assert x == 2", "FAILED", "assert 1 == 2"),
+    ("raise ValueError('no')", "FAILED", "ValueError: no"),
+    ("perf.check(run, str('speed <= 1'))", "USAGE", "this SLO cannot be read: there is no metric 'speed'"),
     ("pass", "REPORTED", ""),
     ("perf.check(run, PASS); pytest.skip('the rest')", "PASS", ""),
     ("after(lambda: perf.check(run, FAIL))", "FAIL", "ttft_p50: the 90 % interval"),
     ("after(lambda: perf.check(run, FAIL)); pytest.skip('no time')", "FAIL", "ttft_p50: the 90 % interval"),
-    ("after(breaks); perf.check(run, PASS)", "PASS", ""),
+    ("after(breaks); perf.check(run, PASS)", "FAILED", "in teardown: AssertionError: assert not 'foreign'"),
     ("after(breaks); perf.check(run, FAIL)", "FAIL", "ttft_p50: the 90 % interval"),
 ])
 def test_run_folder_and_junit_contain_same_outcome(ends, body, verdict, reason):
@@ -75,4 +75,4 @@ def test_rerun_counts_last_verdict_in_run_folder_and_junit(ends):
 
 def test_secret_in_failure_message_is_masked(ends):
     folder, _ = ends("assert not run, 'with hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ'")
-    assert folder == ("ERROR", "failed: AssertionError: with ***")
+    assert folder == ("FAILED", "AssertionError: with ***")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.runs import RUN_HELP, named_run
 from pytest_llmperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="e.g. .llmperf/runs/2026*")
+    parser.add_argument("run_dirs", nargs="+", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--new", action="store_true", help="create missing baselines; change none that exists")
     parser.add_argument("--accept", metavar="REASON", help="take in what would be refused; the reason is stored")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     root = project_root()
     settings = read_settings(root)
-    sessions = read_sessions(path for folder in arguments.run_dirs for path in _run_files(folder))
+    sessions = read_sessions(path for folder in arguments.run_dirs for path in _run_files(named_run(folder)))
     wanted = UpdateScope("new" if arguments.new else "all", arguments.accept, field_rules(settings))
     store = Store(root / settings.baselines_dir)
     plans = update_baselines(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", type=float, default=0.04, help="share, of the rate (default: 0.04)")
     parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")
     parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
-                        "options: its judged rates are kept (newest: the newest run folder)")
+                        "options: its judged rates are kept (a path, an id, a part of it, or newest)")
     parser.add_argument("--searches", type=int, default=1, help="each with seeds of its own (default: 1)")
 
 

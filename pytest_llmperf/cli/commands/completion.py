@@ -22,6 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
         import shtab
     except ImportError as error:
         raise UsageError("The package shtab is missing, which writes completions: "
-                         "pip install 'pytest-llmperf[completion]'.") from error
+                         "pip install shtab.") from error
     say(shtab.complete(parser(), shell=arguments.shell))
     return 0

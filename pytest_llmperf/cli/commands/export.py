@@ -2,7 +2,7 @@
 
 pytest-benchmark  one file for `pytest-benchmark compare` and for GitHub actions that read its format.
 vllm              one file per measurement, in the format of `vllm bench serve --save-result --save-detailed`.
-parquet, csv      one table with a row per request, by pandas (parquet: pip install pytest-llmperf[parquet]).
+parquet, csv      one table with a row per request, by pandas (parquet: pip install pyarrow).
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
-from pytest_llmperf.cli.runs import newest_run
+from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", type=Path, metavar="RUN",
-                        help="run folder, .llmperf/runs/…; by default the newest")
+    parser.add_argument("folder", nargs="?", metavar="RUN", help=f"{RUN_HELP} (the default)")
     parser.add_argument("--format", required=True, metavar="NAME", help="see above, or a sink of another package")
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="file; for vllm a folder")
     parser.add_argument("--test", metavar="TEST", help="a part of a test's id: only such tests")
@@ -26,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.export import export
     from pytest_llmperf.results.reader import choose, read_run
 
-    folder = arguments.folder or newest_run()
+    folder = newest_run() if arguments.folder is None else named_run(arguments.folder)
     tests = read_run(folder)
     if arguments.test is not None:
         tests = choose(tests, arguments.test, folder)

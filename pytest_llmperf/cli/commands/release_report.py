@@ -2,7 +2,7 @@
 
 For a pull-request comment: llmperf release-report OLD.xml NEW.xml --out comment.md
 For a GitHub step's summary: llmperf release-report OLD.xml NEW.xml --step-summary
-OLD and NEW are run folders or JUnit files (pytest --junitxml=FILE). Exit code 0, whatever it finds: it gates nothing.
+A JUnit file comes from pytest --junitxml=FILE. Exit code 0, whatever it finds: it gates nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.runs import RUN_HELP, named_run
 from pytest_llmperf.errors import UsageError
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", type=Path, metavar="OLD", help="run folder, or JUnit file")
-    parser.add_argument("after", type=Path, metavar="NEW", help="run folder, or JUnit file")
+    parser.add_argument("before", metavar="OLD", help=f"JUnit file, or {RUN_HELP}")
+    parser.add_argument("after", metavar="NEW", help=f"JUnit file, or {RUN_HELP}")
     parser.add_argument("--old-link", default="", metavar="URL", help="where the old run can be looked at")
     parser.add_argument("--new-link", default="", metavar="URL", help="where the new run can be looked at "
                         "(default: the GitHub Actions run that this is)")
@@ -29,21 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.process.scratch import write_whole
     from pytest_llmperf.report.junit import read_release
     from pytest_llmperf.report.markdown import LinkedRun, markdown
     from pytest_llmperf.report.release import compare_runs
 
     summary = _summary(os.environ) if arguments.step_summary else None
-    compared = compare_runs(read_release(arguments.before), read_release(arguments.after))
-    old = LinkedRun(_name(arguments.before), arguments.old_link)
-    new = LinkedRun(_name(arguments.after), arguments.new_link or this_run(os.environ))
+    before, after = named_run(arguments.before), named_run(arguments.after)
+    compared = compare_runs(read_release(before), read_release(after))
+    old = LinkedRun(_name(before), arguments.old_link)
+    new = LinkedRun(_name(after), arguments.new_link or this_run(os.environ))
     text = markdown(compared, old, new)
     try:
         if summary is not None:
             with summary.open("a", encoding="utf-8") as file:
                 file.write(text)
         if arguments.out is not None:
-            arguments.out.write_text(text, encoding="utf-8")
+            write_whole(arguments.out, text.encode("utf-8", "replace"))
         elif summary is None:
             say(text, end="")
     except OSError as error:

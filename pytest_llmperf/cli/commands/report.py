@@ -9,12 +9,12 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
-from pytest_llmperf.cli.runs import newest_run
+from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="*", type=Path, metavar="RUN",
-                        help="run folder, by default the newest; several make one report")
+    parser.add_argument("folders", nargs="*", metavar="RUN",
+                        help=f"{RUN_HELP} (the default); several make one report")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where report.html goes (default: the run folder)")
 
 
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.report.html import write_report
 
-    named = arguments.folders or [newest_run()]
+    named = [named_run(run) for run in arguments.folders] or [newest_run()]
     folders = list({folder.resolve(): folder for folder in named}.values())  # each once
     root = project_root(folders[0])
     store = Store(root / read_settings(root).baselines_dir)

@@ -6,11 +6,12 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
-from pytest_llmperf.cli.runs import newest_run, project_runs
+from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, project_runs
+from pytest_llmperf.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", metavar="RUN", help="run folder, .llmperf/runs/…; by default the newest")
+    parser.add_argument("folder", nargs="?", metavar="RUN", help=f"{RUN_HELP} (the default)")
     parser.add_argument("test", nargs="?", metavar="TEST", help="a part of a test's id: everything about such tests")
 
 
@@ -29,9 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _folder_and_test(folder: str | None, test: str | None) -> tuple[Path, str | None]:
-    """One word that is no path names a test of the newest run."""
+    """One word that names no run names a test of the newest run."""
     if folder is None:
         return newest_run(), None
-    if test is None and not Path(folder).exists() and "/" not in folder and project_runs():
+    try:
+        return named_run(folder), test
+    except UsageError:
+        if test is not None or "/" in folder or any(folder in run.name for run in project_runs()) or not project_runs():
+            raise
         return newest_run(), folder
-    return Path(folder), test

@@ -15,15 +15,17 @@ from pytest_llmperf.cli.output import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     anonymise = actions.add_parser("anonymise", help="write a trace without contents and with other block ids")
-    anonymise.add_argument("source", metavar="IN", help="Mooncake, BurstGPT, Azure, OpenTelemetry, a requests file or "
-                           "ShareGPT (….json)")
-    anonymise.add_argument("target", type=Path, metavar="OUT", help="Mooncake JSONL, or ShareGPT of a ShareGPT file; "
-                           "replaced where it exists")
+    anonymise.add_argument("source", metavar="IN", help="Mooncake, Bailian, BurstGPT, Azure, OpenTelemetry, a requests "
+                           "file or ShareGPT (….json)")
+    anonymise.add_argument("target", type=Path, metavar="OUT", help="Mooncake JSONL, or Bailian or ShareGPT as the "
+                           "input; replaced where it exists")
+    anonymise.add_argument("--unit", choices=("s", "ms", "us", "ns"), help="of the times (default: that of the format)")
+    anonymise.add_argument("--block", type=int, metavar="N", help="tokens of each block (default: that of the format)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.workload import anonymise
 
-    count = anonymise(arguments.source, arguments.target)
+    count = anonymise(arguments.source, arguments.target, arguments.unit, arguments.block)
     say(f"{arguments.target}: {count:,} requests without contents")
     return 0

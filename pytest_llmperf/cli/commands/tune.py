@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start-sd", type=float, metavar="SHARE",
                         help="known deviation of max_rate between server starts, e.g. 0.02 (default: 0.05)")
     parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
-                        "options (newest: the newest run folder)")
+                        "options (a path, an id, a part of it, or newest)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the proven claim as a new test file")
 
 

@@ -82,7 +82,7 @@ def _benchmark(
         "params": None,
         "param": None,
         "extra_info": {
-            "verdict": test.verdict.value,
+            "verdict": test.outcome,
             "engine": measurement.engine,
             "workload": measurement.workload,
             "hardware": measurement.conditions.get("hardware", "unknown"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.export.sink import Sink
+from pytest_llmperf.report.value_text import cell_text
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import names
 
@@ -42,7 +43,11 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
 
 def csv_file(tests: Sequence[TestResult]) -> bytes:
     """The table as CSV, UTF-8."""
-    return requests_table(tests).to_csv(index=False).encode()
+    table = requests_table(tests)
+    for name, column in table.items():
+        if any(isinstance(value, str) for value in column):
+            table[name] = [cell_text(value) if isinstance(value, str) else value for value in column]
+    return table.to_csv(index=False).encode("utf-8", "replace")
 
 
 def parquet_file(tests: Sequence[TestResult]) -> bytes:
@@ -57,7 +62,7 @@ def parquet_file(tests: Sequence[TestResult]) -> bytes:
     try:
         return bytes(table.to_parquet(None, index=False))
     except ImportError as error:
-        raise UsageError("--format parquet needs pyarrow: pip install 'pytest-llmperf[parquet]'.") from error
+        raise UsageError("--format parquet needs pyarrow: pip install pyarrow.") from error
 
 
 CSV = Sink(api=1, name="csv", files=lambda tests: {"": csv_file(tests)})

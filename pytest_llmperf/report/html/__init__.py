@@ -7,12 +7,13 @@ fast as one test. Without JavaScript the page still shows each verdict, its numb
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.errors import UsageError, escaped
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.html.overview import (
     COLUMNS,
@@ -22,7 +23,6 @@ from pytest_llmperf.report.html.overview import (
     groups,
     headline,
     headroom_text,
-    measured_text,
     measured_values,
     row_of,
     tiles,
@@ -30,8 +30,9 @@ from pytest_llmperf.report.html.overview import (
 from pytest_llmperf.report.html.page import TestPage, counts, pack, test_page
 from pytest_llmperf.report.html.session_facts import SessionFacts, session_facts
 from pytest_llmperf.results.conditions import EMULATED, kind_of
+from pytest_llmperf.results.ended_test import GOOD
 from pytest_llmperf.results.reader import read_run
-from pytest_llmperf.results.sentences import basis_text, interval_text, limit_text, reason_text
+from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from pytest_llmperf.results.baseline import ReadBaseline
 
 FILE = "report.html"
+#: The page runs its own script alone and loads nothing. Bars and labels are placed by style attributes.
+POLICY = ("default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+          "form-action 'none'")
 #: A page of few tests opens the first of those that are not good.
 MOST_TESTS_OPENED = 12
 MOST_OPENED = 3
@@ -57,7 +61,7 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
         BaselineError: a run file cannot be read.
     """
     tests = [test for folder in folders for test in read_run(folder)]
-    tests.sort(key=lambda test: -test.verdict.severity)
+    tests.sort(key=lambda test: -test.ending.severity)
     kinds = {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
     kind = kinds.pop().removeprefix(EMULATED) if len(kinds) == 1 else ""
     pages = [test_page(test, number, read, kind, out) for number, test in enumerate(tests, start=1)]
@@ -82,12 +86,14 @@ def render(pages: Sequence[TestPage], session: SessionFacts) -> str:
     rows = [row_of(page.test, page.anchor) for page in pages]
     environment = _environment()
     more = environment.get_template("more.html.j2")
-    return environment.get_template("report.html.j2").render(
+    script = environment.get_template("report.js").render()
+    return escaped(environment.get_template("report.html.j2").render(
+        script=script, policy=POLICY.format(base64.b64encode(sha256(script.encode()).digest()).decode()),
         title=headline(tests, session), session=session, tiles=list(tiles(tests)), groups=groups(rows),
         pages={page.anchor: page for page in pages}, opened=_opened(pages), count=len(pages), counts=counts(tests),
         csv=csv_text(rows), measured=_measured(pages),
-        measured_names=list(COLUMNS.values()), packed=lambda page: pack(more.render(page=page)),
-    )
+        measured_names=list(COLUMNS.values()), packed=lambda page: pack(escaped(more.render(page=page))),
+    ))
 
 
 def _measured(pages: Sequence[TestPage]) -> list[MeasuredRow]:
@@ -103,7 +109,7 @@ def _opened(pages: Sequence[TestPage]) -> set[str]:
     """Anchors of the tests that are open at first: a single test, or the worst of a few."""
     if len(pages) == 1:
         return {pages[0].anchor}
-    bad = [page.anchor for page in pages if page.test.verdict.severity > Verdict.IMPROVED.severity]
+    bad = [page.anchor for page in pages if page.test.outcome not in GOOD]
     return set(bad[:MOST_OPENED]) if len(pages) <= MOST_TESTS_OPENED else set()
 
 
@@ -117,7 +123,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"reason": reason_text, "estimate": measured_text, "limit": limit_text,
+    environment.filters |= {"reason": reason_text, "estimate": estimate_text, "limit": limit_text,
                             "interval": interval_text, "basis": basis_text,
                             "headroom": headroom_text, "bar": bar_of}
     return environment

@@ -5,25 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import copysign, inf, isfinite
+from math import isfinite
 
 from pytest_llmperf.metrics import find
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.ended_test import precedence
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.status_text import duration
+from pytest_llmperf.report.value_text import cell_text
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
+from pytest_llmperf.results.ended_test import GOOD, SKIPPED, counts, severity, subject_text
+from pytest_llmperf.results.headroom import deciding_limit, headroom, room
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text, reason_text
-from pytest_llmperf.slo.model import Comparison
 
-GOOD = (Verdict.PASS, Verdict.IMPROVED, Verdict.REPORTED)
 MOST_NAMES = 2
 CSV_HEAD = ("test", "verdict", "metric", "measured", "limit", "headroom", "interval", "before", "after", "reason")
 #: Metrics of the tiles, with their names.
@@ -47,16 +45,12 @@ def headline(tests: Sequence[TestResult], session: SessionFacts) -> str:
 
 
 def _outcome(tests: Sequence[TestResult]) -> str:
-    count_by_verdict = Counter(test.verdict for test in tests)
-    bad = {verdict: count for verdict, count in count_by_verdict.items() if verdict not in GOOD}
-    shown = sorted((bad or count_by_verdict).items(), key=lambda pair: -pair[0].severity)
-    if len(shown) == 1:
-        return f"{shown[0][1]} of {len(tests)} {_name(shown[0][0])}"
-    return ", ".join(f"{count} {_name(verdict)}" for verdict, count in shown) + f" of {len(tests)}"
-
-
-def _name(verdict: Verdict) -> str:
-    return verdict.value.replace("_", " ")
+    bad = [test.ending for test in tests if test.outcome not in GOOD]
+    shown = counts(bad or [test.ending for test in tests]).replace("_", " ")
+    if ", " in shown:
+        return f"{shown} of {len(tests)}"
+    count, outcome = shown.split(" ", 1)
+    return f"{count} of {len(tests)} {outcome}"
 
 
 def _hardware(kind: str) -> str:
@@ -174,16 +168,16 @@ class OverviewRow:
 
     @property
     def metric(self) -> str:
-        return "" if self.check is None else self.check.metric or self.check.subject
+        return "" if self.check is None else subject_text(self.check)
 
     @property
     def measured(self) -> str:
-        return "" if self.check is None else measured_text(self.check)
+        return "" if self.check is None else estimate_text(self.check)
 
     @property
     def reason(self) -> str:
         """Why the deciding check did not pass, or what ended the test early; "" for a plain PASS."""
-        return self.test.reason if self.check is None else reason_text(self.check)
+        return self.test.ending.decided_by if self.check is None else reason_text(self.check)
 
     @property
     def limit(self) -> str:
@@ -205,49 +199,9 @@ class OverviewRow:
         return None if self.check is None else bar_of(self.check)
 
 
-def measured_text(check: CheckResult) -> str:
-    """The estimate with its unit; for a search the proven rate, on which its headroom rests."""
-    proven = check.facts.get("proven_rate")
-    return f"{Unit.REQUESTS_PER_S.number(proven)}/s, proven" if proven is not None else estimate_text(check)
-
-
 def row_of(test: TestResult, anchor: str) -> OverviewRow:
-    """The overview's row of a test: the first cause of a bad verdict, or the check with the least headroom."""
-    deciding = [check for check in test.checks if check.verdict is test.verdict]
-    if test.error or not deciding:
-        return OverviewRow(anchor, test, None)
-    if test.verdict in GOOD:
-        return OverviewRow(anchor, test, min(deciding, key=_says_least))
-    return OverviewRow(anchor, test, min(deciding, key=precedence))
-
-
-def _says_least(check: CheckResult) -> tuple[int, float]:
-    """Order of checks of a good verdict: claims, then SLOs and comparisons, then mechanisms; least headroom first."""
-    room = headroom(check)
-    kind = 0 if " / " in check.metric else 2 if re.search(r"\([a-z]\)$", check.metric) else 1
-    return kind, inf if room is None else room
-
-
-def headroom(check: CheckResult) -> float | None:
-    """How far the measured value is on the good side of the limit, as a share of the limit; None without a distance."""
-    measured = check.facts.get("proven_rate", check.estimate)
-    return None if measured is None else _room(check, measured)
-
-
-def _room(check: CheckResult, value: float) -> float | None:
-    limit = deciding_limit(check)
-    if not limit or check.comparison in (None, Comparison.EQUAL):
-        return None
-    distance = limit - value if check.comparison is Comparison.AT_MOST else value - limit
-    return distance / abs(limit)
-
-
-def deciding_limit(check: CheckResult) -> float | None:
-    """The limit that the verdict rests on: a comparison fails beyond its negligible margin, however much is tolerated.
-    """
-    if check.verdict is Verdict.FAIL and check.limit is not None and "negligible" in check.facts:
-        return copysign(check.facts["negligible"], check.limit)
-    return check.limit
+    """The overview's row of a test, with the deciding check."""
+    return OverviewRow(anchor, test, test.ending.deciding)
 
 
 def _sign(check: CheckResult) -> str:
@@ -256,14 +210,14 @@ def _sign(check: CheckResult) -> str:
 
 def headroom_text(check: CheckResult) -> str:
     """"+31 %" of the limit; of a change in percentage points."""
-    room, limit = headroom(check), deciding_limit(check)
-    if room is None or limit is None:
+    share, limit = headroom(check), deciding_limit(check)
+    if share is None or limit is None:
         return ""
     if check.unit in (Unit.CHANGE, Unit.POINTS):
-        return f"{100 * room * abs(limit):+.1f} pp"
-    if abs(room) >= 10:
-        return f"{room:+.0f}×"
-    return f"{100 * room:+.{0 if abs(room) >= 0.01 else 1}f} %"
+        return f"{100 * share * abs(limit):+.1f} pp"
+    if abs(share) >= 10:
+        return f"{share:+.0f}×"
+    return f"{100 * share:+.{0 if abs(share) >= 0.01 else 1}f} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,45 +239,45 @@ class Bar:
 
 def bar_of(check: CheckResult) -> Bar | None:
     """The bar of a check; None without a distance to the limit."""
-    room = headroom(check)
-    if room is None:
+    share = headroom(check)
+    if share is None:
         return None
-    at, interval = _place(room), check.interval
-    ends = [_room(check, end) for end in (interval.low, interval.high)] if interval is not None else []
+    at, interval = _place(share), check.interval
+    ends = [room(check, end) for end in (interval.low, interval.high)] if interval is not None else []
     places = sorted(_place(end) for end in ends if end is not None)
     low, high = places if len(places) == 2 else (None, None)
-    return Bar(min(at, 50), abs(at - 50), room >= 0, low, high)
+    return Bar(min(at, 50), abs(at - 50), share >= 0, low, high)
 
 
-def _place(room: float) -> float:
+def _place(share: float) -> float:
     """A headroom of ±100 % and more reaches the end of the bar."""
-    return round(50 + 50 * min(max(room, -1), 1), 1)
+    return round(50 + 50 * min(max(share, -1), 1), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class CauseGroup:
     """Tests that ended alike for one cause: a sentence, and their rows."""
 
-    verdict: Verdict
+    outcome: str
     cause: str
     rows: tuple[OverviewRow, ...]
 
 
 def groups(rows: Sequence[OverviewRow]) -> list[CauseGroup]:
     """Rows by verdict, worst first; bad verdicts by cause, the most frequent cause first."""
-    rows_by_key: dict[tuple[Verdict, str], list[OverviewRow]] = {}
+    rows_by_key: dict[tuple[str, str], list[OverviewRow]] = {}
     for row in rows:
-        rows_by_key.setdefault((row.test.verdict, _cause(row)), []).append(row)
-    merged: dict[tuple[Verdict, str], list[OverviewRow]] = {}
-    for (verdict, cause), alike in rows_by_key.items():
-        merged.setdefault((verdict, cause if len(alike) > 1 else ""), []).extend(alike)
+        rows_by_key.setdefault((row.test.outcome, _cause(row)), []).append(row)
+    merged: dict[tuple[str, str], list[OverviewRow]] = {}
+    for (outcome, cause), alike in rows_by_key.items():
+        merged.setdefault((outcome, cause if len(alike) > 1 else ""), []).extend(alike)
     made = [CauseGroup(*key, tuple(alike)) for key, alike in merged.items()]
-    return sorted(made, key=lambda group: (-group.verdict.severity, not group.cause, -len(group.rows)))
+    return sorted(made, key=lambda group: (-severity(group.outcome), not group.cause, -len(group.rows)))
 
 
 def _cause(row: OverviewRow) -> str:
     """The cause of a bad verdict in words that equal causes share; "" for a good verdict."""
-    if row.test.verdict in GOOD:
+    if row.test.outcome in GOOD and row.test.outcome != SKIPPED:
         return ""
     check = row.check
     if check is None or check.cause is None:
@@ -342,12 +296,7 @@ def csv_text(rows: Sequence[OverviewRow]) -> str:
         interval = "" if row.check is None else interval_text(row.check)
         levels = (None, None) if row.check is None else (row.check.before, row.check.after)
         before, after = ("" if level is None else f"{level:.6g}" for level in levels)
-        cells = (row.test.test, row.test.verdict.value, row.metric, row.measured, row.limit, row.headroom, interval,
+        cells = (row.test.test, row.test.outcome, row.metric, row.measured, row.limit, row.headroom, interval,
                  before, after, row.reason)
-        writer.writerow(map(_plain_cell, cells))
+        writer.writerow(map(cell_text, cells))
     return out.getvalue()
-
-
-def _plain_cell(text: str) -> str:
-    """A spreadsheet takes a cell that begins with one of these signs for a formula."""
-    return f"'{text}" if text[:1] in ("=", "@") else text

@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.figures import figures
 from pytest_llmperf.report.html.history import History, history
@@ -25,6 +24,7 @@ from pytest_llmperf.report.metric_rows import comparisons_of, replica_rows
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import unseen_gpu
+from pytest_llmperf.results.ended_test import severity
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.profile import Profile, shares_by_heading
 
@@ -165,10 +165,9 @@ def _short(value: str) -> str:
     return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
 
 
-def counts(tests: Sequence[TestResult]) -> list[tuple[Verdict, int]]:
-    """How many tests came to which verdict, worst first."""
-    count_by_verdict = Counter(test.verdict for test in tests)
-    return sorted(count_by_verdict.items(), key=lambda pair: -pair[0].severity)
+def counts(tests: Sequence[TestResult]) -> list[tuple[str, int]]:
+    """How many tests came to which outcome, worst first."""
+    return sorted(Counter(test.outcome for test in tests).items(), key=lambda pair: -severity(pair[0]))
 
 
 def pack(text: str) -> str:

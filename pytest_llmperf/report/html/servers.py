@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_llmperf.bounded_file import check_inside, read_text
 from pytest_llmperf.process.launch import COMMAND_FILE
 from pytest_llmperf.process.serverlog import tail_lines
 from pytest_llmperf.results.measurement import TestResult
@@ -34,13 +35,21 @@ def servers_of(test: TestResult) -> tuple[ServerLog, ...]:
 
 
 def _logs(folder: Path, run_folder: Path) -> Iterator[ServerLog]:
+    """Logs in the run folder; a folder of servers that is a link to another place has none."""
     for path in sorted(folder.rglob("*.log")):
-        if path.name == "watchdog.log" and not path.stat().st_size:
+        try:
+            check_inside(path, run_folder)
+            command = read_text(path.parent / COMMAND_FILE, run_folder).strip()
+        except FileNotFoundError:
+            command = ""
+        except OSError:
             continue
-        command = path.parent / COMMAND_FILE
+        tail = tail_lines(path, LOG_LINES)
+        if path.name == "watchdog.log" and not tail:
+            continue
         yield ServerLog(
             name=str(path.parent.relative_to(run_folder / "servers")),
-            command=command.read_text(encoding="utf-8", errors="replace").strip() if command.is_file() else "",
-            tail=tuple(tail_lines(path, LOG_LINES)),
+            command=command,
+            tail=tuple(tail),
             path=str(path.relative_to(run_folder)),
         )

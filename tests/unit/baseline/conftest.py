@@ -65,8 +65,8 @@ def result(*measurements, test=f"{TEST}[h200]", verdicts=(), complete=True, erro
     return TestResult(test, complete, error, measurements, checks, earlier_ends=failed)
 
 
-def terms(session_id="20260201T000000Z-today1", *, dirty=False, **options):
-    return UpdateTerms(Provenance(session_id, "2026-02-01", "def", dirty, "host"), **options)
+def terms(session_id="20260201T000000Z-today1", *, dirty=False, git_error=None, **options):
+    return UpdateTerms(Provenance(session_id, "2026-02-01", "def", dirty, "host", git_error), **options)
 
 
 class Make:

@@ -132,6 +132,8 @@ def test_contended_and_dirty_runs_are_refused(make, decide, message):
     message(*entry.reasons)
     _, written = decide(make.result(make.fresh(tpot_mean=1.0)), dirty=True, accept="why")
     assert written.sessions[0].commit == "def-dirty"
+    entry, _ = decide(make.result(make.fresh(tpot_mean=1.0)), dirty=True, git_error="git is not on the PATH")
+    assert entry.reasons == ("its commit is unknown: git is not on the PATH",)
 
 
 @pytest.mark.parametrize(

@@ -253,10 +253,10 @@ def test_search_with_other_options_is_not_resumed(tmp_path, capsys, change, word
     assert json.loads(run_file.read_text())["measurements"] == json.loads(before)["measurements"]
 
 
-@pytest.mark.parametrize(("named", "words"), [("newest", "no run is stored"), ("/tmp/elsewhere/run", "must lie in")])
-def test_search_without_run_folder_is_not_resumed(capsys, named, words):
+@pytest.mark.parametrize("named", ["newest", "/tmp/elsewhere/run"])
+def test_search_without_run_folder_is_not_resumed(capsys, named):
     assert main((*SEARCH, "--resume", named)) == 2
-    assert words in capsys.readouterr().err
+    assert f"{named}: no run is stored in" in capsys.readouterr().err
 
 
 @pytest.mark.emulated

@@ -11,7 +11,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.prompts import in_words
 
-pytest.importorskip("tokenizers", reason="pip install 'pytest-llmperf[tokenizer]'")
+pytest.importorskip("tokenizers", reason="pip install tokenizers")
 
 
 @pytest.fixture(scope="module")

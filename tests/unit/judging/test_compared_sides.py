@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf import Verdict
+from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError, SpecError
-from pytest_llmperf.judging.compared_sides import judge_ratios
+from pytest_llmperf.judging.compared_sides import judge_ratios, ratio_is_smaller
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import worst
+from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()
@@ -120,3 +122,21 @@ def test_repeated_seeds_of_extended_run_make_one_pair_each(side):
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.15", a=extended, b=plain)
     assert result.verdict is Verdict.PASS
     assert result.facts["pairs"] == 3
+
+
+@pytest.mark.parametrize(("smaller", "larger", "verdict"), [
+    ((2.0, 1.8, 2.2), (4.0, 3.6, 4.4), Verdict.PASS),
+    ((3.6, 3.2, 4.0), (4.0, 3.6, 4.4), Verdict.INCONCLUSIVE),
+    ((4.4, 4.0, 4.9), (4.0, 3.6, 4.4), Verdict.INCONCLUSIVE),
+    ((8.0, 7.2, 8.8), (4.0, 3.6, 4.4), Verdict.FAIL),
+])
+def test_noise_of_both_ratios_decides_the_order(smaller, larger, verdict):
+    """Against the point estimate of the larger ratio the second pair would be a PASS: 3.6 is below 4."""
+    ratios = [CheckResult("r", Verdict.REPORTED, "r", Unit.RATIO, estimate=middle, interval=Interval(low, high, 0.99))
+              for middle, low, high in (smaller, larger)]
+    assert ratio_is_smaller("gain", *ratios).verdict is verdict
+
+
+def test_ratio_of_an_invalid_run_is_not_judged():
+    invalid = CheckResult("r", Verdict.ERROR, "r")
+    assert ratio_is_smaller("gain", invalid, invalid).verdict is Verdict.INCONCLUSIVE

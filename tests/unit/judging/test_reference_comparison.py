@@ -66,6 +66,16 @@ def test_equal_builds_pass_and_state_the_smallest_detectable_change():
     assert 0.012 < result.facts["smallest_detectable"] < 0.025
 
 
+def test_earlier_look_of_resumed_session_raises_smallest_detectable_change():
+    candidate, reference = side([5.0, 5.01, 4.995], "itl_p50", 1), side([5.001, 5.005, 4.998], "itl_p50", 2)
+    changes = []
+    for earlier_looks in (0, 1, 2):
+        looked = replace(candidate, earlier_looks=earlier_looks)
+        assert looked.executions == 1 + earlier_looks
+        changes += [judge_against_reference(looked, reference, TERMS, 0)[0].facts["smallest_detectable"]]
+    assert changes[0] < changes[1] < changes[2]
+
+
 def test_two_per_cent_faster_step_is_improved():
     assert judged([4.9, 4.905, 4.895], [5.0, 5.005, 4.995]).verdict is Verdict.IMPROVED
 

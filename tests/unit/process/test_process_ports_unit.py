@@ -6,7 +6,7 @@ import random
 import pytest
 
 from pytest_llmperf.errors import InfrastructureError
-from pytest_llmperf.process.ports import PORTS, is_free, lock_folder, reserve_port
+from pytest_llmperf.process.ports import PORTS, check_loopback, is_free, lock_folder, reserve_port
 
 
 def test_ports_lie_below_the_range_of_outgoing_connections():
@@ -67,3 +67,9 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
 def test_unwritable_lock_folder_is_an_error(tmp_path):
     with pytest.raises(InfrastructureError, match="cannot keep port locks"):
         reserve_port(random.Random(0), folder=tmp_path / "missing")
+
+
+def test_missing_loopback_address_is_named_at_once():
+    check_loopback()
+    with pytest.raises(InfrastructureError, match=r"^this machine cannot reach itself at 192\.0\.2\.1: Cannot assign"):
+        check_loopback("192.0.2.1")  # an address of no interface, as 127.0.0.1 without one

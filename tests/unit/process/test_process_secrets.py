@@ -17,6 +17,17 @@ from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.streammask import LONGEST_LINE_BYTES, StreamMask
 
 ROOT = Path(__file__).parents[3]
+PEM_BEGIN = "-----BEGIN RSA PRIVATE " + "KEY-----"
+PEM = f"""found
+{PEM_BEGIN}
+Proc-Type: 4,ENCRYPTED
+
+MIIEpAIBAAKCAQEA0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKL
+NOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO
+Ab3+Q==
+-----END RSA PRIVATE KEY-----
+the server is up
+"""
 CANARY = "cAn4ry+/=s3cret&'vä\"lue\\x"
 
 
@@ -147,6 +158,11 @@ def test_values_without_secret_are_not_masked(values):
     ("GET /v1?access_token=abc123def&x=1", "abc123def"),
     ("password: hunter2-x", "hunter2-x"),
     ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+    *((f"found {token}", token) for token in (
+        "npm_0123456789abcdefABCDEF0123456789abcd", "glrt-0123456789abcdefABCD", "pypi-AgEIcHlwaS5vcmc0123456789",
+        "dckr_pat_0123456789abcdefABCDEF", "hvs.CAESI0123456789abcdef", "xapp-1-A0123456789-abcdef",
+    )),
+    (rf"key: {PEM_BEGIN}\nMIIEpAIBAAKCAQEA0123456789\n-----END RSA PRIVATE KEY-----", "MIIEpAIBAAKCAQEA"),
 ])
 def test_secret_shape_is_masked_in_text_and_in_any_two_chunks(text, hidden):
     masked = mask(text)
@@ -157,6 +173,23 @@ def test_secret_shape_is_masked_in_text_and_in_any_two_chunks(text, hidden):
         stream = StreamMask([], SHAPES)
         log = stream.feed(whole[:cut]) + stream.feed(whole[cut:]) + stream.flush()
         assert log.decode() == f"{masked}\n"
+
+
+def test_multi_line_private_key_is_masked_in_any_two_chunks():
+    bodies = ("MIIEp", "NOPQR", "Ab3+Q")
+    assert not any(body in mask(PEM) for body in bodies)
+    whole = PEM.encode()
+    for cut in range(len(whole)):
+        stream = StreamMask([], SHAPES)
+        log = (stream.feed(whole[:cut]) + stream.feed(whole[cut:]) + stream.flush()).decode()
+        assert not any(body in log for body in bodies)
+        assert log.endswith("KEY-----\nthe server is up\n")
+
+
+def test_log_after_mentioned_key_header_is_kept():
+    text = f"Expecting: {PEM_BEGIN}\nthe engine started\n"
+    stream = StreamMask([], SHAPES)
+    assert b"the engine started\n" in stream.feed(text.encode()) + stream.flush()
 
 
 @pytest.mark.parametrize("text", [

@@ -8,10 +8,10 @@ import pytest
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.end_summary import counts, summary
-from pytest_llmperf.report.ended_test import EndedTest
 from pytest_llmperf.report.next_steps import Invocation
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
 
@@ -175,8 +175,9 @@ def test_summary_of_ten_tests_fits_one_screen():
     shown = lines(*tests)
     assert len(shown) <= 24 - 3  # our title, pytest's last line, the prompt
     verdicts = shown[: shown.index("next:")]
-    assert len(verdicts) == 10
+    assert len(verdicts) == 11
     assert all(len(line) <= 80 for line in verdicts)
+    assert verdicts.pop() == "decided: 9 of 10 tests (90 %)"
     assert all("61.2 ms" in line for line in verdicts if "ERROR" not in line)
 
 

@@ -11,8 +11,9 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.report.properties import properties
+from pytest_llmperf.report.properties import outcome_properties, properties
 from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
@@ -54,7 +55,7 @@ def test_junit_test_is_read_from_named_run_file(junit, named, tmp_path):
     pairs = named(CHECK)
     (read,) = read_release(junit([*pairs, ("llmperf.verdict", "FAIL")], ("failure", "x")))
     (test,) = read_run(tmp_path / "runs" / "20260102T000000Z-abcdef")
-    assert read == test
+    assert replace(read, ended="") == test
 
 
 def test_run_folder_beside_junit_file_replaces_missing_named_path(junit, named):
@@ -67,8 +68,8 @@ def test_run_folder_beside_junit_file_replaces_missing_named_path(junit, named):
 
 @pytest.mark.parametrize("verdict", ["PASS", "FAIL", "INCONCLUSIVE"])
 def test_junit_test_without_run_file_keeps_verdict_and_deciding_check(junit, measurement, verdict):
-    pairs = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
-    named = [*pairs, ("llmperf.verdict", verdict), ("llmperf.run_file", "/gone/runs/x/tests/t.json")]
+    ended = EndedTest(TEST, verdict, (replace(CHECK, verdict=Verdict[verdict]),))
+    named = [*outcome_properties(ended).items(), ("llmperf.run_file", "/gone/runs/x/tests/t.json")]
     (read,) = read_release(junit(named))
     assert (read.verdict.value, read.measurements) == (verdict, ())
     assert "baseline ttft_p50" in read.checks[0].subject
@@ -99,7 +100,7 @@ def test_properties_of_a_test_with_many_checks_stay_below_2_kb(measurement):
     wordy = replace(measurement, engine="e" * 5000, workload="w" * 5000)
     pairs = properties(TEST, [wordy] * 5, [*checks, *claims])
     xml = "".join(f'<property name="{name}" value="{value}" />' for name, value in pairs)
-    assert len(xml.encode()) <= 1700  # 2 kB with verdict and run file, which the plugin adds
+    assert len(xml.encode()) <= 1450  # 2 kB with outcome and run file, which the plugin adds
 
 
 @pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL"), ("FAIL", "FAIL")])
@@ -144,15 +145,15 @@ def test_an_error_in_a_teardown_is_one_whatever_was_checked(junit, measurement):
     assert (read.verdict, read.reason) == (Verdict.ERROR, "the server died")
 
 
-@pytest.mark.parametrize(("more", "outcome", "reason"), [
-    ([], ("failure", "assert 1 == 2\n +  where"), "failed: assert 1 == 2"), ([], ("skipped", ""), "skipped"),
-    ([], ("skipped", "no time"), "skipped: no time"),
-    ([("llmperf.verdict", "USAGE")], ("failure", "Failed: llmperf USAGE: no such metric"), "USAGE: no such metric"),
-    ([("llmperf.verdict", "ERROR")], ("error", "Failed: llmperf ERROR: it died"), "it died"),
+@pytest.mark.parametrize(("more", "element", "outcome", "reason"), [
+    ([], ("failure", "assert 1 == 2\n +  where"), "FAILED", "assert 1 == 2"), ([], ("skipped", ""), "ERROR", "skipped"),
+    ([], ("skipped", "no time"), "ERROR", "skipped: no time"),
+    ([("llmperf.verdict", "USAGE")], ("failure", "Failed: llmperf USAGE: no such metric"), "USAGE", "no such metric"),
+    ([("llmperf.verdict", "ERROR")], ("error", "Failed: llmperf ERROR: it died"), "ERROR", "it died"),
 ])
-def test_aborted_test_has_outcome_as_reason(junit, named, more, outcome, reason):
-    (read,) = read_release(junit([*named(), *more], outcome))
-    assert (read.verdict, read.complete, read.reason) == (Verdict.ERROR, False, reason)
+def test_aborted_test_has_outcome_and_reason(junit, named, more, element, outcome, reason):
+    (read,) = read_release(junit([*named(), *more], element))
+    assert (read.verdict, read.complete, read.outcome, read.reason) == (Verdict.ERROR, False, outcome, reason)
 
 
 def test_skipped_before_measurement_is_absent_from_release(junit):

@@ -112,8 +112,8 @@ def test_records_that_were_kept_in_part_are_not_read_back(write_records):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"0" * (256 * 2**20 + 1), "unpacks to more than 256 MiB"),
-        (b'{"index":[' + b"[]," * 2**24 + b"[]]}", r"would take 1\.7 GiB of memory, and 1 GiB is the limit"),
+        (b"0" * (256 * 2**20 + 1), "would take more than 175 MiB of memory"),
+        (b'{"index":[' + b"[]," * 2**24 + b"[]]}", "would take more than 84 MiB of memory"),
         (b"[" * 100_000, "RecursionError"),
     ],
 )

@@ -96,6 +96,7 @@ def of_cause(cause, facts=None, verdict=Verdict.ERROR, metric="baseline"):
 FAIL, OPEN = Verdict.FAIL, Verdict.INCONCLUSIVE
 RESULTS = [
     latency(Verdict.PASS, facts={**OVER, "longest_unseen_s": 3.0}),
+    latency(Verdict.PASS, facts={**OVER, "longest_unseen_s": 3.0, "unseen_requests": 0.0033, "unseen_starts": 0.63}),
     latency(Verdict.PASS, facts={**OVER, "level_exceedances": 3, "level_margin": 0.08, "longest_unseen_s": 3.0,
                                  "hardware_bound_unknown": True}),
     latency(Verdict.PASS, facts={**OVER, "looks": 3}),
@@ -139,6 +140,7 @@ RESULTS = [
     ratio(OPEN, Cause.PAIRS_TOO_FEW, {"pairs": 1}),
     ratio(OPEN, Cause.MACHINE_DRIFTS, {"drift_share": 0.21}),
     ratio(OPEN, Cause.STARTS_TOO_FEW, {"needed_starts": 4}),
+    ratio(OPEN, Cause.STARTS_TOO_FEW, {"needed_starts": 15, "most_starts": 2}),
     ratio(OPEN, Cause.ENDPOINT_STARTS_UNKNOWN, {"metric": "ttft_p50", "needed_start_sd": 0.021}),
     ratio(Verdict.ERROR, Cause.VALUE_ZERO, {"metric": "ttft_p50"}, estimate=None, interval=None),
     ratio(Verdict.ERROR, Cause.VALUES_INFINITE, {**GONE, "side": "b", "failed_requests": 4, **WHY}, estimate=None,
@@ -240,6 +242,9 @@ def invalid(*problems):
 REFUSED_REQUESTS = {"answers": 3, "of_answers": 20, "first": "HTTP 429"}
 VARIANTS = [  # further wordings of a cause
     Problem(Cause.REQUESTS_FAILED, {**REFUSED_REQUESTS, "text": "3 × rate limited", "rate_limited_answers": 3}),
+    Problem(Cause.NOT_STEADY, {**PROBLEM_FACTS[Cause.NOT_STEADY], **HERE, "before": 1}),
+    Problem(Cause.NOT_STEADY, {**PROBLEM_FACTS[Cause.NOT_STEADY], **HERE, "before": 2}),
+    Problem(Cause.NOT_STEADY, {**PROBLEM_FACTS[Cause.NOT_STEADY], **HERE, "beginning": True}),
     Problem(Cause.REQUESTS_FAILED, {**REFUSED_REQUESTS, "text": "2 × rate limited, 1 × reset",
                                     "rate_limited_answers": 2}),
 ]

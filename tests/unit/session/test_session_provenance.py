@@ -5,10 +5,12 @@ import random
 import shutil
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.process.git import git
 from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.session.baseline_update import read_sessions
 from pytest_llmperf.session.provenance import (
@@ -20,6 +22,7 @@ from pytest_llmperf.session.provenance import (
     session_id,
     write_provenance,
 )
+from pytest_llmperf.testing.waiting import until
 
 KNOWN = Provenance("20260102T030405Z-abcdef", "2026-01-02", "0123456789ab", False, "f00")
 
@@ -124,16 +127,114 @@ def test_changed_files_are_dirty_wherever_baselines_lie(repository, baselines):
     assert provenance(repository, "s", now, [baselines], "host").dirty
 
 
-def test_a_status_that_git_does_not_tell_is_not_clean(repository):
-    (repository / ".git" / "index").write_bytes(b"broken")
-    origin = provenance(repository, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
-    assert origin.commit is not None
-    assert origin.dirty
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def origin_of(root):
+    origin = provenance(root, "s", NOW, [], "host")
+    return origin.commit, origin.dirty, origin.git_error
+
+
+def break_git_file(root):
+    (root / ".git").rename(root / "moved")
+    (root / ".git").write_text("gitdir: /gone/.git/worktrees/w")
+
+
+def become_bare(root):
+    bare = root.with_name("bare")
+    subprocess.run(["git", "clone", "-q", "--bare", root, bare], check=True)
+    shutil.rmtree(root)
+    bare.rename(root)
+
+
+def forget_commits(root):
+    subprocess.run(["git", "-C", root, "update-ref", "-d", "HEAD"], check=True)
+
+
+@pytest.mark.parametrize(("break_repository", "reason"), [
+    (lambda root: (root / ".git" / "index").write_bytes(b"broken"), "git status refuses: fatal: "),
+    (become_bare, "must be run in a work tree"),
+    (break_git_file, "fatal: not a git repository: /gone/"),
+    (forget_commits, "the repository has no commit yet"),
+])
+def test_status_that_git_does_not_tell_is_dirty_with_reason(repository, break_repository, reason):
+    break_repository(repository)
+    commit, dirty, git_error = origin_of(repository)
+    assert (commit, dirty) == (None, True)
+    assert reason in git_error
+
+
+@pytest.mark.parametrize(("script", "reason"), [
+    (None, "git is not on the PATH"),
+    ("echo \"fatal: detected dubious ownership in repository at '/p'\" >&2\n"
+     "echo '	git config --global --add safe.directory /p' >&2\nexit 128",
+     "git status refuses: fatal: detected dubious ownership in repository at '/p'; "
+     "git advises: git config --global --add safe.directory /p"),
+])
+def test_git_that_cannot_answer_is_no_missing_repository(tmp_path, monkeypatch, script, reason):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script is not None:
+        (tmp_path / "git").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "git").chmod(0o755)
+    assert origin_of(tmp_path) == (None, True, reason)
+
+
+def test_hanging_git_is_killed_with_child_processes(tmp_path, monkeypatch):
+    (tmp_path / "git").write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\nwait\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(UsageError, match=r"git status did not answer within 0\.5 s"):
+        git(tmp_path, "status", timeout_s=0.5)
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    until(lambda: not child.exists() or child.read_text().split()[2] == "Z", limit_s=20.0)
+
+
+@pytest.mark.parametrize("place", ["repository", "worktree", "outside"])
+def test_provenance_ignores_variables_of_git_hook(repository, tmp_path, monkeypatch, place):
+    subprocess.run(["git", "-C", repository, "worktree", "add", "-q", tmp_path / "worktree"], check=True)
+    root = {"repository": repository, "worktree": tmp_path / "worktree", "outside": tmp_path}[place]
+    other = tmp_path / "other"
+    subprocess.run(["git", "init", "-q", other], check=True)
+    by_hand = origin_of(root)
+    for name, value in {"GIT_DIR": other / ".git", "GIT_INDEX_FILE": other / "index", "GIT_WORK_TREE": other,
+                        "GIT_CEILING_DIRECTORIES": tmp_path, "LANGUAGE": "de", "LC_ALL": "de_DE.UTF-8"}.items():
+        monkeypatch.setenv(name, str(value))
+    assert origin_of(root) == by_hand
+    assert (by_hand[0] is None) is (place == "outside")
+    assert by_hand[1:] == (False, None)
+
+
+def test_settings_of_repository_run_no_program_and_hide_no_change(repository, tmp_path):
+    for key in ("core.fsmonitor", "core.hooksPath"):
+        subprocess.run(["git", "-C", repository, "config", key, str(tmp_path / "programs")], check=True)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "post-index-change").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (programs / "post-index-change").chmod(0o755)
+    (repository / ".git" / "index.lock").touch()  # another git works at the same time
+    (repository / "suite.py").write_text("a = 2")
+    assert origin_of(repository)[1] is True
+    assert not (tmp_path / "ran").exists()
+
+
+def test_changes_in_submodule_are_dirty_whatever_settings_ignore(repository, tmp_path):
+    who = ["-c", "user.email=a@b", "-c", "user.name=a", "-c", "protocol.file.allow=always"]
+    for command in (["submodule", "--quiet", "add", str(repository), "part"], ["commit", "-qm", "second"],
+                    ["config", "diff.ignoreSubmodules", "all"]):
+        subprocess.run(["git", "-C", repository, *who, *command], check=True, capture_output=True)
+    assert origin_of(repository)[1] is False
+    (repository / "part" / "suite.py").write_text("a = 2")
+    assert origin_of(repository)[1] is True
+    assert origin_of(repository / "part")[0] != origin_of(repository)[0]
 
 
 def test_provenance_outside_repository_has_no_commit(tmp_path):
-    origin = provenance(tmp_path, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
-    assert (origin.commit, origin.dirty) == (None, False)
+    assert origin_of(tmp_path) == (None, False, None)
+
+
+def test_unknown_commit_survives_session_file(folder):
+    unknown = changed(commit=None, dirty=True, git_error="git is not on the PATH")
+    assert read_provenance(folder("a", unknown).parents[1]) == unknown
 
 
 def test_canary_is_kept_once_per_host(tmp_path):

@@ -1,7 +1,7 @@
 """Which verdict a difference gets, and how small a one would have been seen."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, log, log1p
 
 import numpy as np
 import pytest
@@ -11,15 +11,14 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.decision import MetricComparison, at_each_look, decide, smallest_detectable_effect
 from pytest_llmperf.stats.prior import Margins, Prior
 from pytest_llmperf.stats.shift import Shift
-from pytest_llmperf.stats.spread import GROSS
 
 MARGINS = Margins(0.02, 0.05)
-PRIOR = Prior(0.005, 0.004, 6, "test")
+PRIOR = Prior(0.005, 0.004, 6, "test", learnt=True)
 
 
 def seen(effect, se=0.003, df=20.0, runs=None):
     return MetricComparison(
-        Shift(0.0, effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR, GROSS * se, df), MARGINS
+        Shift(0.0, effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR), MARGINS
     )
 
 
@@ -59,14 +58,29 @@ def test_zero_alpha_prevents_fail_and_improved():
     assert verdict(-0.5, alpha=0.0) is Verdict.PASS
 
 
+def unlearnt(effect, margins=MARGINS):
+    """The suite's sessions do not show yet how much they differ."""
+    learnt = seen(effect)
+    return MetricComparison(replace(learnt.shift, prior=replace(PRIOR, learnt=False)), margins)
+
+
 @pytest.mark.parametrize(("effect", "expected"), [
-    (0.06, Verdict.INCONCLUSIVE), (0.2, Verdict.FAIL), (-0.06, Verdict.PASS), (-0.2, Verdict.IMPROVED),
+    (0.0, Verdict.PASS), (0.06, Verdict.INCONCLUSIVE), (0.249, Verdict.INCONCLUSIVE), (0.251, Verdict.FAIL),
+    (-0.06, Verdict.PASS), (-0.251, Verdict.IMPROVED),
 ])
-def test_gross_look_decides_gross_effect_alone(effect, expected):
-    """With eight times the standard error +6 % is open, +22 % is not; the PASS keeps its own standard error."""
-    assert decide([seen(effect)], 0.001, gross=True) == [expected]
-    assert decide([seen(abs(effect))], 0.001) == [Verdict.FAIL]
-    assert decide([seen(0.0)], 0.001, gross=True) == [Verdict.PASS]
+def test_unknown_spread_of_sessions_lets_five_tolerated_margins_fail(effect, expected):
+    assert decide([unlearnt(effect)], 0.001) == [expected]
+
+
+def test_fourfold_change_is_gross_however_wide_the_margin():
+    wide = Margins(0.1, log1p(0.9))
+    assert decide([unlearnt(log(4.01), wide), unlearnt(log(3.99), wide)], 0.002) == [Verdict.FAIL, Verdict.INCONCLUSIVE]
+
+
+def test_unknown_spread_of_sessions_raises_smallest_detectable_change_above_gross_bound():
+    known, unknown = seen(0.0).smallest_detectable(0.001), unlearnt(0.0).smallest_detectable(0.001)
+    assert known < 0.04
+    assert 0.25 < unknown < 0.26
 
 
 def test_two_spoilt_runs_of_three_do_not_fail_a_metric():

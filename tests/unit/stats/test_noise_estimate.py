@@ -1,13 +1,16 @@
 """Noise estimates from A/A sessions, and the smallest detectable change that follows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.prior import Margins, Prior
 from pytest_llmperf.stats.shift import shift
 
-PRIOR = Prior(0.006, 0.004, 6, "a test")
+PRIOR = Prior(0.006, 0.004, 6, "a test", learnt=True)
+MARGINS = Margins(0.02, 0.05)
 LEVELS = (0.0, 0.3, -0.2)
 
 
@@ -42,7 +45,7 @@ def test_noise_estimate_from_too_few_runs_is_refused(sessions):
 @pytest.mark.parametrize("runs", [3, 8])
 def test_smallest_detectable_change_is_detected_in_90_percent(runs):
     rng, alpha, noise = np.random.default_rng(3), 0.001, NoiseEstimate(0.006, 0.004, 20, 9)
-    effect = smallest_detectable(noise, PRIOR, 0.02, alpha, runs=runs, sessions=10, seeds=3)
+    effect = smallest_detectable(noise, PRIOR, MARGINS, alpha, runs=runs, sessions=10, seeds=3)
     today = tuple(number % 3 for number in range(runs))
     seen = [shift(session(rng, 0.006, 0.004, today, effect), [session(rng, 0.006, 0.004) for _ in range(10)],
                   PRIOR).p_worse(0.02) < alpha for _ in range(1500)]
@@ -51,14 +54,15 @@ def test_smallest_detectable_change_is_detected_in_90_percent(runs):
 
 def test_needed_runs_grow_with_noise_until_no_number_suffices():
     def needed(run_sd, session_sd=0.003):
-        return runs_needed(NoiseEstimate(run_sd, session_sd, 20, 9), PRIOR, 0.02, 0.0005, 0.05, sessions=10, seeds=3)
+        return runs_needed(NoiseEstimate(run_sd, session_sd, 20, 9), PRIOR, MARGINS, 0.0005, 0.05, sessions=10, seeds=3)
 
     assert needed(0.002) < needed(0.007)
     assert needed(0.01, session_sd=0.02) is None
 
 
-@pytest.mark.parametrize(("sessions", "fewest"), [(2, 8), (5, 3)])
-def test_needed_runs_are_never_below_first_look_that_can_fail(sessions, fewest):
-    """However quiet: against two sessions nothing fails before 8 runs, against more before 3."""
+@pytest.mark.parametrize(("learnt", "fewest"), [(False, None), (True, 3)])
+def test_needed_runs_depend_on_known_spread_and_first_look(learnt, fewest):
+    """However quiet: no number of runs finds +20 % while the spread of sessions is unknown, then no fewer than 3."""
     quiet = NoiseEstimate(0.0002, 0.0001, 20, 9)
-    assert runs_needed(quiet, PRIOR, 0.02, 0.0005, 0.2, sessions=sessions, seeds=3) == fewest
+    prior = replace(PRIOR, learnt=learnt)
+    assert runs_needed(quiet, prior, MARGINS, 0.0005, 0.2, sessions=2, seeds=3) == fewest

@@ -81,8 +81,8 @@ def test_anonymised_trace_keeps_parents_under_other_ids(requests_of, tmp_path):
 
 
 @pytest.mark.parametrize(("broken", "words"), [
-    (line(0, 10, 2, 5, 5), "line 2: parent_chat_id is 5 and chat_id is 5"),
-    (line(0, 10, 2, None, 5), "line 2: parent_chat_id is 5 and chat_id is None"),
+    (line(0, 10, 2, 5, 5), "line 2: parent_chat_id is '5' and chat_id is '5'"),
+    (line(0, 10, 2, None, 5), "line 2: parent_chat_id is '5' and chat_id is None"),
     (line(0, 10, 2, 1.5), "line 2: chat_id must be a number or a text, got 1.5"),
 ])
 def test_broken_link_of_trace_is_refused_with_line_number(requests_of, broken, words):

@@ -111,3 +111,10 @@ def test_broken_file_is_not_anonymised(tmp_path):
     with pytest.raises(SpecError, match="is not a JSON list"):
         anonymise(str(source), tmp_path / "other.json")
     assert [path.name for path in tmp_path.iterdir()] == ["talk.json"]
+
+
+def test_message_on_unknown_keys_of_file_lists_keys(tmp_path):
+    entry = {"id": 1, "messages": [{"role": "user", "content": "a"}]}
+    (tmp_path / "talk.json").write_text(json.dumps([entry]))
+    with pytest.raises(SpecError, match=r"keys \['id', 'messages'\] and turns in 'messages' with \['role'"):
+        sharegpt(path=tmp_path / "talk.json", arrivals=closed(1), requests=1).requests()

@@ -73,7 +73,7 @@ def test_message_on_broken_line_has_line_number(folder, name):
 @pytest.mark.parametrize(("name", "value", "wrong", "cause"), [
     ("mooncake.jsonl", r'"input_length": \d+', '"input_length": "x"', "input_length must be an integer from 0 .*'x'"),
     ("burstgpt.csv", r"^[^,]+", "soon", "timestamp must be a number of seconds, got 'soon'"),
-    ("azure.csv", r",\d+,", ",-5,", "contexttokens must be an integer from 0 .*'-5'"),
+    ("azure.csv", r",\d+,", ",-5,", "contexttokens must be an integer from 0 .*-5"),
     ("spans.jsonl", r'"intValue": "\d+"', '"intValue": "x"', "gen_ai.usage.input_tokens must be an integer"),
 ])
 def test_message_on_impossible_value_names_field(folder, name, value, wrong, cause):
@@ -128,3 +128,83 @@ def test_damaged_requests_file_is_refused_with_name_and_cause(folder, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SpecError, match=r"requests\.json\.gz is no requests file: \w+: "):
         replay(path)
+
+
+def write_lines(folder, rows, encoding="utf-8"):
+    path = folder / "t.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding=encoding)
+    return path
+
+
+def bailian(index, **changes):
+    asked = 40 + 16 * index
+    return {"chat_id": index, "parent_chat_id": -1, "timestamp": 2.5 * index, "input_length": asked,
+            "output_length": 10, "type": "text", "turn": 1, "hash_ids": list(range(-(-asked // 16)))} | changes
+
+
+@pytest.mark.parametrize("left_out", [(), ("type",), ("turn",), ("type", "turn"), ("hash_ids",), ("hash_ids", "type")])
+def test_bailian_trace_has_seconds_and_blocks_of_16_tokens(tmp_path, left_out):
+    rows = [{name: value for name, value in bailian(i).items() if name not in left_out} for i in range(6)]
+    requests = replay(write_lines(tmp_path, rows), requests=6)
+    assert [request.at_ns for request in requests] == [2_500_000_000 * i for i in range(6)]
+    if "hash_ids" not in left_out:
+        assert requests[0].prompt[:32] == requests[5].prompt[:32]
+        assert requests[0].prompt[:16] != requests[0].prompt[16:32]
+    anonymise(str(tmp_path / "t.jsonl"), tmp_path / "other.jsonl")
+    assert [line.at_ns for line in read_lines(str(tmp_path / "other.jsonl"))] == [r.at_ns for r in requests]
+
+
+def mooncake(index, asked, gap, block):
+    return {"timestamp": gap * index, "input_length": asked, "output_length": 8,
+            "hash_ids": list(range(-(-asked // block)))}
+
+
+def test_blocks_of_another_size_name_format_unit_and_argument(tmp_path):
+    path = write_lines(tmp_path, [mooncake(i, 640, 500, 64) for i in range(6)])
+    with pytest.raises(SpecError, match=r"line 1: 10 hash_ids for 640 tokens.*read as Mooncake JSONL with times in "
+                                        r"milliseconds\)\. Blocks of 64 tokens fit: write block=64\. Nothing"):
+        replay(path, requests=6)
+    first, *_, last = replay(path, requests=6, block=64)
+    assert first.prompt == last.prompt
+
+
+def test_absurd_rate_names_unit_and_unit_is_taken(tmp_path):
+    path = write_lines(tmp_path, [mooncake(i, 600, 2.5, 512) for i in range(6)])
+    with pytest.raises(SpecError, match=r'400 requests/s as recorded, read as Mooncake .*times in ms.*unit="s"'):
+        replay(path, requests=6)
+    assert replay(path, requests=6, unit="s")[-1].at_ns == 12_500_000_000
+    assert replay(path, requests=6, unit="ms")[-1].at_ns == 12_500_000
+    assert replay(path, requests=6, arrivals=recorded(rate=2))[-1].at_ns == 3_000_000_000
+
+
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({"timestamp": 10**399}, "line 2: timestamp 1000"), ({"timestamp": float("nan")}, "line 2: timestamp nan"),
+    ({"timestamp": float("inf")}, "timestamp inf"), ({"timestamp": None}, "number of seconds, got None"),
+    ({"input_length": -5}, "input_length must be"), ({"input_length": 4.5}, "input_length must be"),
+    ({"output_length": "\x1b" * 999}, r"got '(\\x1b){49}"),
+])
+def test_impossible_number_of_trace_names_line_and_value(tmp_path, changes, problem):
+    with pytest.raises(SpecError, match=problem):
+        replay(write_lines(tmp_path, [bailian(0), bailian(1, **changes)]), requests=2)
+
+
+def test_trace_with_byte_order_mark_and_lengths_as_floats_is_read(tmp_path):
+    rows = [bailian(i, input_length=48.0, output_length=9.0, hash_ids=[1, 2, 3]) for i in range(3)]
+    requests = replay(write_lines(tmp_path, rows, "utf-8-sig"), requests=3)
+    assert {(request.prompt_tokens, request.output_tokens) for request in requests} == {(48, 9)}
+
+
+def test_line_before_first_line_of_unsorted_trace_is_kept(tmp_path):
+    rows = [bailian(2), bailian(0), bailian(1)]
+    assert [request.prompt_tokens for request in replay(write_lines(tmp_path, rows), requests=3)] == [40, 56, 72]
+
+
+@pytest.mark.parametrize("option", [{"unit": "s"}, {"block": 16}])
+def test_option_that_format_cannot_use_is_refused(folder, option):
+    with pytest.raises(SpecError, match=rf"Azure CSV, which .* Leave out {next(iter(option))}="):
+        replay(folder / "azure.csv", **option)
+
+
+def test_unknown_unit_is_refused():
+    with pytest.raises(SpecError, match="unit must be one of s, ms, us, ns, got 'min'"):
+        trace(path="x", arrivals=recorded(), requests=1, unit="min")

@@ -137,7 +137,7 @@ def test_failures_of_one_cause_are_grouped_and_the_others_follow():
     tests = [ended(at_most(1, 0)), ended(FAILED), ended(cache, name="t.py::test_1"), ended(cache, name="t.py::test_2"),
              ended(error="Port 8001 is taken."), ended(error="Port 8002 is taken.")]
     row_groups = groups([row_of(test, str(number)) for number, test in enumerate(tests)])
-    assert [(group.verdict.value, group.cause, len(group.rows)) for group in row_groups] == [
+    assert [(group.outcome, group.cause, len(group.rows)) for group in row_groups] == [
         ("ERROR", "Port … is taken.", 2),
         ("FAIL", "prefix cache hit rate: runs miss limit", 2),
         ("FAIL", "", 1),

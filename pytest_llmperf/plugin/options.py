@@ -1,0 +1,247 @@
+"""The table of the options for pytest. A run without performance tests imports this module and no heavy one."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+#: Other names of options, which other plugins may use for options of their own: pytest-profiling has --profile.
+RENAMED = {
+    f"--{name}": f"--llmperf-{name}"
+    for name in ("accept", "extension-limit", "inconclusive", "missing-baseline", "profile", "profile-on-fail")
+}
+
+
+def budget_s(text: str) -> float:
+    """Seconds of "90s", "15min" or "1h".
+
+    Raises:
+        ArgumentTypeError: the text is no time, or the time is 0.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ArgumentTypeError(f"{text!r} is no time: write --budget 15min (s, min or h)")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ArgumentTypeError(f"{text}: a whole number, 0 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"{text}: seconds, 0 or more")
+    return value
+
+
+def option(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - those of argparse
+    """A row of `OPTIONS`: the name, and the arguments of argparse's `add_argument`."""
+    return name, arguments
+
+
+OPTIONS = (
+    option(
+        "--llmperf-engine",
+        action="append",
+        default=[],
+        metavar="NAME=PLACE",
+        help="where an engine is installed: a folder, an interpreter, a command or image:NAME, e.g. "
+        "vllm=.engines/vllm-cpu; vllm:old=… is an installation that a test asks for by name",
+    ),
+    option(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="ENGINE=PLACE",
+        help="compare with this build of an engine, measured in turn on the same hardware and seeds, instead of with "
+        "stored baselines, e.g. vllm=/opt/engines/vllm-0.26 (a folder, an interpreter, a command or image:NAME); under "
+        "--emulate vllm=emulator, which has none of the planted faults and flags",
+    ),
+    option(
+        "--llmperf-resident",
+        choices=("auto", "share", "sleep", "none"),
+        default=None,
+        help="how servers that are measured in turn (sides of a claim, candidate and reference) live on one GPU: "
+        "share its memory, sleep while another is measured, or start in sequence (none); auto: the first way that "
+        "fits; sides of a claim without reference never sleep by auto (default: resident_servers, auto)",
+    ),
+    option(
+        "--llmperf-runs",
+        default=None,
+        metavar="DIR",
+        help="where run folders are written (default: .llmperf/runs)",
+    ),
+    option(
+        "--llmperf-load-hosts",
+        default=None,
+        metavar="ADDRESS",
+        help="send the load from the nodes of this Ray cluster, e.g. ray://head:10001 (default: load_hosts, else this "
+        "machine); needs the package ray[client]",
+    ),
+    option(
+        "--llmperf-gpu-hour-price",
+        default=None,
+        metavar="PRICE",
+        help='amount, currency and date of the price of one GPU for one hour, e.g. "2.50 USD 2026-11-01", from which '
+        "cost_per_million_tokens follows (default: gpu_hour_price, else no cost)",
+    ),
+    option(
+        "--emulate",
+        default=None,
+        metavar="KIND",
+        help="let the built-in emulator of this hardware (l4, a100, h100, h200, or a kind of the project) stand in for "
+        "every engine; results are labelled emulated",
+    ),
+    option(
+        "--emulate-clock",
+        choices=("virtual", "real"),
+        default="virtual",
+        help="virtual time (default), or real time behind HTTP",
+    ),
+    option(
+        "--emulate-fault",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="plant one, e.g. prefix_cache=off, step_time=+5%%, chunk_budget=/4; may be repeated "
+        "(python -m pytest_llmperf.emulator --help lists them)",
+    ),
+    option(
+        "--emulate-noise",
+        default=None,
+        metavar="SPREAD",
+        help="spread of step times, e.g. session=0.3%%,run=0.5%%,step=1%% (the default); age=4%%:120s: steps of a "
+        "server are longer in its first seconds; none: exact",
+    ),
+    option(
+        "--emulate-seed",
+        type=_seed,
+        default=0,
+        metavar="N",
+        help="seed of that noise (default: 0)",
+    ),
+    option(
+        "--plant-flag",
+        action="append",
+        default=[],
+        metavar="ENGINE:FLAG[=VALUE]",
+        help="start every server of that engine with this flag, over what the test says, to see whether the suite "
+        "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
+    ),
+    option(
+        "--llmperf-extension-limit",
+        type=_seconds,
+        default=None,
+        metavar="SECONDS",
+        help="an undecided claim or comparison measures no further runs once it has taken this long; 0: its first "
+        "three runs decide, for hardware that is lent for minutes; against fewer than 3 stored sessions only a gross "
+        "regression can FAIL then (default: extension_limit_s, 600)",
+    ),
+    option(
+        "--update-baselines",
+        action="store_true",
+        help="take what this run measures into the baselines, if it is valid",
+    ),
+    option(
+        "--update-baselines-new",
+        action="store_true",
+        help="create missing baselines; change none that exists",
+    ),
+    option(
+        "--llmperf-accept",
+        default=None,
+        metavar="REASON",
+        help="with --update-baselines: take in what would be refused; the reason is stored",
+    ),
+    option(
+        "--llmperf-missing-baseline",
+        choices=("fail", "skip"),
+        default=None,
+        help="pytest outcome of a missing or incomparable baseline (default: fail if CI is set, else skip)",
+    ),
+    option(
+        "--llmperf-report",
+        default=None,
+        metavar="DIR",
+        help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
+    ),
+    option(
+        "--llmperf-export",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="write the results to PATH in this format at the end: pytest-benchmark, vllm, parquet, csv, or a sink of "
+        "another package; may be repeated",
+    ),
+    option(
+        "--llmperf-unchecked",
+        choices=("report", "fail"),
+        default="report",
+        help="outcome of a test that measures but checks nothing (default: report, a line in the summary)",
+    ),
+    option(
+        "--budget",
+        type=budget_s,
+        default=None,
+        metavar="TIME",
+        help="begin no performance test that would not end within this time, judged by earlier runs; the tests that "
+        "decide most per minute come first, e.g. 15min (s, min or h)",
+    ),
+    option(
+        "--resume",
+        default=None,
+        metavar="RUN",
+        help="go on in this run folder: the tests that it has decided, with equal code, options and settings, do not "
+        "run again and are reported with their verdicts; all others run, and a search keeps the rates that it has "
+        "judged; for hardware that is lent for minutes (a path, an id, a part of the id, or newest)",
+    ),
+    option(
+        "--llmperf-profile",
+        action="store_true",
+        help="after the verdict of each test, repeat a run of each measurement on a server with PyTorch's profiler, "
+        "and keep the trace and its breakdown (attention, matrix products, communication, idle) in the run folder",
+    ),
+    option(
+        "--llmperf-profile-on-fail",
+        action="store_true",
+        help="the same, only for tests that ended in FAIL",
+    ),
+    option(
+        "--llmperf-inconclusive",
+        choices=("skip", "fail"),
+        default="skip",
+        help="pytest outcome of an INCONCLUSIVE verdict (default: skip, exit code 11)",
+    ),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("llmperf", "LLM inference server performance")
+    for name, arguments in OPTIONS:
+        group.addoption(name, **arguments)
+
+
+def any_given(config: pytest.Config) -> bool:
+    """Whether the command line has one of the options."""
+    return any(config.getoption(name) not in (arguments.get("default"), False) for name, arguments in OPTIONS)
+
+
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Name our option where pytest refuses its short name as an unrecognized argument."""
+    for given in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
+        parser.extra_info[given] = f"is {RENAMED[given]} (pytest-llmperf)"
+
+
+def has_settings(root: Path) -> bool:
+    """Whether the project at `root` has settings of this plugin."""
+    project = root / "pyproject.toml"
+    return (root / "llmperf.toml").is_file() or (project.is_file() and b"tool.llmperf" in project.read_bytes())

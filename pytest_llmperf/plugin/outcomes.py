@@ -1,0 +1,213 @@
+"""How each test of the session ended: one value per test, from which every report of the session is made.
+
+A test counts if it uses llmperf. Any other test and any file counts if it failed: no report is green where pytest is
+red. A passed test without llmperf stands in JUnit alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.baselines import run_file_of
+from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import RAISED, TEST, TIMEOUT, USAGE_ERROR, reason_of_skip, stored_texts, verdict_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.results.check import CheckResult
+    from pytest_llmperf.results.ended_test import EndedTest
+
+Report = pytest.TestReport | pytest.CollectReport
+PHASES = ("collect", "setup", "call", "teardown")
+INTERRUPTED = "The session was interrupted before the test ended."
+PACKAGE = b"pytest_llmperf"
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the reports of one execution of an item, or of the collection of a file, say.
+
+    Args:
+        report: the last of them.
+        ours: whether it uses llmperf.
+        errors: outcome → why, for each end that is no verdict of its checks.
+    """
+
+    report: Report
+    ours: bool = False
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+class Outcomes:
+    """One per session, on the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._heard: dict[str, Heard] = {}  # by node id
+        self._running: dict[str, None] = {}
+        self._interrupted: dict[str, tuple[EndedTest, Path | None]] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self._hear(report, Heard(report, ours=names_package(self._config.rootpath / report.nodeid)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when not in PHASES:  # xdist's report of a worker that crashed
+            self._running.pop(report.nodeid, None)
+        heard = self._heard.get(report.nodeid)
+        self._hear(report, Heard(report) if heard is None or report.when == "setup" else heard)
+
+    def _hear(self, report: Report, heard: Heard) -> None:
+        self._heard[report.nodeid] = heard
+        heard.report, heard.ours = report, heard.ours or _is_ours(report)
+        if (error := _error(report)) is not None:
+            heard.errors.setdefault(*error)
+
+    @pytest.hookimpl(tryfirst=True)  # after the update of the baselines, and before JUnit is written
+    def pytest_sessionfinish(self) -> None:
+        if not self._config.option.collectonly:
+            self._interrupted = {nodeid: self._cut_short(nodeid) for nodeid in self._running}
+            ended = self.ended()
+            if ended:
+                self._write(ended)
+                self._complete_junit()
+
+    def ended(self) -> list[tuple[EndedTest, Path | None]]:
+        """Each test once, with its run file. Empty if all tests that use llmperf were skipped."""
+        from pytest_llmperf.results.ended_test import SKIPPED
+
+        by_test: dict[tuple[str, Path | None], EndedTest] = {}
+        ran = False
+        for nodeid in self._nodes():
+            test, file = self._ended(nodeid)
+            ours = file is not None or (nodeid in self._heard and self._heard[nodeid].ours)
+            ran = ran or (ours and test.outcome != SKIPPED)
+            copy = by_test.get((test.test, file))
+            by_test[test.test, file] = test if copy is None or test.severity >= copy.severity else copy
+        return [(test, file) for (_, file), test in by_test.items()] if ran else []
+
+    def _nodes(self) -> Iterator[str]:
+        """Node ids of the tests that count."""
+        for nodeid, heard in self._heard.items():
+            red = heard.errors.keys() - {"SKIPPED"}
+            if nodeid not in self._interrupted and (heard.ours or red):
+                yield nodeid
+        yield from self._interrupted
+
+    def _ended(self, nodeid: str) -> tuple[EndedTest, Path | None]:
+        from pytest_llmperf.results.ended_test import EndedTest, severity
+
+        if nodeid in self._interrupted:
+            return self._interrupted[nodeid]
+        heard = self._heard[nodeid]
+        report, verdict = heard.report, verdict_of(heard.report)
+        word = max(filter(None, (verdict, *heard.errors)), key=severity, default="REPORTED")
+        test, path = _test_of(report), run_file_of(report)
+        measured = bool(stored_texts(report, "conditions"))
+        return EndedTest(
+            test, word, _checks(report), heard.errors.get(word, ""), measured=measured, stored=self._stored(test),
+            run=str(path.parents[1]) if path is not None and measured else "",
+        ), path  # fmt: skip
+
+    def _stored(self, test: str) -> str:
+        updater = self._config.pluginmanager.get_plugin("llmperf-baselines")
+        return self._config.stash[STATE].settings.baselines_dir if updater is not None and updater.wrote(test) else ""
+
+    def _cut_short(self, nodeid: str) -> tuple[EndedTest, Path | None]:
+        """A test whose end no report tells: its run file may."""
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.results.ended_test import EndedTest
+        from pytest_llmperf.results.measurement import CUT_SHORT
+        from pytest_llmperf.results.reader import read_run
+        from pytest_llmperf.results.writer import file_name
+
+        state = self._config.stash[STATE]
+        if state.session_known:
+            with suppress(LlmperfError):
+                for test in read_run(self._folder):
+                    if test.test == nodeid:
+                        path = self._folder / "tests" / file_name(test.test, test.worker)
+                        ending = test.ending
+                        error = INTERRUPTED if ending.error == CUT_SHORT else ending.error
+                        return replace(ending, error=error, run=str(self._folder)), path
+        return EndedTest(nodeid, "ERROR", error=INTERRUPTED, measured=False), None
+
+    @property
+    def _folder(self) -> Path:
+        state = self._config.stash[STATE]
+        return self._config.rootpath / state.settings.runs_dir / state.session_id
+
+    def _write(self, ended: list[tuple[EndedTest, Path | None]]) -> None:
+        from pytest_llmperf.results.session_outcomes import RecordedOutcome, write_outcomes
+
+        folder = next((file.parents[1] for _, file in ended if file is not None), self._folder)
+        with suppress(OSError):  # the verdicts stand without it
+            write_outcomes(folder, [
+                RecordedOutcome(test.test, "" if file is None else file.name, test.outcome, test.error)
+                for test, file in ended
+            ])
+
+    def _complete_junit(self) -> None:
+        from pytest_llmperf.plugin.junit import JUnit
+
+        junit = JUnit(self._config)
+        for nodeid in self._nodes():
+            test, _ = self._ended(nodeid)
+            junit.complete(nodeid, test, missing=nodeid in self._interrupted)
+
+
+def _is_ours(report: Report) -> bool:
+    """Whether a test uses llmperf."""
+    properties = getattr(report, "user_properties", ())
+    return bool(stored_texts(report, TEST)) or any(name.startswith("llmperf") for name, _ in properties)
+
+
+def names_package(path: Path) -> bool:
+    """Whether the source of a test file names this package."""
+    with suppress(OSError):
+        return PACKAGE in path.read_bytes()
+    return False
+
+
+def _test_of(report: Report) -> str:
+    """The id of a test, without what repeats it."""
+    properties = [str(value) for name, value in getattr(report, "user_properties", ()) if name == "llmperf.test"]
+    return next(iter([*properties, *stored_texts(report, TEST)]), report.nodeid)
+
+
+def _checks(report: Report) -> tuple[CheckResult, ...]:
+    from pytest_llmperf.results.check_json import check_from
+    from pytest_llmperf.results.strict_json import parse
+
+    return tuple(check_from(parse(text.encode(), report.nodeid)) for text in stored_texts(report, "checks"))
+
+
+def _error(report: Report) -> tuple[str, str] | None:
+    """Outcome and reason of an end that is no verdict of checks; None where the checks decided."""
+    from pytest_llmperf.masking import mask
+
+    verdict, text = verdict_of(report), report.longreprtext
+    if report.skipped:
+        return None if verdict is not None else ("SKIPPED", mask(reason_of_skip(report)))
+    if not report.failed:
+        return None
+    _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
+    if start:
+        decided = verdict not in ("ERROR", "USAGE") or any(check.verdict.value == verdict for check in _checks(report))
+        return None if decided else (str(verdict), error)
+    raised = next(iter(stored_texts(report, RAISED)), mask(text.strip().partition("\n")[0]))
+    if report.when not in PHASES or (verdict == "ERROR" and TIMEOUT in text):
+        return "ERROR", raised
+    place = "" if report.when == "call" else f"in {report.when if report.when != 'collect' else 'collection'}: "
+    return "USAGE" if stored_texts(report, USAGE_ERROR) else "FAILED", f"{place}{raised}"

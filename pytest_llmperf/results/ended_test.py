@@ -1,0 +1,193 @@
+"""How a test ended: the one value that console, page, `llmperf show`, JUnit and Markdown show, each in its form."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.headroom import headroom
+from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text
+
+NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
+#: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
+#: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.
+STORED, USAGE, FAILED, SKIPPED = "STORED", "USAGE", "FAILED", "SKIPPED"
+#: Every outcome, by how much it matters.
+OUTCOMES = (
+    SKIPPED, "REPORTED", "PASS", "IMPROVED", STORED, "INCONCLUSIVE", "NO_BASELINE", "INCOMPARABLE", USAGE, FAILED,
+    "FAIL", "ERROR",
+)  # fmt: skip
+GOOD = OUTCOMES[:5]
+#: Outcomes of tests that no check decided.
+UNDECIDED = (USAGE, FAILED, "ERROR", SKIPPED)
+#: Verdicts whose number alone does not say why.
+EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTest:
+    """How one test ended.
+
+    Args:
+        test: its id.
+        verdict: the worst verdict of its checks, or one of `UNDECIDED`.
+        checks: in the order in which the test made them.
+        error: why it is one of `UNDECIDED`, with the evidence; "" where a check decided.
+        run: the run folder, from where the user is; "" where nothing was measured.
+        stored: the folder of baselines, from there, if this session has written this test's baseline; "" if not.
+        measured: whether the test measured something.
+    """
+
+    test: str
+    verdict: str
+    checks: tuple[CheckResult, ...] = ()
+    error: str = ""
+    run: str = ""
+    stored: str = ""
+    measured: bool = True
+
+    @property
+    def outcome(self) -> str:
+        """The verdict; STORED where this session has stored the baseline that the test was missing."""
+        return STORED if self.stored and self.verdict in NOT_COMPARED else self.verdict
+
+    @property
+    def severity(self) -> int:
+        """Sorts by how much an outcome matters."""
+        return severity(self.outcome)
+
+    @property
+    def deciding(self) -> CheckResult | None:
+        """The check that decided: of a bad verdict the check that explains the others, of a good verdict the claim, or
+        else the check with the least headroom. None where no check decided."""
+        checks = [check for check in self.checks if check.verdict.value == self.verdict]
+        if self.error or self.outcome == STORED or not checks:
+            return None
+        return min(checks, key=_says_least if self.verdict in GOOD else precedence)
+
+    @property
+    def decided_by(self) -> str:
+        """The deciding check with its number, and the cause where the number alone does not say why.
+
+        An SLO or a claim that is INCONCLUSIVE beside a missing baseline is named too: it keeps the run from becoming a
+        baseline.
+        """
+        if self.error:
+            return self.error.partition("\n")[0]
+        if self.verdict == Verdict.REPORTED.value and not self.checks:
+            return "measured, nothing checked" if self.measured else "measured nothing, checked nothing"
+        if self.outcome == STORED:
+            return "baseline stored; the next run is compared with it"
+        text = "" if self.deciding is None else _decision(self.deciding)
+        if self.verdict in NOT_COMPARED and self.undecided_requirements:
+            undecided = _decision(min(self.undecided_requirements, key=precedence))
+            return f"{text}; {Verdict.INCONCLUSIVE.value}: {undecided}"
+        return text
+
+    @property
+    def builds(self) -> str:
+        """Which builds and hosts its comparison with a baseline crosses; "" where host and build are stored."""
+        return next(filter(None, map(builds_text, self.checks)), "")
+
+    @property
+    def undecided_requirements(self) -> list[CheckResult]:
+        """SLOs and claims that are INCONCLUSIVE; a comparison may be, until enough sessions are stored."""
+        return [check for check in self.checks
+                if check.verdict is Verdict.INCONCLUSIVE and not check.compares_with_baseline]
+
+    @property
+    def needs_sessions(self) -> bool:
+        """Whether only comparisons with a baseline are open, and the suite has too few sessions to know its noise."""
+        open_checks = [check for check in self.checks if check.verdict is Verdict.INCONCLUSIVE]
+        return bool(open_checks) and all("deciding_sessions" in check.facts for check in open_checks)
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether more time would let an INCONCLUSIVE check measure more runs."""
+        return any(check.facts.get("no_further_runs") == NoFurtherRuns.OUT_OF_TIME
+                   or check.cause is Cause.MACHINE_DRIFTS
+                   for check in self.checks if check.verdict is Verdict.INCONCLUSIVE)
+
+    @property
+    def log(self) -> str:
+        """The path of the server's whole log, as the evidence names it; "" where there is none."""
+        lines = self.error.splitlines()
+        return next((line.removeprefix("log: ") for line in lines if line.startswith("log: ")), "")
+
+
+def short_id(test: str) -> str:
+    """A test's id without its file."""
+    return test.partition("::")[2] or test
+
+
+def severity(outcome: str) -> int:
+    """Sorts outcomes by how much they matter."""
+    return OUTCOMES.index(outcome)
+
+
+def counts(ended: Iterable[EndedTest]) -> str:
+    """"1 FAIL, 7 PASS"."""
+    by_outcome = Counter(test.outcome for test in sorted(ended, key=lambda test: -test.severity))
+    return ", ".join(f"{count} {outcome}" for outcome, count in by_outcome.items())
+
+
+def subject_text(check: CheckResult) -> str:
+    """The name of a check in a row: the metric, or the subject of a check without a metric. A guard is called a guard.
+    """
+    return f"{'guard ' if is_guard(check) else ''}{check.metric or check.subject}"
+
+
+def is_guard(check: CheckResult) -> bool:
+    """Whether the check guards a metric that the claim neither names nor prices."""
+    return "guard" in check.facts
+
+
+def _decision(check: CheckResult) -> str:
+    """"14.6 ms  tpot_mean <= 12ms" or "6.4× (≥ 2×)  itl_p99(b) / itl_p99(a)", with the cause where one is needed."""
+    if check.cause is Cause.RUNS_INVALID:
+        return cause_text(check)
+    label = check.subject
+    if check.compares_with_baseline and check.limit is not None:
+        label += f" ({limit_text(check)})"
+    if check.verdict in EXPLAINED:
+        label += f": {cause_text(check)}"
+    number = estimate_text(check)
+    if number in ("", "-"):
+        stated = check.cause is Cause.STATED and check.verdict is Verdict.FAIL
+        return f"{label}: {check.facts['text']}" if stated else label
+    if check.unit is Unit.RATIO and check.limit is not None:  # a narrow terminal cuts the end of the line
+        number, label = f"{number} ({limit_text(check)})", label.replace(check.subject, subject_text(check))
+    accepted = f'; accepted by allow={{"{check.facts["guard"]}": …}}' if is_guard(check) else ""
+    return f"{number}  {label}{accepted if check.verdict.value not in GOOD else ''}"
+
+
+def precedence(check: CheckResult) -> int:
+    """Order of checks of one bad verdict: the check that explains the others first."""
+    if check.verdict is Verdict.FAIL:
+        if check.metric.startswith("error_rate") or check.cause is Cause.NO_REQUEST_SERVED:
+            return 0  # failed requests make every latency worse
+        if "(" in check.metric and " / " not in check.metric and check.cause is Cause.RUNS_MISS_LIMIT:
+            return 1  # a mechanism that does not work explains the ratio
+    if " / " in check.metric:
+        return 3 if _beside_claim(check) else 2
+    return 4 if check.compares_with_baseline else 5
+
+
+def _says_least(check: CheckResult) -> tuple[int, float]:
+    """Order of checks of a good verdict: claims, then SLOs and comparisons, then mechanisms, then prices and guards;
+    least headroom first."""
+    room = headroom(check)
+    kind = 0 if " / " in check.metric else 2 if re.search(r"\([a-z]\)$", check.metric) else 1
+    return 3 if _beside_claim(check) else kind, inf if room is None else room
+
+
+def _beside_claim(check: CheckResult) -> bool:
+    """Whether the check is about a price or a guard of a claim."""
+    return is_guard(check) or "allowed" in check.facts

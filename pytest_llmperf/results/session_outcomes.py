@@ -1,0 +1,79 @@
+"""`outcomes.json` of a run folder: how each performance test of the session ended, also a test without a run file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pytest_llmperf.errors import LlmperfError, UsageError
+from pytest_llmperf.process.scratch import write_whole
+from pytest_llmperf.results.ended_test import OUTCOMES
+from pytest_llmperf.results.strict_json import Node, read_json
+
+FILE = "outcomes.json"
+SCHEMA = 1
+REPAIR = "Delete it: the run folder is then read without it."
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOutcome:
+    """How one test ended.
+
+    Args:
+        test: its id.
+        file: name of its run file below tests/; "" for a test without a run file.
+        outcome: one of `OUTCOMES`.
+        error: why no check decided; "" where a check decided.
+    """
+
+    test: str
+    file: str
+    outcome: str
+    error: str
+
+
+def read_outcomes(folder: Path) -> tuple[RecordedOutcome, ...]:
+    """The outcomes that the session recorded at its end; empty for an interrupted session and for older versions.
+
+    Raises:
+        BaselineError: the file is invalid.
+        UsageError: the file cannot be read.
+    """
+    path = folder / FILE
+    try:
+        top = read_json(path, folder, REPAIR).fields(("schema", "tests"))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    if top["schema"].value != SCHEMA:
+        top["schema"].refuse(f"its schema is {top['schema'].value!r}, and this version reads {SCHEMA}")
+    return tuple(map(_outcome, top["tests"].items()))
+
+
+def _outcome(node: Node) -> RecordedOutcome:
+    fields = {name: value.text() for name, value in node.fields(("test", "file", "outcome", "error")).items()}
+    if fields["outcome"] not in OUTCOMES:
+        node.refuse(f"{fields['outcome']!r} is no outcome")
+    return RecordedOutcome(**fields)
+
+
+def write_outcomes(folder: Path, outcomes: Sequence[RecordedOutcome]) -> None:
+    """Record the outcomes of a session. Outcomes of tests that a resumed session did not run again are kept.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    now = {outcome.test for outcome in outcomes}
+    tests = [asdict(outcome) for outcome in (*_readable(folder, now), *outcomes)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / FILE, f"{json.dumps({'schema': SCHEMA, 'tests': tests}, indent=1)}\n".encode())
+
+
+def _readable(folder: Path, now: set[str]) -> Iterable[RecordedOutcome]:
+    try:
+        return [outcome for outcome in read_outcomes(folder) if outcome.test not in now]
+    except LlmperfError:
+        return []
