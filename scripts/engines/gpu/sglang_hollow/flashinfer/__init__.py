@@ -2,5 +2,5 @@
 
 
 def bmm_fp8(*_: object, **__: object) -> None:
-    """Imported by SGLang 0.5.17 beside its fp8 kernels."""
+    """SGLang 0.5.17 imports this function together with its own fp8 kernels."""
     raise NotImplementedError("This bundle has no FlashInfer: it serves no batched fp8 products.")
