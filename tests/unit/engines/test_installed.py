@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from pytest_llmperf import sglang, vllm
+from pytest_llmperf.engines import sglang_adapter, vllm_adapter
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
@@ -113,6 +114,11 @@ def test_flag_that_a_version_lacks_is_refused_with_version_and_other_name(make, 
 @pytest.mark.parametrize("engine", sorted(FLAGS))
 def test_emulator_accepts_no_removed_flag(engine):
     assert not {"--" + name.replace("_", "-") for name in FLAGS[engine]} & emulated_flags(engine)
+
+
+def test_adapters_write_no_removed_flag():
+    assert not (sglang_adapter.CPU_FLAGS | sglang_adapter.WITHOUT_FLASHINFER).keys() & FLAGS["sglang"].keys()
+    assert not (vllm_adapter.CPU_FLAGS | vllm_adapter.LMCACHE_SERVER_FLAGS).keys() & FLAGS["vllm"].keys()
 
 
 @pytest.mark.parametrize(("version", "refused"), [(None, True), ("0.5.23", True), ("0.5.18.post1", True),
