@@ -117,9 +117,9 @@ class Door(Generic[T]):
 
     def _place(self, name: str) -> tuple[Callable[[], object], str] | None:
         """A function that loads the object, and the name of the package."""
+        point = self._installed().get(name)  # also of a shipped name: a package that adds the same name is refused
         if (ours := self._shipped.get(name)) is not None:
             return lambda: _imported(ours) if isinstance(ours, str) else ours, OURS
-        point = self._installed().get(name)
         return None if point is None else (point.load, _package(point))
 
     def _checked(self, name: str, load: Callable[[], object], package: str) -> T:

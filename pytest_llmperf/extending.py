@@ -12,6 +12,7 @@ from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
 from pytest_llmperf.kinds import HardwareKind
 from pytest_llmperf.metrics.added import AddedMetric
 from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
@@ -27,6 +28,7 @@ __all__ = [
     "API",
     "AddedMetric",
     "AddedWorkload",
+    "Api",
     "Arrivals",
     "CheckResult",
     "Direction",

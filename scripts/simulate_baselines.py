@@ -1,8 +1,8 @@
 """How often comparisons with stored baselines are wrong, on noise whose truth is known.
 
 A suite run has M primary metrics, two or three to a test. Each test is compared with D stored sessions of three runs
-(seeds 0, 1, 2), with looks at 3, 5 and 8 new runs. The variances, priors, margins, looks and α are the package's own; only
-the decisions are written once more, for arrays: tests/unit/stats/test_simulated_verdicts.py holds them against
+(seeds 0, 1, 2), with looks at 3, 5 and 8 new runs. The variances, priors, margins, looks and α are the package's own.
+Only the decisions are written once more, for arrays: tests/unit/stats/test_simulated_verdicts.py holds them against
 `decide`.
 """
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,10 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
                         protocol=arguments.protocol, dialect=arguments.dialect, tokenizer=arguments.tokenizer)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
-        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")
+        near = get_close_matches(name, startable(), n=1)
+        meant = f" Did you mean {near[0]}:{model or 'MODEL'}?" if near else ""
+        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}."
+                        f"{meant}")
     return replace(build_spec(name, model, {}, flags), model_aliases=tuple(arguments.model_alias))
 
 

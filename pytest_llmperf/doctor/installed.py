@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_llmperf.doctor.finding import Finding
 from pytest_llmperf.doctor.place import Place
-from pytest_llmperf.engines.adapters import check_configured, startable
+from pytest_llmperf.engines.adapters import check_configured, package_of, startable
 from pytest_llmperf.engines.environment import SHARED, Environment, configured_place, find_environment
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
@@ -56,7 +56,8 @@ def environment_at(place: Place, name: str) -> Environment:
         EnvironmentMissing: the engine is not installed.
     """
     kind = place.hardware.kind
-    return find_environment(name, kind, configured_place(place.settings.engines, name, kind), place.root)
+    configured = configured_place(place.settings.engines, name, kind)
+    return find_environment(name, kind, configured, place.root, package_of(name.partition(":")[0]))
 
 
 def models(place: Place) -> Iterator[Finding]:

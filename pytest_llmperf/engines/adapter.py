@@ -17,7 +17,8 @@ from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.shape import Shape
-from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
+from pytest_llmperf.engines.openai import PATHS, request_body
+from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape
@@ -72,15 +73,23 @@ class EngineAdapter(ABC):
     api: int
     """Version of the doors for which the class was written: 1."""
     name: str
-    """Import name of the engine's Python package; interpreters and unpacked bundles are recognised by this name."""
+    """The name of the engine in suites, options and settings."""
+    package: str = ""
+    """Import name of the engine's Python package; "" if this is `name`. Interpreters and unpacked bundles are
+    recognised by the package, and the distribution of this name states the version."""
     program: tuple[str, ...] = ()
     """Module of the server, followed by the arguments that the command line always needs; empty for a server that is no
     module of the environment. The module is asked for the options that its argparse parser knows, so that a mistyped
     flag is found before a start."""
     context_flag: str = ""
     """The flag that limits the tokens of a prompt and its answer together; "" without such a flag."""
+    interface: Api = DEFAULT
+    """How requests are written and answers are read: token ids or text, streams with or without `[DONE]`."""
+    lists_models: bool = True
+    """Whether /v1/models lists the name under which the server serves. Without this list, the server is ours if the
+    process that listens on the port belongs to the launch."""
     metrics_route: str = "/metrics"
-    """HTTP path of the server's Prometheus page."""
+    """HTTP path of the server's Prometheus page. A server without the page has no counters."""
     emulated: bool = False
     """Whether the built-in emulator schedules as this engine does."""
     tells_lmcache: bool = False
@@ -103,13 +112,17 @@ class EngineAdapter(ABC):
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment.
 
-        The server must listen on `placement.port` of 127.0.0.1 and serve under `placement.served_name`. The flags of
-        the spec win over defaults.
+        The server must listen on `placement.port` of 127.0.0.1 and serve under the name that `served_name` gives. The
+        flags of the spec win over defaults.
 
         Args:
             spec: names the folder of a local draft model.
             placement: port, model and environment of the server.
         """
+
+    def served_name(self, placement: Placement) -> str:
+        """The model name that requests and answers carry: a nonce, unless the server chooses the name itself."""
+        return placement.served_name
 
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:  # noqa: ARG002
         """Environment variables to add to the inherited variables. Variables of the spec override them."""
@@ -125,7 +138,7 @@ class EngineAdapter(ABC):
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:  # noqa: ARG002
         """HTTP path and JSON body that make the server stream an answer of exactly the asked length."""
-        return COMPLETIONS, completion_body(request, model)
+        return PATHS[self.interface.protocol], request_body(request, model, self.interface)
 
     def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002
         """Empty the prefix cache; False where this server cannot.
@@ -204,6 +217,6 @@ class EngineAdapter(ABC):
 
     def loaded(self, client: httpx.Client) -> str | None:
         """Path or hub id of the loaded model; None if the server reports no model."""
-        listed = json_object(client.get("/v1/models")).get("data")
+        listed = json_object(client.get("/v1/models")).get("data") if self.lists_models else None
         roots = [entry.get("root") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         return str(roots[0]) if roots and roots[0] else None

@@ -35,6 +35,12 @@ def adapter_of(engine: str) -> EngineAdapter:
     return adapter
 
 
+def package_of(engine: str) -> str:
+    """Import name of an engine's Python package: the engine's own name, unless its adapter states another."""
+    adapter = ENGINES.get(engine)
+    return (adapter.package if adapter is not None else "") or engine
+
+
 def startable() -> list[str]:
     """Names of the engines that a session can start, in alphabetical order; an endpoint is not startable."""
     return sorted(set(ENGINES.names()) - {ENDPOINT})

@@ -92,30 +92,40 @@ def configured_place(engines: Mapping[str, str], name: str, kind: str) -> str | 
     return place
 
 
-def find_environment(name: str, kind: str, configured: str | None, root: Path) -> Environment:
+def find_environment(
+    name: str, kind: str, configured: str | None, root: Path, package: str | None = None
+) -> Environment:
     """The environment of an engine, or of one of its installations ("vllm:old"), for this hardware kind.
 
     Looks at the configured value first, then at `.engines/<engine>-<kind>` and `.engines/<engine>` below `root`,
     then at these folders of an engine in `SHARED`, then whether this interpreter has the engine.
 
+    Args:
+        name: "vllm", "vllm:old".
+        kind: hardware kind.
+        configured: the place that the settings give; None without one.
+        root: project root.
+        package: import name of the engine's package; None if this is the engine's name.
+
     Raises:
         EnvironmentMissing: nothing is there; names the places and the command that installs it.
     """
     engine = name.partition(":")[0]
+    package = package or engine
     if configured is not None:
-        return _configured(name, configured, root)
+        return _configured(name, configured, root, package)
     owners = [engine, *([SHARED[engine]] if engine in SHARED else [])]
     places = [root / ".engines" / folder for owner in owners for folder in (f"{owner}-{kind}", owner)]
     for place in places:
         if place.is_dir():
-            return _directory(engine, place, f"Remove it and run `{_pip(engine, place)}`.")
-    package = find_spec(engine)
-    if package is not None and package.origin is not None:  # a folder of that name alone, a suite's say, is none
+            return _directory(package, place, f"Remove it and run `{_pip(package, place)}`.")
+    found = find_spec(package)
+    if found is not None and found.origin is not None:  # a folder of that name alone, a suite's say, is none
         return Environment((sys.executable,), True, None, "this interpreter")
     looked = ", ".join(str(place) for place in places)
     raise EnvironmentMissing(
         f"{engine} is not installed: looked at {looked} and in this interpreter. "
-        f"Install it with `{_installing(engine, root)}`, or name its environment with "
+        f"Install it with `{_installing(engine, root, package)}`, or name its environment with "
         f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
     )
 
@@ -164,12 +174,12 @@ def noise_seed(session: int, start_id: int) -> int:
     return session * 1_000_000 + start_id
 
 
-def _configured(name: str, value: str, root: Path) -> Environment:
+def _configured(name: str, value: str, root: Path, package: str) -> Environment:
     path = (root / expanded(value)).absolute()  # not resolve(): a venv's python is a link
     try:
         if path.is_dir():
             remedy = f"Correct {_named(name)}: give a folder with bin/python or the package."
-            return _directory(name.partition(":")[0], path, remedy)
+            return _directory(package, path, remedy)
         if path.is_file() and os.access(path, os.X_OK):
             return Environment((str(path),), path.name.startswith("python"), None, str(path))
     except OSError as error:  # a folder that one may not enter; a command line may be longer than a name
@@ -216,23 +226,23 @@ def _words(value: str) -> list[str]:
         return []
 
 
-def _directory(engine: str, path: Path, remedy: str) -> Environment:
+def _directory(package: str, path: Path, remedy: str) -> Environment:
     python = path / "bin" / "python"
     if python.exists():
         return Environment((str(python),), True, None, str(path))
-    if (path / engine / "__init__.py").exists():
+    if (path / package / "__init__.py").exists():
         return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
     raise EnvironmentMissing(
-        f"{path} is not an environment of {engine}: the folder contains neither bin/python nor {engine}/. {remedy}"
+        f"{path} is not an environment of {package}: the folder contains neither bin/python nor {package}/. {remedy}"
     )
 
 
-def _installing(engine: str, root: Path) -> str:
+def _installing(engine: str, root: Path, package: str) -> str:
     if engine in BY_MAKE and (root / INSTALLER).is_file():
         return BY_MAKE[engine]
-    return _pip(engine, root / ".engines" / engine)
+    return _pip(package, root / ".engines" / engine)
 
 
-def _pip(engine: str, place: Path) -> str:
+def _pip(package: str, place: Path) -> str:
     quoted = shlex.quote(str(place))
-    return f"python3 -m venv {quoted} && {quoted}/bin/pip install {DISTRIBUTIONS.get(engine, engine)}"
+    return f"python3 -m venv {quoted} && {quoted}/bin/pip install {DISTRIBUTIONS.get(package, package)}"

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
+from pytest_llmperf.engines.adapters import package_of
 from pytest_llmperf.engines.environment import EMULATOR, Environment, configured_place, find_environment
 from pytest_llmperf.engines.retired import replacement
 from pytest_llmperf.engines.spec import command_line, flags_of
@@ -50,7 +51,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 def version_in(environment: Environment, engine: str) -> str | None:
     """The version in the metadata of the distribution, read without an import; None for a command without metadata."""
-    return _answer([*_python(environment), "-c", ASK, engine], _with_bundle(environment, os.environ),
+    return _answer([*_python(environment), "-c", ASK, package_of(engine)], _with_bundle(environment, os.environ),
                    _timeout_s(environment, TIMEOUT_S))
 
 
@@ -133,7 +134,7 @@ def _container_error(environment: Environment, engine: str) -> str:
     """", or the container does not start: …", with the error that the runtime prints; "" without a container."""
     if not environment.is_container:
         return ""
-    completed = _asked([*_python(environment), "-c", ASK, engine], os.environ, PULL_TIMEOUT_S)
+    completed = _asked([*_python(environment), "-c", ASK, package_of(engine)], os.environ, PULL_TIMEOUT_S)
     lines = completed.stderr.strip().splitlines() if completed is not None else []
     message = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
     return f", or the container does not start: {mask(message)}".removesuffix(".") if message else ""

@@ -212,8 +212,8 @@ class Launcher:
             process = self._spawn(resolution.spec, adapter, placement, env, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
             server = Server(
-                spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model,
-                process=process, lmcache=lmcache, limits=control_limits(self.settings),
+                spec, adapter, f"http://127.0.0.1:{port.port}", adapter.served_name(placement), start_id=start_id,
+                model=model, process=process, lmcache=lmcache, limits=control_limits(self.settings),
                 host_env=None if self.emulation else host_environment(spec, adapter, placement, env),
             )
             undo.pop_all()

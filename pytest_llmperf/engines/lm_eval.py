@@ -141,7 +141,7 @@ def _wait(process: Supervised, server: Server, timeout_s: float) -> str:
 
 
 def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, object]:
-    chat = server.spec.api.protocol == "chat"
+    chat = server.api.protocol == "chat"
     tokenizer = server.model.path_or_hub_id if task.by_probability and server.model is not None else None
     return {
         "url": server.service.url(f"/v1/{'chat/' if chat else ''}completions"),

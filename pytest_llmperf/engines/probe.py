@@ -36,7 +36,7 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
         WrongServer: the endpoint refuses the key, the model, the protocol or a field of the request.
         EngineError: the endpoint answers, and not with a token.
     """
-    api = server.spec.api
+    api = server.api
     tokens = 1 if api.forces_length else min(FREE_TOKENS, request.output_tokens)
     path, body = server.post(replace(request, output_tokens=tokens))
     with server.answering("one token"):
@@ -55,7 +55,7 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
 
 def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
     """Raise EngineError where an answer of status 200 has no token."""
-    api = server.spec.api
+    api = server.api
     answer = Answer(200, (), ((0, response.content),), complete=True)
     stream = read_stream(answer.pieces, answers=api.choices) if api.stream else read_whole(answer.pieces, api.choices)
     server.check_end(path, stream)
@@ -98,7 +98,7 @@ def _names_model(text: str, name: str) -> bool:
 
 
 def _field_refused(server: Server, field: str, answered: str) -> str:
-    api = server.spec.api
+    api = server.api
     removal = f'fields={{"{"stream_options" if field == "continuous_usage_stats" else field}": None}}'
     if field in ("prompt", "messages", "input"):
         remedy = ("The prompts of this workload are not what the service takes: write random_tokens(…, text=True), or "
@@ -113,7 +113,7 @@ def _field_refused(server: Server, field: str, answered: str) -> str:
 
 
 def _absent(server: Server, response: httpx.Response, answered: str) -> str:
-    name, protocol = server.served_name, server.spec.api.protocol
+    name, protocol = server.served_name, server.api.protocol
     if _names_model(response.text, name):
         return (f"The service at {server.url} does not serve the model {name!r}: {answered}: "
                 f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.service.url(MODELS)} "

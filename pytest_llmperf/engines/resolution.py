@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.adapters import adapter_of, package_of
 from pytest_llmperf.engines.draft_models import check_method_module, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, has_module, installed_version, known_flags
@@ -57,7 +57,7 @@ class Resolver:
 
     def _environment(self, installed_as: str, kind: str) -> Environment:
         place = configured_place(self._settings.engines, installed_as, kind)
-        return find_environment(installed_as, kind, place, self._root)
+        return find_environment(installed_as, kind, place, self._root, package_of(installed_as.partition(":")[0]))
 
     def _of(self, spec: EngineSpec, kind: str) -> Resolution:
         """What a server of this spec is started from on this hardware kind.

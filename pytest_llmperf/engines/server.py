@@ -23,9 +23,11 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
 from pytest_llmperf.masking import mask
+from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.process.ports import who_listens
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
 from pytest_llmperf.wire.answer_ids import AnswerIds
@@ -148,6 +150,11 @@ class Server:
         return url.host, url.port or (443 if self.channel.tls else 80)
 
     @property
+    def api(self) -> Api:
+        """How requests are written and answers are read: as the adapter says, or as the test describes an endpoint."""
+        return self.adapter.interface if self.spec.url is None else self.spec.api
+
+    @property
     def model_names(self) -> tuple[str, ...]:
         """How the chunks of an answer may call the model: as it was asked for, first, or by a declared alias."""
         return (self.served_name, *self.spec.model_aliases)
@@ -168,7 +175,7 @@ class Server:
         Raises:
             SpecError: the named tokenizer has too few words of one token.
         """
-        if not self.spec.api.sends_text:
+        if not self.api.sends_text:
             return tuple(requests)
         return in_words(requests, COMMON_WORDS if self.tokenizer is None else self.tokenizer.words)
 
@@ -451,8 +458,12 @@ class Server:
     def check_identity(self) -> None:
         """Raise WrongServer unless the served models contain our name and the server accepts our key.
 
-        An endpoint without a list of models shows with its first request whether it serves the model.
+        An endpoint without a list of models shows with its first request whether it serves the model. A started server
+        without the list must listen on its port itself.
         """
+        if not self.adapter.lists_models:
+            self._check_listener()
+            return
         if self.spec.url is not None and self.client.get(self.service.url(MODELS)).status_code in NO_ROUTE:
             return
         names = self.served_models()
@@ -464,6 +475,15 @@ class Server:
                 cause += f" Write model={names[0]!r} or correct the URL." if names else " Correct the URL."
             raise WrongServer(f"The server at {self.url} serves {', '.join(names) or 'nothing'}, not "
                               f"{self.served_name!r}: {cause} Nothing was measured.")
+
+    def _check_listener(self) -> None:
+        """Raise WrongServer where a process of somebody else listens on our port."""
+        listener = who_listens(self.address[1])
+        if listener is None:
+            raise EngineError(f"no process listens on {self.url} yet")
+        if listener.pid not in self.pids():
+            raise WrongServer(f"{listener} listens on {self.url}, and is no process of the {self.spec.engine} server: "
+                              "somebody else answers on this port. Nothing was measured.")
 
     def check_models(self, requests: Iterable[Request]) -> None:
         """Raise WrongServer where requests name a model that the server does not list."""
@@ -543,7 +563,8 @@ class Server:
             EngineError: the server answers, and not with a token.
             WrongServer: the server refuses the API key or requires an API key.
         """
-        path, streamed = self.adapter.post(self.spec, Request(0, prompt, 1, len(prompt)), self.served_name)
+        (request,) = self.as_sent([Request(0, prompt, 1, len(prompt))])
+        path, streamed = self.adapter.post(self.spec, request, self.served_name)
         body = json.loads(streamed) | {"stream": False}
         body.pop("stream_options", None)
         response = self.client.post(path, json=body, timeout=timeout_s)
@@ -556,7 +577,7 @@ class Server:
 
     def check_end(self, path: str, answer: Stream) -> None:
         """Raise EngineError where a first answer ended without success."""
-        if (words := unsuccessful(answer.ends, self.spec.api.accepted_ends)) is not None:
+        if (words := unsuccessful(answer.ends, self.api.accepted_ends)) is not None:
             raise EngineError(f"{self.url} does not serve the first request: the answer of POST {path} {words}. "
                               "Nothing was measured.")
 

@@ -33,6 +33,7 @@ class Api:
         text: whether prompts are sent as text also where token ids could be sent.
         tokenizer: name of the tokenizer that counts received text and makes text prompts; "" for none.
         ends: further finish reasons that are a success, sorted.
+        done: whether each stream of completions or chat ends with `[DONE]`.
     """
 
     protocol: str = "completions"
@@ -42,6 +43,7 @@ class Api:
     text: bool = False
     tokenizer: str = ""
     ends: tuple[str, ...] = ()
+    done: bool = True
 
     @property
     def sends_text(self) -> bool:

@@ -74,7 +74,8 @@ class StoredMeasurement:
         sessions: oldest first, at least one.
         primaries: the metrics that a comparison judges.
         formulas: metric → id of the formula behind its values.
-        tolerated: metric → tolerated margin that the noise of the sessions requires; only margins wider than the default.
+        tolerated: metric → tolerated margin that the noise of the sessions requires; only margins wider than the
+            default.
     """
 
     fingerprint: Mapping[str, str]

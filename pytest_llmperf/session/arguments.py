@@ -118,6 +118,8 @@ def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, mo
     size = None if model is None else model.vocabulary_size
     if size is None or isinstance(request.prompt, str) or max(request.prompt, default=0) < size:
         return
+    if adapter_of(spec.engine).interface.sends_text:
+        return
     raise SpecError(f"{workload}: request {request.index} has the token {max(request.prompt)}, and the vocabulary of "
                     f"{spec.model} has {size} tokens: the server would refuse the request. Send text that the model "
                     "knows, with sharegpt(…) or text=True. Nothing was sent.")

@@ -142,7 +142,7 @@ class Replayer:
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
         records = server.answer_ids.checked(
-            records_of(requests, replay, server.spec.api, server.secrets, server.text_counter))
+            records_of(requests, replay, server.api, server.secrets, server.text_counter))
         self.ledger.settle(server.spec, requests, records)
         return records, replay
 
@@ -151,7 +151,7 @@ class Replayer:
         emptied. So the prompts are relabelled for each run. If tiers are kept, a repeated seed keeps its labels."""
         requests = workload.requests(seed)
         if server.spec.url is None:
-            return requests
+            return server.as_sent(requests)
         key = str(workload), seed
         if not (self.keep and key in server.labels):
             server.labels[key] = self.rng.getrandbits(64)
@@ -197,7 +197,7 @@ class Replayer:
         host, port = server.address
         planned = tuple(_planned(server, request) for request in requests)
         channel = replace(server.channel, fresh=self.fresh_connections)
-        limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.spec.api.choices)
+        limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.api.choices)
         return LoadPlan(host, port, planned, server.headers, concurrency, limits, channel,
                         keeps_recording=server.spec.url is None)
 
@@ -321,8 +321,8 @@ def most_bytes(requests: Sequence[Request]) -> int:
 def _planned(server: Server, request: Request) -> PlannedRequest:
     path, body = server.post(request)
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns,
-                          part_of(request, body), request.cancellation, request.retry, server.spec.api.choices,
-                          server.spec.api.accepted_ends)
+                          part_of(request, body), request.cancellation, request.retry, server.api.choices,
+                          server.api.accepted_ends)
 
 
 def stream_limits(settings: Settings) -> StreamLimits:

@@ -210,7 +210,7 @@ class Series:
         for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             watch = self._watch(number + 1, runs, server)
             run = self._replayer(watch, gauges=self._gauges).run(server, self.workload, seed)
-            most = self._expected_hit_rate(server.facts.get("block_size", ""), seed)
+            most = self._expected_hit_rate(server, seed)
             run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
             measurement = self._keep(measurement, run, complete=number + 1 == runs)
         return measurement
@@ -322,7 +322,7 @@ class Series:
             handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} beside it")
         return "; ".join(handling)
 
-    def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:
+    def _expected_hit_rate(self, server: Server, seed: int) -> float | None:
         """Upper bound of the hit rate; None if a kept tier may hold prompts of an earlier run, or if it is unknown.
 
         For an unknown block size, blocks of one token give an upper bound for token prompts. Text prompts have no bound
@@ -331,9 +331,8 @@ class Series:
         """
         if self._keep_tiers:
             return None
-        tokens_per_block = whole_number(block_size)
-        spec = self.engine if isinstance(self.engine, EngineSpec) else self.engine.spec
-        if spec.api.sends_text or self.workload.has_text(seed):
+        tokens_per_block = whole_number(server.facts.get("block_size", ""))
+        if server.api.sends_text or self.workload.has_text(seed):
             return self.workload.expected_hit_rate(1, seed) if tokens_per_block else None
         return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 

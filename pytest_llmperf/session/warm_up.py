@@ -51,7 +51,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> float | N
     for batch in range(MOST_BATCHES):
         requests = server.as_sent(_batch(workload, SEED + batch))
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = server.answer_ids.checked(records_of(requests, replay, server.spec.api, server.secrets))
+        records = server.answer_ids.checked(records_of(requests, replay, server.api, server.secrets))
         failed = [record for record in records if not record.ok]
         if failed:
             raise EngineError(

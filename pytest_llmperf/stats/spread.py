@@ -6,9 +6,9 @@ variance between sessions is shrunk towards theirs, with `SUITE_DF` degrees of f
 be noisier than the prior in the proportion in which the runs are.
 
 The spread of sessions has no more degrees of freedom than that: tests of one suite differ in noise, and sessions have
-heavy tails. A simulation chose the number (`scripts/simulate_verdicts.py young`, five tests of two metrics, session sd 2 %, two stored
-sessions). 10 degrees of freedom find +20 % in 97.3 % of tests, and under t(3) tails 1.5 to 2.0 % of unchanged suites are
-red. 12 find 98.9 % and raise 1.8 to 2.2 %. 16 find 99.7 % and raise 2.8 %.
+heavy tails. A simulation chose the number (`scripts/simulate_verdicts.py young`, five tests of two metrics, session sd
+2 %, two stored sessions). 10 degrees of freedom find +20 % in 97.3 % of tests, and under t(3) tails 1.5 to 2.0 % of
+unchanged suites are red. 12 find 98.9 % and raise 1.8 to 2.2 %. 16 find 99.7 % and raise 2.8 %.
 """
 
 from __future__ import annotations

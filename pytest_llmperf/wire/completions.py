@@ -184,7 +184,8 @@ def _incomplete(answer: Answer, stream: Stream, api: Api) -> _Judgement | None:
     has: dict[str, object] = {"finish_reason": ended and len(ended) >= api.choices}
     if api.asks_for_usage:
         has["usage"] = stream.usage
-    has["[DONE]" if api.protocol != "responses" else "response.completed"] = stream.done
+    if api.done:
+        has["[DONE]" if api.protocol != "responses" else "response.completed"] = stream.done
     missing = [name for name, value in has.items() if not value]
     if not answer.complete:
         missing.append("end of the HTTP message")

@@ -67,6 +67,8 @@ def test_name_of_two_packages_is_refused_with_both(door):
         door(point("thing.mine", "GOOD", "p"), point("thing.mine", "GOOD", "q")).names()
     with pytest.raises(ConfigError, match="which pytest-llmperf has, too"):
         door(point("thing.mine", "GOOD", "p"), shipped={"mine": GOOD}).names()
+    with pytest.raises(ConfigError, match="which pytest-llmperf has, too"):
+        door(point("thing.mine", "GOOD", "p"), shipped={"mine": GOOD}).get("mine")
 
 
 def test_registered_objects_are_known_until_the_block_ends(door):

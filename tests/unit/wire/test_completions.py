@@ -164,6 +164,13 @@ def test_missing_end_is_truncated(position, missing):
     assert missing in record.detail
 
 
+def test_stream_without_done_is_complete_for_an_interface_without_done():
+    reads = [(0, STREAM_HEAD), *((MS, http_chunk(data)) for data in without(5)), (MS, LAST_CHUNK)]
+    assert to_record(request_of(), make_exchange(reads), Api(done=False)).outcome is Outcome.OK
+    reads = [(0, STREAM_HEAD), *((MS, http_chunk(data)) for data in without(4)[:-1]), (MS, LAST_CHUNK)]
+    assert "without usage" in to_record(request_of(), make_exchange(reads), Api(done=False)).detail
+
+
 def test_missing_last_chunk_is_truncated_even_after_done():
     assert record_of(StreamShape().events(), ending=Ending.CLOSED_EARLY, end=b"").outcome is Outcome.TRUNCATED
 
