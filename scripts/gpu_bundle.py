@@ -59,8 +59,9 @@ class Recipe:
 RECIPES = {
     # Hopper: FlashAttention 3; what other attention, quantisation and front ends need is left out.
     "vllm": Recipe((
-        *SOURCES, "vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashmla*", "vllm/_qutlass_C*", "vllm/vllm-rs",
-        "vllm/_rust_tool_parser*", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100",
+        *SOURCES, "vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashmla*", "vllm/_flashkda*", "vllm/_deepselect*",
+        "vllm/_qutlass_C*", "vllm/vllm-rs", "vllm/third_party/deep_gemm",
+        "vllm/third_party/fmha_sm100",
     )),
     # Triton attention; headers stay, because SGLang compiles small kernels at its first start.
     "sglang": Recipe((

@@ -9,7 +9,9 @@ from pytest_llmperf import Perf, Server, by_kind, poisson, random_tokens, vllm
 CASES = by_kind(
     l4={"model": "phi-4-mini", "context": 16384, "rate": 1, "ttft": "1s", "tpot": "60ms", "stall": "400ms"},
     a100={"model": "llama-3.1-8b", "context": 16384, "rate": 5, "ttft": "500ms", "tpot": "30ms", "stall": "250ms"},
-    h100={"model": "llama-3.1-8b", "context": 16384, "rate": 10, "ttft": "300ms", "tpot": "20ms", "stall": "52ms"},
+    # A step with one of these prompts takes an H100 36 ms, with two 62 ms, with three 90 ms. At 10 requests/s two share
+    # a step for about 25 % of the streams, so a limit of the third quartile between one and two could not be decided.
+    h100={"model": "llama-3.1-8b", "context": 16384, "rate": 10, "ttft": "300ms", "tpot": "20ms", "stall": "75ms"},
     h200={"model": "llama-3.1-8b", "context": 16384, "rate": 10, "ttft": "300ms", "tpot": "20ms", "stall": "52ms"},
 )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_llmperf.engines.adapters import package_of
 from pytest_llmperf.engines.environment import EMULATOR, Environment, configured_place, find_environment
+from pytest_llmperf.engines.retired import replacement
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
 from pytest_llmperf.masking import mask
@@ -165,24 +166,31 @@ def emulated_flags(engine: str) -> frozenset[str] | None:
     return _flags(_answer(question, os.environ, TIMEOUT_S))
 
 
-def check_flags(spec: EngineSpec, flags: Collection[str], *, near_only: bool = False) -> None:
+def check_flags(
+    spec: EngineSpec, flags: Collection[str], version: str | None = None, *, near_only: bool = False
+) -> None:
     """Refuse a flag that the engine does not know; argparse would find that out only at its start.
 
     Args:
         flags: all options, e.g. "--max-num-seqs" and "--no-enable-prefix-caching".
-        near_only: refuse only a flag that resembles a known one. The emulator knows few flags and names the unknown
-            ones at its start.
+        version: of the engine, for the message; None if unknown.
+        near_only: refuse only a flag that resembles a known one or was removed. The emulator knows few flags and names
+            the unknown ones at its start.
 
     Raises:
-        SpecError: names the flag that may be meant.
+        SpecError: names the replacement or the nearest flag.
     """
+    release = f"{spec.engine} {version}" if version else spec.engine
     for name, value in flags_of(spec).items():
         option = command_line({name: value})[0].partition("=")[0]
         root = option.partition(".")[0]
+        if root in flags:
+            continue
         near = get_close_matches(root, flags, n=1, cutoff=0.8 if near_only else 0.6)
-        if root not in flags and (near or not near_only):
-            meant = f" Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else ""
-            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {spec.engine} has no flag {root}.{meant} "
+        meant = f". Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else "."
+        replaced = replacement(spec.engine, name.partition(".")[0], flags)
+        if replaced or near or not near_only:
+            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {release} has no flag {root}{replaced or meant} "
                             "No server was started.")
 
 

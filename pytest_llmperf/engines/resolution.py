@@ -10,8 +10,9 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of, package_of
 from pytest_llmperf.engines.draft_models import check_method_module, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
-from pytest_llmperf.engines.installed import check_flags, emulated_flags, has_module, known_flags
+from pytest_llmperf.engines.installed import check_flags, emulated_flags, has_module, installed_version, known_flags
 from pytest_llmperf.engines.models import ResolvedModel, resolve_model
+from pytest_llmperf.engines.retired import check_variables
 from pytest_llmperf.engines.variables import inherited_environment
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
@@ -76,6 +77,8 @@ class Resolver:
             raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "
                             "both instead of the image.")
         self._check_flags(spec, environment)
+        if spec.env and (version := installed_version(environment, spec.engine)):
+            check_variables(spec, version)
         check_method_module(spec, partial(has_module, environment), environment.origin)
         return Resolution(resolved, model, environment)
 
@@ -85,7 +88,7 @@ class Resolver:
             env = inherited_environment(environment, self._root)
             flags = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, self._models_dir)
             if flags is not None:
-                check_flags(spec, flags)
+                check_flags(spec, flags, installed_version(environment, spec.engine))
 
 
 def _check_emulated(spec: EngineSpec) -> None:
@@ -93,6 +96,7 @@ def _check_emulated(spec: EngineSpec) -> None:
     if not adapter_of(spec.engine).emulated:
         raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and does not know {spec.engine}. Drop "
                         "--emulate.")
+    check_variables(spec, None)
     flags = emulated_flags(spec.engine) if spec.flags else None
     if flags is not None:
         check_flags(spec, flags, near_only=True)

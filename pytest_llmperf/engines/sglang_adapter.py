@@ -73,7 +73,7 @@ WITHOUT_FLASHINFER: dict[str, object] = {
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
     "disable_prefill_cuda_graph": True,
-    "cuda_graph_max_bs": 64,
+    "cuda_graph_max_bs_decode": 64,
 }
 
 

@@ -1,4 +1,4 @@
-"""vLLM 0.26–0.32: arguments, environment, routes, counters."""
+"""vLLM 0.26–0.33: arguments, environment, routes, counters."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _config(
     blocks = min(fit, options.max_total_tokens // options.page_size) if options.max_total_tokens else fit
     tokens = blocks * options.page_size
     graphs = not options.disable_cuda_graph and options.cuda_graph_backend_decode != "disabled"
-    largest = options.cuda_graph_max_bs or (
+    largest = options.cuda_graph_max_bs_decode or (
         24 if gpu.memory_bytes < 35 * _GIB else 512 if options.tp_size >= 4 else 256
     )
     return EngineConfig(

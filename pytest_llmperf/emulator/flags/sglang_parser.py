@@ -9,7 +9,7 @@ _HARMLESS = Harmless(
     switches=(
         "trust-remote-code", "log-requests", "skip-server-warmup", "enable-deterministic-inference", "show-time-cost",
         "enable-metrics-for-all-schedulers", "disable-custom-all-reduce", "stream-response-default-include-usage",
-        "disable-flashinfer-autotune", "enable-request-time-stats-logging", "enable-nan-detection",
+        "disable-flashinfer-autotune", "enable-request-time-stats-logging",
         "enable-memory-saver",
     ),
     single=(
@@ -49,7 +49,7 @@ def sglang_parser() -> EngineParser:
     add("--dp-size", "--dp", "--data-parallel-size", type=positive, default=1)
     add("--pp-size", "--pp", "--pipeline-parallel-size", type=positive, default=1)
     add("--ep-size", "--ep", "--expert-parallel-size", type=positive, default=1)
-    add("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode", type=positive)
+    add("--cuda-graph-max-bs-decode", type=positive)
     add("--cuda-graph-backend-decode", choices=("disabled", "full", "breakable"), default="full")
     add("--speculative-algorithm", choices=tuple(METHODS))
     add("--speculative-draft-model-path", "--speculative-draft-model")

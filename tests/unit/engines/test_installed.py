@@ -2,13 +2,16 @@
 
 import os
 import sys
+from contextlib import nullcontext
 
 import pytest
 
-from pytest_llmperf import vllm
+from pytest_llmperf import sglang, vllm
+from pytest_llmperf.engines import sglang_adapter, vllm_adapter
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
+from pytest_llmperf.engines.retired import FLAGS, check_variables
 from pytest_llmperf.errors import SpecError
 
 PROGRAM = adapter_of("vllm").program
@@ -89,6 +92,41 @@ def test_unknown_flag_is_refused_with_the_one_that_may_be_meant(flags, words):
     with pytest.raises(SpecError) as refused:
         check_flags(vllm("m", **flags), KNOWN)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(("make", "flags", "known", "words"), [
+    (vllm, {"calculate_kv_scales": True}, {"--kv-cache-dtype"},
+     "vllm 9.9 has no flag --calculate-kv-scales since 0.28.0 or earlier. No server was started."),
+    (sglang, {"cuda_graph_max_bs": 8}, {"--cuda-graph-max-bs-decode", "--cuda-graph-max-bs-prefill"},
+     "has no flag --cuda-graph-max-bs since 0.5.20 or earlier. Write cuda_graph_max_bs_decode=…. No server"),
+    (sglang, {"enable_expert_distribution_metrics": True}, {"--enable-metrics"},
+     'since 0.5.20 or earlier. Write expert_balancedness_report_mode="prometheus". No server'),
+    (sglang, {"expert_balancedness_report_mode": "off"}, {"--enable-expert-distribution-metrics"},
+     "sglang 9.9 has no flag --expert-balancedness-report-mode. Write enable_expert_distribution_metrics, its older"),
+])
+@pytest.mark.parametrize("near_only", [False, True])
+def test_flag_that_a_version_lacks_is_refused_with_version_and_other_name(make, flags, known, words, near_only):
+    with pytest.raises(SpecError) as refused:
+        check_flags(make("m", **flags), known, "9.9", near_only=near_only)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("engine", sorted(FLAGS))
+def test_emulator_accepts_no_removed_flag(engine):
+    assert not {"--" + name.replace("_", "-") for name in FLAGS[engine]} & emulated_flags(engine)
+
+
+def test_adapters_write_no_removed_flag():
+    assert not (sglang_adapter.CPU_FLAGS | sglang_adapter.WITHOUT_FLASHINFER).keys() & FLAGS["sglang"].keys()
+    assert not (vllm_adapter.CPU_FLAGS | vllm_adapter.LMCACHE_SERVER_FLAGS).keys() & FLAGS["vllm"].keys()
+
+
+@pytest.mark.parametrize(("version", "refused"), [(None, True), ("0.5.23", True), ("0.5.18.post1", True),
+                                                  ("0.5.15", False)])
+def test_removed_variable_is_refused_in_later_versions(version, refused):
+    spec = sglang("m", env={"SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC": "1"})
+    with pytest.raises(SpecError, match="reads no variable SGLANG_") if refused else nullcontext():
+        check_variables(spec, version)
 
 
 def test_known_flags_are_accepted():
