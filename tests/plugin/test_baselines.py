@@ -53,19 +53,19 @@ def test_a_missing_baseline_is_no_pass(emulate, pytester):
 def test_a_plan_is_shown_before_a_write_that_fails(emulate, pytester):
     log = Path(pytester.path, "baselines/.update")
     log.mkdir(parents=True)
-    (log / "journal.new").symlink_to("/dev/full")
+    (log / "journal.new").symlink_to("/dev/full")  # no link is followed
     result, _ = emulate("--update-baselines-new", "--llmperf-missing-baseline", "skip")
     assert result.ret == 1
     result.stdout.fnmatch_lines([
         "baselines: 1 created", f"  created * {STORED.partition('/')[2]} *",
-        "baselines: nothing was updated: * No space left on device*Nothing was changed.",
+        "baselines: nothing was updated: * Too many levels of symbolic links*Nothing was changed.",
     ])
     assert not emulate.path.exists()
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
     result = take(pytester, folder)
     assert result.ret == 2
     result.stdout.fnmatch_lines(["baselines: 1 created"])
-    result.stderr.fnmatch_lines(["*No space left on device*"])
+    result.stderr.fnmatch_lines(["*Too many levels of symbolic links*"])
 
 
 @pytest.mark.parametrize("how", ["ci", "option"])
@@ -101,7 +101,7 @@ def test_seeds_are_not_sent_again_if_cache_is_kept(emulate):
     emulate("--update-baselines", "--emulate-seed", "1", text=text)
     result, _ = emulate("--emulate-seed", "2", "--emulate-fault", "step_time=+10%", "-rs", text=text)
     assert result.ret == 11
-    result.stdout.fnmatch_lines(["*after 3 runs no seed is sent again, because the cache is not emptied between runs*"])
+    result.stdout.fnmatch_lines(["*itl_p50 *INCONCLUSIVE*3 runs against 3 of one session*"])
 
 
 @pytest.mark.thorough
