@@ -110,6 +110,8 @@ def _slow_beginning(segments: Sequence[Sequence[float]], tolerated: float, alpha
     """The first fifth of the first run, if it is slower than that of the other runs and raises the mean of its run by
     more than the tolerated margin. The other segments of all runs show the noise.
     """
+    if len(segments) < FEWEST_RUNS:  # two runs of an overloaded server differ, because the queue grows
+        return None
     excess = [mean(run[:BEGINNING]) - mean(run[BEGINNING:]) for run in segments]
     total = mean(excess[1:]) - excess[0]
     within, df = _within([run[BEGINNING:] for run in segments])

@@ -12,7 +12,6 @@ from filelock import FileLock, SoftFileLock
 from pytest_llmperf.baseline.disk import Disk
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.errors import BaselineError
 
 KIND = "h200"
@@ -334,23 +333,19 @@ def test_a_reader_waits_for_a_writer_that_is_in_the_middle(tmp_path, make):
 
 
 def test_an_update_between_two_files_of_a_reader_is_seen_whole(tmp_path, make):
-    """The reader has read the first file, and waits at the second, when everything is replaced."""
+    """The reader has read the first file, and is about to read the second, when everything is replaced."""
     files, new = files_of(make, 1.0), files_of(make, 2.0)
     write(Store(tmp_path), files)
-    first, second = (tmp_path / path for path in sorted(files)[:2])
-    contents = first.read_bytes(), encode(new[sorted(files)[1]])
-    for path in (first, second):
-        path.unlink()
-        os.mkfifo(path)
-    readings = []
-    reader = threading.Thread(target=lambda: readings.append(values(Store(tmp_path).read_all(KIND))))
-    reader.start()
-    first.write_bytes(contents[0])  # returns when the reader has it
-    with second.open("wb") as pipe:  # returns when the reader is there
-        write(Store(tmp_path), new)
-        pipe.write(contents[1])
-    reader.join()
-    assert readings == [dict.fromkeys(new, 2.0)]
+    second, updates = sorted(files)[1], [new]
+
+    class Interrupted(Store):
+        def _read(self, path):
+            if path == second and updates:
+                write(Store(tmp_path), updates.pop())
+            return super()._read(path)
+
+    assert values(Interrupted(tmp_path).read_all(KIND)) == dict.fromkeys(new, 2.0)
+    assert not updates
 
 
 def test_a_rename_is_one_step_of_the_file_system(tmp_path):

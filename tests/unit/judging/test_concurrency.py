@@ -218,4 +218,4 @@ def test_simultaneous_requests_of_one_run_count_as_a_single_observation():
     alike = [in_step(40, [[20.0] * TOKENS]) for _ in range(2)]
     waiting = judge("ttft_p90 <= 500ms", *alike)
     assert (waiting.cause, waiting.facts["share"]) == (Cause.REQUESTS_CONCURRENT, 0)
-    assert judge("tpot_p90 <= 10ms", once).verdict is Verdict.FAIL
+    assert judge("tpot_p90 <= 4ms", once).verdict is Verdict.FAIL  # one run fails beyond four times its limit

@@ -402,7 +402,7 @@ def test_undecided_claim_measures_more_pairs_in_reversed_order(perf, make_server
 def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
     """Pairs then lie 5, 3 and 1 runs apart, so that they show a drift of the machine."""
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02")
+    perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.4")
     assert [[run.seed for run in side.runs] for side in perf.measurements] == [
         [0, 1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 0, 5, 4, 3, 8, 7, 6]]
     a, b = perf.measurements
@@ -454,7 +454,7 @@ def test_guards_of_an_endpoint_on_another_machine_have_no_cpu_s_margin(perf, mak
 
 def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     same, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02").results[0]
+    result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.4").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.facts["pairs"] == 9
     assert "no_further_runs" not in result.facts  # more time would buy no more pairs
