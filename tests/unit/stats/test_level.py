@@ -67,7 +67,8 @@ def test_slow_first_runs_of_quiet_hosts_are_found():
 
 
 def test_slow_beginning_of_first_run_differs_from_common_beginning():
-    assert found(30, factors=(1, 1), beginning=2.0) == 30
+    assert found(30, factors=(1, 1, 1), beginning=2.0) == 30
+    assert found(30, factors=(1, 1), beginning=2.0) == 0  # two runs above the knee of a search differ, too
     rng = np.random.default_rng(5)
     common = np.where(POSITIONS < 0.2, 2.0, 1.0)
     assert all(change([list(run * common) for run in np.array(runs(rng))]) is None for _ in range(30))
