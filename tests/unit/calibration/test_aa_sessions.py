@@ -26,7 +26,7 @@ class Stored:
 
 
 def sessions(primaries=("tpot_mean",), margins=None, hardware="h200", **metrics):
-    """Nine sessions of three runs each, with a spread of half a per cent: the fewest that show how much they differ."""
+    """Nine sessions of three runs each, with a spread of half a per cent. One metric needs nine sessions."""
     noise = Random(7)
 
     def measured():
