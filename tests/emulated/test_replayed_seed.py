@@ -46,13 +46,14 @@ def test_seed_sent_twice_to_an_endpoint_has_no_cache_hit(replayed):
 
 
 @pytest.mark.parametrize(("caches", "says"), [
-    (True, "*no regression below +* % fails before 8 runs *, and after 3 runs no seed is sent again, because*"),
+    (True, "*tpot_mean *INCONCLUSIVE*3 runs against 3 of one session*"),
     pytest.param(
-        False, "*tpot_mean *FAIL*8 runs against 3 of one session*", marks=pytest.mark.thorough,
+        False, "*tpot_mean *INCONCLUSIVE*8 runs against 3 of one session*", marks=pytest.mark.thorough,
     ),
 ])  # fmt: skip
 def test_comparison_repeats_seeds_only_without_cache(replayed, caches, says):
+    """+43 % is no gross regression of a CPU, so that the comparison measures as many runs as it may."""
     assert replayed("compared", "--update-baselines-new", caches=caches).ret == 0
     result = replayed("compared", "-rs", caches=caches, slower=2900)
     result.stdout.fnmatch_lines([says])
-    assert result.ret == (11 if caches else 1)
+    assert result.ret == 11
