@@ -86,7 +86,7 @@ def test_retries_answer_limited_requests_and_cost_time_and_tokens(run, pytester,
 @pytest.mark.emulated
 @pytest.mark.parametrize(("checks", "tag", "message"), [
     (("error_rate == 0",), "error", "*rate limited*rate_limited_rate*"),
-    (("error_rate == 0", "rate_limited_rate <= 1%"), "failure", "rate_limited_rate*FAIL*"),
+    (("error_rate == 0", "rate_limited_rate <= 0.1%"), "failure", "rate_limited_rate*FAIL*"),
     (("rate_limited_rate <= 90%", "ttft_p99 <= 10s"), "failure", "ttft_p99*FAIL*"),
 ])
 def test_limited_requests_are_judged_by_metric_of_limits_and_by_latency(run, checks, tag, message):
