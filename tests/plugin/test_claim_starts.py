@@ -157,7 +157,7 @@ def test_undecided_comparison_after_a_claim_starts_the_candidate_again(claim):
     assert run_file["checks"][0]["n"].startswith("3 pairs")
 
 
-def test_claim_near_its_limit_ends_at_the_first_look(claim):
+def test_claim_near_limit_ends_at_the_first_look(claim):
     """Equal sides against a limit of 1: no number of server starts that a claim makes would decide."""
     equal = {"slow": 512, "claimed": 1}
     claim("", "--update-baselines-new", "--llmperf-accept=open on purpose", **equal)
