@@ -120,7 +120,6 @@ class Server:
         self.headers = headers
         self.tokenizer = tokenizer
         self.warmed_for: set[str] = set()
-        self.quiet_itl_s: float | None = None  # median of the last warm-up; None if it is unknown
         self.answer_ids = AnswerIds()
         self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.replicas = replicas

@@ -44,6 +44,7 @@ class PlannedRequest:
         cancellation, retry: as in `Request`.
         answers: number of answers that the body asks for (`n`).
         ends: finish reasons after which a turn that contains the answer may follow.
+        output_tokens: expected number of output tokens of each answer, for the display of the remaining time.
     """
 
     index: int
@@ -57,6 +58,7 @@ class PlannedRequest:
     retry: RetryPolicy | None = None
     answers: int = 1
     ends: tuple[str, ...] = SUCCESSFUL_ENDS
+    output_tokens: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,11 +163,10 @@ class RateSeries(Series):
     def _empty_measurement(self, server: Server) -> Measurement:
         return self.begun(server)
 
-    def _watch(self, run: int, runs: int, server: Server) -> Watch:
+    def _watch(self, run: int, runs: int) -> Watch:
         """Counts the runs of all looks at this rate."""
         earlier = len(self.finished.runs) - run + 1
-        return self._shown(RunProgress(earlier + run, earlier + runs, self.label, server.quiet_itl_s,
-                                       self.rest(earlier + runs)))
+        return self._shown(RunProgress(earlier + run, earlier + runs, self.label, self.rest(earlier + runs)))
 
     def take_over(self, stored: Measurement | None, server: Server) -> None:
         """Go on from the stored runs of this rate, with the seeds that follow. The stored runs count as valid."""

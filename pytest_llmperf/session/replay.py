@@ -322,7 +322,7 @@ def _planned(server: Server, request: Request) -> PlannedRequest:
     path, body = server.post(request)
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns,
                           part_of(request, body), request.cancellation, request.retry, server.api.choices,
-                          server.api.accepted_ends)
+                          server.api.accepted_ends, request.output_tokens)
 
 
 def stream_limits(settings: Settings) -> StreamLimits:

@@ -203,12 +203,12 @@ class Series:
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
-            server.quiet_itl_s = warm_up(server, self.workload, self._replayer())
+            warm_up(server, self.workload, self._replayer())
             server.warmed_for.add(str(self.workload))
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
         self.measurement = measurement
         for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
-            watch = self._watch(number + 1, runs, server)
+            watch = self._watch(number + 1, runs)
             run = self._replayer(watch, gauges=self._gauges).run(server, self.workload, seed)
             most = self._expected_hit_rate(server, seed)
             run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
@@ -272,8 +272,8 @@ class Series:
         self.session.pool.wake(self.engine)
         return self.engine
 
-    def _watch(self, run: int, runs: int, server: Server) -> Watch:
-        return self._shown(RunProgress(run, runs, self.label, server.quiet_itl_s))
+    def _watch(self, run: int, runs: int) -> Watch:
+        return self._shown(RunProgress(run, runs, self.label))
 
     def _shown(self, shown: RunProgress) -> Watch:
         def notify(progress: Progress, plan: LoadPlan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from statistics import median
 
 from pytest_llmperf.engines.probe import probe
@@ -29,13 +28,10 @@ AGREE = 1.25
 MOST_BATCHES = 12
 
 
-def warm_up(server: Server, workload: Workload, replayer: Replayer) -> float | None:
+def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
     """Send the workload's own shapes, unmeasured, until two batches in a row take the same time.
 
     An endpoint first gets one small request of the workload, so that a refusal is explained before more is sent.
-
-    Returns:
-        Median time between two arrivals of the last batch, in seconds; None for answers that arrive whole.
 
     Raises:
         EngineError: a warm-up request fails, or the server does not become steady.
@@ -68,18 +64,13 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> float | N
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
             # Counted late, these requests would look like a stranger's in the first run.
             server.wait_idle(counters_before.get("requests_finished", 0.0), len(medians_ms) * len(requests))
-            gaps_ns = [gap_ns for record in records for gap_ns in _gaps_ns(record)]
-            return median(gaps_ns) / 1e9 if gaps_ns else None
+            return
     raise EngineError(
         "The server did not become steady: medians of successive warm-up batches were "
         f"{', '.join(f'{value:.1f}' for value in medians_ms)} ms. "
         "Something else uses this machine, or it still compiles.",
         server.process.evidence() if server.process else None,
     )
-
-
-def _gaps_ns(record: RequestRecord) -> list[int]:
-    return [after - before for before, after in pairwise(record.arrivals_ns)]
 
 
 def _check_answers(requests: Sequence[Request], replay: Replay, records: Sequence[RequestRecord]) -> None:

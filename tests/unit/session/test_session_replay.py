@@ -13,6 +13,7 @@ import pytest
 from pytest_llmperf import closed, constant, endpoint, random_tokens, sglang, vllm
 from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.model.api import DIALECTS, PROTOCOLS
 from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.telemetry import CpuUse
 from pytest_llmperf.session.replay import Replayer, most_bytes
@@ -84,6 +85,15 @@ def test_load_plan_contains_requests_and_times_of_seed(make_server, replayer, fa
     assert plan.requests[0].path == "/proxy/v1/completions"
     assert b'"model":"m"' in plan.requests[0].body
     assert plan.requests[0].ends == ("stop", "length", "tool_calls", "function_call", "eos_token")
+
+
+@pytest.mark.parametrize("spec", [
+    vllm("m"), sglang("m"), *(endpoint("http://h:81", model="m", protocol=protocol, dialect=dialect)
+                              for protocol in PROTOCOLS for dialect in DIALECTS)], ids=str)
+def test_planned_request_has_output_tokens_of_workload_for_every_api(make_server, replayer, spec):
+    """SGLang, chat and Responses name the number differently in the body."""
+    server, requests = make_server(spec, url="http://h:81"), WORKLOAD.requests(0)
+    assert {request.output_tokens for request in replayer().plan(server, requests, None).requests} == {5}
 
 
 def sent_prompts(fake_engine):
