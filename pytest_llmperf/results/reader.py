@@ -242,6 +242,7 @@ def _run(node: Node, folder: Path, engine: str) -> Run:
         if "failures" in fields else {},
         started_at=fields["started_at"].text() if "started_at" in fields else "",
         execution=fields["execution"].integer() if "execution" in fields else 1,
+        block=fields["block"].integer() if _has_value(fields, "block") else None,
         stored_telemetry=StoredTelemetry(
             {source: dict(_columns(fields[source])) for source in TELEMETRY if _has_value(fields, source)},
             fields["contended"].text_or_none() if "contended" in fields else None,

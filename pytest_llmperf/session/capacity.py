@@ -236,6 +236,8 @@ class Capacity(Series):
                          label=label, beside=beside)
         self.terms = terms
         self.key = (*self.key, str(terms))
+        self._searched = f"{workload}, {terms}"
+        self._of_claim: dict[tuple[int, int | None], Run] = {}
         self.results: list[SearchResult] = []
         self.unfinished: list[TriedRate] = []  # what the search tried that goes on, or ended before its answer
         self._keep_series = keep
@@ -273,18 +275,37 @@ class Capacity(Series):
         """
         server = self.server(steady=steady)
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
+        stored = self._stored_searches(measurement) if self.side else {}
         for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
-            start, first_factor = self._beginning(seed)
-            result = search_rate(partial(self._judge, seed), start, self.terms.precision, first_factor=first_factor,
-                                 to_beat=self.terms.to_beat)
-            self.results.append(result)
-            self.unfinished.clear()
-            if result.highest_within in self._short_load_warnings:
-                self.session.notify(Note(self._short_load_warnings[result.highest_within]))
-            run = Run(seed, server.start_id, RunRecords(), self._counters(result), started_at=self._now(),
+            run = stored.get((seed, block)) or self._search(server, seed)
+            run = Run(seed, run.start_id, RunRecords(), run.counters, started_at=run.started_at,
                       execution=self.execution, block=block)
             measurement = self._keep(measurement, run, complete=searched + 1 == runs)
         return measurement
+
+    @property
+    def stored_block(self) -> int | None:
+        """First block of this side in the interrupted command; None if the claim begins now."""
+        return next((each.runs[0].block for each in self._stored
+                     if (each.side, each.workload) == (self.side, self._searched)), None)
+
+    def _stored_searches(self, begun: Measurement) -> dict[tuple[int, int | None], Run]:
+        """The searches of an interrupted claim on this host, by seed and block."""
+        if not begun.runs:
+            here = {**begun.conditions, RATE_HOST: self.session.host}
+            side = take_rate(self._stored, replace(begun, conditions=here))
+            self._of_claim = {} if side is None else {(run.seed, run.block): run for run in side.runs}
+        return self._of_claim
+
+    def _search(self, server: Server, seed: int) -> Run:
+        start, first_factor = self._beginning(seed)
+        result = search_rate(partial(self._judge, seed), start, self.terms.precision, first_factor=first_factor,
+                             to_beat=self.terms.to_beat)
+        self.results.append(result)
+        self.unfinished.clear()
+        if result.highest_within in self._short_load_warnings:
+            self.session.notify(Note(self._short_load_warnings[result.highest_within]))
+        return Run(seed, server.start_id, RunRecords(), self._counters(result), started_at=self._now())
 
     def settle(self, rate: float) -> Measurement:
         """Try one more rate in each search that neither proved nor refuted the rate.
@@ -349,7 +370,7 @@ class Capacity(Series):
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
         series = RateSeries(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
                             may_preempt=True, label=label)
-        series.search = f"{self.workload}, {self.terms}"
+        series.search = self._searched
         series.rest = partial(self._rest, workload)
         series.follow((), execution=self.execution, first_seed=first_seed)
         series.problems = partial(self._problems, rate)
@@ -458,7 +479,7 @@ class Capacity(Series):
 
     def _empty_measurement(self, server: Server) -> Measurement:
         nothing = super()._empty_measurement(server)
-        return replace(nothing, workload=f"{self.workload}, {self.terms}",
+        return replace(nothing, workload=self._searched,
                        conditions={**nothing.conditions, "search": str(self.terms)})
 
     def _now(self) -> str:

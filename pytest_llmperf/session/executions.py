@@ -20,7 +20,7 @@ from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
-from pytest_llmperf.session.resumption import stored_executions, stored_rates
+from pytest_llmperf.session.resumption import looks_elsewhere, stored_executions, stored_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Execution:
         self.series: list[Series] = []
         #: Rates of a resumed search, until the search takes them over.
         self.stored = stored_rates(session.resumed.get(test), session.host)
+        self.looks_elsewhere = looks_elsewhere(self.stored, session.host)
         #: Executions before this session.
         self.resumed = stored_executions(session.resumed.get(test))
         self.number = len(self.resumed.ends) + len(earlier) + 1
@@ -204,7 +205,7 @@ def continue_earlier(series: Series, execution: Execution) -> None:
         [same for earlier in executions if (same := _series_at(earlier, series.key, place)) is not None],
         execution=execution.number,
         first_seed=max(max(seeds, default=-1) + 1, execution.resumed.first_seed),
-        earlier_looks=sum(end not in NO_EVIDENCE for end in execution.resumed.ends),
+        earlier_looks=sum(end not in NO_EVIDENCE for end in execution.resumed.ends) + execution.looks_elsewhere,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,7 +77,10 @@ def resumed_tests(
 
 
 def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
-    """The rates that a resumed search of this test can take over.
+    """The rates, and the sides of interrupted claims, that resumed searches of this test can take over.
+
+    A look at a claim judges the pairs of searches that it has judged before, in their order and on their server starts.
+    So a resumed look is the same look. The start of a search tells its host, which the rates of this start have stored.
 
     A judged rate has its verdict. Of a rate without a verdict the first runs are taken over that are valid and whose
     requests are stored: the search measures the missing runs and judges. These runs must be of the same host, because a
@@ -86,10 +90,15 @@ def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
         stored: the test in the resumed run folder; None for a new test.
         host: digest of this host.
     """
-    rates: list[Measurement] = []
-    for measurement in () if stored is None else stored.measurements:
+    measurements, rates = () if stored is None else stored.measurements, list[Measurement]()
+    hosts = {run.start_id: each.conditions[RATE_HOST] for each in measurements if RATE in each.conditions
+             for run in each.runs}
+    for measurement in measurements:
         if RATE_VERDICT in measurement.conditions:
             rates.append(measurement)
+        elif measurement.side and SEARCH in measurement.conditions and measurement.runs:
+            of_host = {RATE_HOST: hosts.get(measurement.runs[0].start_id, "")}
+            rates.append(replace(measurement, conditions={**measurement.conditions, **of_host}))
         elif VALID_RUNS in measurement.conditions and measurement.conditions.get(RATE_HOST) == host:
             valid = measurement.runs[: int(measurement.conditions[VALID_RUNS])]
             if valid and all(run.requests is not None and run.requests.is_file() for run in valid):
@@ -133,11 +142,18 @@ def finished_measurements(stored: TestResult | None) -> list[Measurement]:
     return [each for each in measurements if each.complete and not each.side and RATE not in each.conditions]
 
 
+def looks_elsewhere(rates: Sequence[Measurement], host: str) -> int:
+    """Number of other hosts that searched for a claim. Their pairs do not count, and each was a look at the claim."""
+    return len({rate.conditions[RATE_HOST] for rate in rates if rate.side} - {host})
+
+
 def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | None:
-    """Remove and return the stored rate with the engine, workload and conditions of `begun`; None if there is none."""
+    """Remove and return the stored rate or side with the engine, workload and conditions of `begun`; None: not stored.
+    """
     for position, rate in enumerate(rates):
         conditions = {name: value for name, value in rate.conditions.items() if name not in OF_SEARCH}
-        if (rate.engine, rate.workload, conditions) == (begun.engine, begun.workload, dict(begun.conditions)):
+        if (rate.side, rate.engine, rate.workload, conditions) == (
+                begun.side, begun.engine, begun.workload, dict(begun.conditions)):
             return rates.pop(position)
     return None
 

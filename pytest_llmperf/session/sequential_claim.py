@@ -81,8 +81,10 @@ def _judged_sides(
         for side in (side_a, side_b):
             accuracy.ask(side)
         return results
-    # The side whose server already runs goes first: a start takes minutes.
-    first, second = (side_b, side_a) if _runs_already(execution, side_b) else (side_a, side_b)
+    # The side whose server already runs goes first: a start takes minutes. A resumed claim keeps its order.
+    begun = side_a.stored_block or side_b.stored_block
+    b_first = side_b.stored_block == 1 if begun else _runs_already(execution, side_b)
+    first, second = (side_b, side_a) if b_first else (side_a, side_b)
     first.extend(runs, block=1)
     if results := judge.alone(first.finished.only(lambda run: run.block is not None)):
         return results

@@ -164,6 +164,11 @@ class Series:
         return bool(self._keep_tiers)
 
     @property
+    def stored_block(self) -> int | None:
+        """First block of this side in an interrupted command that goes on; None if the claim begins now."""
+        return None
+
+    @property
     def repeatable(self) -> bool:
         """Whether a seed can be sent again: every tier of the cache was emptied before each of its runs."""
         return not self._keep_tiers and all(run.cache_reset for run in self.finished.runs)

@@ -129,7 +129,7 @@ def _proven(
     place: target.EnginePlace,
 ) -> int:
     """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
-    from pytest_llmperf.model.verdict import Verdict
+    from pytest_llmperf.results.cause import NoFurtherRuns
     from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.sweep import flags_text
@@ -157,7 +157,7 @@ def _proven(
     proof = proof_of(claim)
     if proof is None:
         say("No setting is proven to be better than the default. Nothing is written.")
-        if claim.verdict is Verdict.INCONCLUSIVE:
+        if any(result.facts.get("no_further_runs") == NoFurtherRuns.OUT_OF_TIME.value for result in claim.results):
             remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
         return NOT_BETTER
     if arguments.write is not None:

@@ -70,6 +70,20 @@ def test_killed_tuning_resumes_and_writes_a_test_that_passes(tmp_path, capsys):
 
 
 @pytest.mark.emulated
+def test_resumed_proof_judges_the_same_pairs_and_searches_nothing(tmp_path, capsys):
+    """The first look at three pairs is open. In another order of the sides the same pairs gave a PASS."""
+    tune = (*TUNE, "--try", "max_num_batched_tokens=80")
+    assert main(tune) == 0
+    proof = capsys.readouterr().out.splitlines()[-1]
+    assert "6 pairs on 1 + 2 server starts" in proof
+    for _ in range(2):
+        assert main((*tune, "--resume", "newest")) == 0
+        shown = capsys.readouterr()
+        assert shown.out.splitlines()[-1] == proof
+        assert "the SLO" not in shown.err
+
+
+@pytest.mark.emulated
 def test_tuning_without_better_setting_writes_no_test(tmp_path, capsys):
     assert main((*TUNE, "--try", "max_num_batched_tokens=32", "--write", WRITTEN)) == 1
     assert "No setting is better than the default as measured. Nothing is written." in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """Settings of a tuning, the choice of the best, and the text of the written test."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf import exponential, multi_turn, poisson, vllm
@@ -8,6 +10,8 @@ from pytest_llmperf.errors import RunInvalid, ServerDied, UsageError
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.session.resumption import looks_elsewhere, stored_rates, take_rate
 from pytest_llmperf.session.sweep import SweepFile, SweepPlan, SweepRow
 from pytest_llmperf.session.tuning import BETTER, Tuning, best_row, check_writable_suite, default_rates, distinct, gain
 from pytest_llmperf.stats.interval import Interval
@@ -83,6 +87,20 @@ def test_default_is_measured_again_on_another_host_and_candidate_is_not(tmp_path
         ("here", 6.0), ("here", 7.0), ("there", 12.0), ("here", 9.0), ("there", 11.0)]
     assert default_rates(rows, "there") == [12.0, 11.0]
     assert gain(best_row(rows), rows) == pytest.approx(9.0 / 7.0)
+
+
+def test_side_of_another_host_is_not_resumed_and_counts_as_a_look(make_measurement, make_run):
+    """The starts of the stored rates tell the host of each side."""
+    side = replace(make_measurement(make_run(start_id=3)), side="a", conditions={"search": "terms"})
+    rate = replace(make_measurement(make_run(start_id=3)), conditions={
+        "tried_rate": "8/s", "rate_host": "there", "rate_verdict": "PASS"})
+    rates = stored_rates(TestResult("llmperf tune", False, None, (side, rate), ()), "here")
+    assert looks_elsewhere(rates, "there") == 0
+    assert looks_elsewhere(rates, "here") == 1
+    begun = {host: replace(side, conditions={"search": "terms", "rate_host": host}) for host in ("here", "there")}
+    assert take_rate(rates, begun["here"]) is None
+    assert take_rate(rates, begun["there"]).side == "a"
+    assert take_rate(rates, begun["there"]) is None
 
 
 def test_settings_equal_to_default_or_to_each_other_are_left_out():
