@@ -46,8 +46,8 @@ def remaining_s(progress: Progress, plan: LoadPlan) -> float | None:
     """Estimated seconds until the last request of a run ends; None before the first token.
 
     An open loop ends when the requests in flight and those of its schedule are answered, each after its output tokens
-    at the mean time per token of the ended requests. Any other run generates its remaining output tokens at its mean
-    rate so far. After the last send each request in flight generates at most one token per inter-token latency.
+    at the mean time per token of the ended requests. A closed loop generates the remaining output tokens at the mean
+    rate of the run. After the last send each request in flight generates at most one token per inter-token latency.
     """
     elapsed_s = progress.elapsed_ns / NS_PER_S
     if progress.done >= len(plan.requests):

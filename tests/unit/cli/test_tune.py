@@ -70,7 +70,7 @@ def test_killed_tuning_resumes_and_writes_a_test_that_passes(tmp_path, capsys):
 
 
 @pytest.mark.emulated
-def test_resumed_proof_judges_the_same_pairs_and_searches_nothing(tmp_path, capsys):
+def test_resumed_proof_gives_the_same_verdict_without_a_search(tmp_path, capsys):
     """The first look at three pairs is open. In another order of the sides the same pairs gave a PASS."""
     tune = (*TUNE, "--try", "max_num_batched_tokens=80")
     assert main(tune) == 0

@@ -37,7 +37,7 @@ def test_status_before_first_answer_has_no_rates():
     assert (status.rate, status.requested_rate, status.left_s, status.ttft_ms) == (None, None, None, None)
 
 
-def test_closed_loop_remaining_time_of_later_runs_is_the_time_of_this_run():
+def test_closed_loop_remaining_time_includes_the_further_runs():
     progress = Progress(8, 5, 0, 10 * S, durations_ns=dict.fromkeys(range(5), 8 * S))
     assert RunProgress(1, 2).status(progress, CLOSED).left_s == pytest.approx(30 + 40)
 
@@ -55,7 +55,7 @@ def test_closed_loop_remaining_time_weighs_requests_by_output_tokens():
 
 
 @pytest.mark.parametrize(("done", "reads_per_token"), [(0, 1), (64, 1), (64, 0.5)])
-def test_streams_in_flight_count_with_their_reads(done, reads_per_token):
+def test_remaining_time_counts_reads_of_streams_in_flight(done, reads_per_token):
     """64 streams of 512 tokens each, and 100 tokens of each further stream in flight; 8,000 tokens a second."""
     generated = done * 512 + 64 * 100
     progress = Progress(done + 64, done, 0, round(generated / 8000 * S), durations_ns=dict.fromkeys(range(done), S),
