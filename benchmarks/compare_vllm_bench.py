@@ -22,9 +22,9 @@ from statistics import median
 from pytest_llmperf import vllm
 from pytest_llmperf.clock import SystemClock, seconds
 from pytest_llmperf.config.settings import Settings, with_engine_options
-from pytest_llmperf.engines.environment import Environment, find_environment
-from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.process.environment import Environment, find_environment
+from pytest_llmperf.engines.process.launch import Launcher
+from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.request import Request

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.roofline import decode_floor_ms
-    from pytest_llmperf.engines.running_server import RunningServer as Server
+    from pytest_llmperf.engines.control.running_server import RunningServer as Server
+    from pytest_llmperf.engines.models.roofline import decode_floor_ms
     from pytest_llmperf.engines.spec import endpoint, sglang, transformers, vllm
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.spending import spending_limit
@@ -50,7 +50,7 @@ _HOME = {
     "EngineSpec": "model.engine",
     "Measurement": "results.measurement",
     "Perf": "session.perf",
-    "Server": "engines.running_server",
+    "Server": "engines.control.running_server",
     "Verdict": "model.verdict",
     "across_models": "workload",
     "at_times": "workload",
@@ -58,7 +58,7 @@ _HOME = {
     "cancelled": "workload",
     "closed": "workload",
     "constant": "workload",
-    "decode_floor_ms": "engines.roofline",
+    "decode_floor_ms": "engines.models.roofline",
     "endpoint": "engines.spec",
     "exponential": "workload",
     "gamma": "workload",

@@ -22,8 +22,8 @@ from pathlib import Path
 from pytest_llmperf import EngineSpec, closed, random_tokens, vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, with_engine_options
-from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.process.launch import Launcher
+from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.session.replay import Replayer

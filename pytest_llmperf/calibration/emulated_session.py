@@ -12,8 +12,8 @@ from pytest_llmperf.calibration.restarted_engines import Restarter
 from pytest_llmperf.calibration.simulator import PlannedRequests, Simulator
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.emulated import VirtualLauncher
-from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.process.emulated import VirtualLauncher
+from pytest_llmperf.engines.process.pool import EnginePool
 from pytest_llmperf.results.baseline import Baseline
 from pytest_llmperf.results.conditions import EMULATED, FieldRules, field_rules
 from pytest_llmperf.session.perf_session import STEADY_AGE_S, PerfSession

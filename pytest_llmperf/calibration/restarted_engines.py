@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.control import PipeControl
-from pytest_llmperf.engines.emulated import VirtualLauncher
-from pytest_llmperf.engines.environment import noise_seed
-from pytest_llmperf.engines.lmcache import LMCacheServer
-from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
-from pytest_llmperf.engines.resolution import Resolver
+from pytest_llmperf.engines.control.transports import PipeControl
+from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
+from pytest_llmperf.engines.lmcache.server import LMCacheServer
+from pytest_llmperf.engines.process.emulated import VirtualLauncher
+from pytest_llmperf.engines.process.environment import noise_seed
+from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec

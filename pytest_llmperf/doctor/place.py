@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.engines.installed import version_in
+from pytest_llmperf.engines.process.environment import Environment
+from pytest_llmperf.engines.process.installed import version_in
 from pytest_llmperf.telemetry.cpu import read_cpu
 from pytest_llmperf.telemetry.hardware import Hardware
 

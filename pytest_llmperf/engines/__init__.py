@@ -1,6 +1,6 @@
-"""Inference servers: engine specs, launch, and control requests.
+"""Inference servers, with a folder for each engine and a folder for each idea that engines share.
 
-`spec` describes a server. `environment` finds the installation of the engine. An adapter (`vllm_adapter`,
-`sglang_adapter`) knows the arguments, routes and counters of an engine. `launch` starts a server and checks its
-identity. `pool` shares servers between tests.
+`vllm/`, `sglang/`, `transformers/`, `lmcache/` and `endpoint/` contain spec, arguments, routes, counters and retired
+names of one engine. `process/` finds an installation, starts a server and stops the server. `control/` sends control
+requests. `memory/` shares a GPU. `models/` builds and finds models. `accuracy/` asks questions of a task.
 """

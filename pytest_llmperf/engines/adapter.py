@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.engines.json_answers import json_object
+from pytest_llmperf.engines.control.json_answers import json_object
+from pytest_llmperf.engines.control.openai import PATHS, request_body
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.shape import Shape
-from pytest_llmperf.engines.openai import PATHS, request_body
+from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.request import Request

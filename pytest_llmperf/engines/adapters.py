@@ -15,10 +15,10 @@ ENDPOINT = "endpoint"  # the name of servers that are already running
 HARNESS = "lm_eval"
 
 ENGINES = Door[EngineAdapter]("engine", "an EngineAdapter", lambda value: isinstance(value, EngineAdapter), {
-    "vllm": "pytest_llmperf.engines.vllm_adapter:VLLM",
-    "sglang": "pytest_llmperf.engines.sglang_adapter:SGLANG",
-    "transformers": "pytest_llmperf.engines.transformers_adapter:TRANSFORMERS",
-    "endpoint": "pytest_llmperf.engines.endpoint_adapter:ENDPOINT",
+    "vllm": "pytest_llmperf.engines.vllm.adapter:VLLM",
+    "sglang": "pytest_llmperf.engines.sglang.adapter:SGLANG",
+    "transformers": "pytest_llmperf.engines.transformers.adapter:TRANSFORMERS",
+    "endpoint": "pytest_llmperf.engines.endpoint.adapter:ENDPOINT",
 })
 
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import EngineAdapter
-from pytest_llmperf.engines.channel import control_client
-from pytest_llmperf.engines.credentials import sent_secrets
-from pytest_llmperf.engines.json_answers import json_list, json_object, section, whole_number
-from pytest_llmperf.engines.lmcache_settings import is_attached
-from pytest_llmperf.engines.metric_families import copied_name
+from pytest_llmperf.engines.control.channel import control_client
+from pytest_llmperf.engines.control.json_answers import json_list, json_object, section, whole_number
+from pytest_llmperf.engines.control.service_url import service_url
+from pytest_llmperf.engines.endpoint.credentials import sent_secrets
+from pytest_llmperf.engines.endpoint.metric_families import copied_name
+from pytest_llmperf.engines.lmcache.settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.service_url import service_url
+from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.api import Api
@@ -39,10 +39,10 @@ from pytest_llmperf.workload.words import COMMON_WORDS
 if TYPE_CHECKING:
     import httpx
 
-    from pytest_llmperf.engines.control import ControlLimits
-    from pytest_llmperf.engines.lmcache import LMCacheServer
-    from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
-    from pytest_llmperf.engines.replica_pages import ReplicaPages
+    from pytest_llmperf.engines.control.transports import ControlLimits
+    from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
+    from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
+    from pytest_llmperf.engines.lmcache.server import LMCacheServer
     from pytest_llmperf.process.piped import PipedProcess
     from pytest_llmperf.process.supervisor import Supervised
 
@@ -223,7 +223,7 @@ class Server:
     def _own_page(self) -> PagesReading:
         import httpx
 
-        from pytest_llmperf.engines.control import AnswerTooLarge
+        from pytest_llmperf.engines.control.transports import AnswerTooLarge
 
         route = self.adapter.metrics_route
         try:

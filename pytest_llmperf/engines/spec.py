@@ -8,9 +8,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 
-from pytest_llmperf.engines.credentials import secret_headers
-from pytest_llmperf.engines.metrics_address import metrics_addresses
-from pytest_llmperf.engines.service_url import secret_of_query, shortest, url_problem
+from pytest_llmperf.engines.control.service_url import secret_of_query, shortest, url_problem
+from pytest_llmperf.engines.endpoint.credentials import secret_headers
+from pytest_llmperf.engines.endpoint.metrics_address import metrics_addresses
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.masking import secret_values

@@ -16,7 +16,7 @@ from pytest_llmperf.kinds import GPU_KINDS, kind_names
 from pytest_llmperf.plugin.options import any_given, has_settings, pytest_addoption, pytest_load_initial_conftests
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.running_server import RunningServer
+    from pytest_llmperf.engines.control.running_server import RunningServer
     from pytest_llmperf.session.perf import Perf
 
 ACTIVE = "llmperf-active"

@@ -26,7 +26,7 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EXECUTION, leave_without_traceback
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.running_server import RunningServer
+    from pytest_llmperf.engines.control.running_server import RunningServer
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.perf_session import PerfSession
 
@@ -46,7 +46,7 @@ def generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def server_of(item: pytest.Item) -> RunningServer:
     """The value of the fixture `engine`."""
-    from pytest_llmperf.engines.running_server import RunningServer
+    from pytest_llmperf.engines.control.running_server import RunningServer
 
     spec = spec_of(item)
     marker = item.get_closest_marker("engine")

@@ -151,8 +151,8 @@ def _engine_versions(item: pytest.Item, names: Collection[str]) -> Iterator[str]
 
 def _version_of(config: pytest.Config, name: str, kind: str) -> str:
     """The place and version of an installed engine; without a version if the engine is missing, which the test says."""
-    from pytest_llmperf.engines.environment import configured_place, find_environment
-    from pytest_llmperf.engines.installed import installed_version
+    from pytest_llmperf.engines.process.environment import configured_place, find_environment
+    from pytest_llmperf.engines.process.installed import installed_version
 
     try:
         place = configured_place(config.stash[STATE].settings.engines, name, kind)

@@ -30,7 +30,7 @@ def header(config: pytest.Config) -> str | None:
     """Which profilers this session uses; None without an option for traces."""
     if not (config.getoption(ALWAYS) or config.getoption(ON_FAIL)):
         return None
-    from pytest_llmperf.engines.nsys import installed_nsys
+    from pytest_llmperf.engines.process.nsys import installed_nsys
 
     text = "llmperf: traces by PyTorch's profiler"
     return f"{text} and nsys" if installed_nsys() else f"{text}; no capture of Nsight Systems: nsys is not on PATH"

@@ -98,7 +98,7 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
         state.settings  # noqa: B018
         state.planted  # noqa: B018
         if emulated and state.emulation is not None:
-            from pytest_llmperf.engines.environment import check_emulation
+            from pytest_llmperf.engines.process.environment import check_emulation
 
             check_emulation(state.emulation)
         if option("--reference"):
@@ -113,7 +113,7 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
 
 def _refuse_references(state: State) -> None:
     """Refuse a reference build that is missing, belongs to another engine, or equals the candidate."""
-    from pytest_llmperf.engines.installed import check_emulated_reference, check_reference
+    from pytest_llmperf.engines.process.installed import check_emulated_reference, check_reference
 
     for engine in references_of(state.config):
         if state.emulation is not None:

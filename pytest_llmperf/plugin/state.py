@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.config.emulation import Emulation
     from pytest_llmperf.config.settings import Settings
-    from pytest_llmperf.engines.planted_flags import PlantedFlag
+    from pytest_llmperf.engines.process.planted_flags import PlantedFlag
     from pytest_llmperf.model.status import Status
     from pytest_llmperf.process.session_watchdog import SessionWatchdog
     from pytest_llmperf.report.watch import Watch
@@ -72,7 +72,7 @@ class State:
         texts = self.config.getoption("--plant-flag")
         if not texts:
             return ()
-        from pytest_llmperf.engines.planted_flags import planted_flag
+        from pytest_llmperf.engines.process.planted_flags import planted_flag
 
         return tuple(map(planted_flag, texts))
 

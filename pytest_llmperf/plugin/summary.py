@@ -19,7 +19,7 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import stored_texts
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.planted_flags import PlantedFlag
+    from pytest_llmperf.engines.process.planted_flags import PlantedFlag
     from pytest_llmperf.plugin.outcomes import Outcomes
     from pytest_llmperf.report.next_steps import Invocation
     from pytest_llmperf.results.ended_test import EndedTest

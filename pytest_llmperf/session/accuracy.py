@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_llmperf.engines.lm_eval import Task, ask, check_fits, read_task
+from pytest_llmperf.engines.accuracy.lm_eval import Task, ask, check_fits, read_task
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.accuracy import judge_loss, not_emulated

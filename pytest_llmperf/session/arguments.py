@@ -8,8 +8,8 @@ from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.control.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError

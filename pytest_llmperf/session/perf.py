@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_llmperf.engines.lm_eval import check_fits, read_task
-from pytest_llmperf.engines.running_server import RunningServer, handle_of
-from pytest_llmperf.engines.tiers import TIERS, check_keep
+from pytest_llmperf.engines.accuracy.lm_eval import check_fits, read_task
+from pytest_llmperf.engines.control.running_server import RunningServer, handle_of
+from pytest_llmperf.engines.memory.tiers import TIERS, check_keep
 from pytest_llmperf.errors import ExitedEarly, SloError, SpecError, UsageError
 from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.nsys import SUFFIX, NsightSystems, installed_nsys
+from pytest_llmperf.engines.process.nsys import SUFFIX, NsightSystems, installed_nsys
 from pytest_llmperf.errors import EngineError, InfrastructureError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import WarmingUp

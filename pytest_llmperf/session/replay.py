@@ -11,9 +11,9 @@ from random import Random
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.json_answers import whole_number
+from pytest_llmperf.engines.control.json_answers import whole_number
+from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.text_tokenizer import TextTokenizer
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import require_real_clock
-from pytest_llmperf.engines.json_answers import whole_number
-from pytest_llmperf.engines.roofline import latency_bound
+from pytest_llmperf.engines.control.json_answers import whole_number
+from pytest_llmperf.engines.models.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from pytest_llmperf.engines.probe import probe
+from pytest_llmperf.engines.endpoint.probe import probe
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.judging.validity import other_model

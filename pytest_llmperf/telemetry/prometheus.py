@@ -12,7 +12,7 @@ from types import MappingProxyType
 from pytest_llmperf.errors import EngineError, MetricUnavailable
 
 START_TIME = "process_start_time_s"
-#: Differences of counters (`engines.sglang_adapter`), which can fall if the server updates counters during a scrape.
+#: Differences of counters (`engines.sglang.adapter`), which can fall if the server updates counters during a scrape.
 DERIVED = frozenset({"external_cache_queries", "spec_accepted_tokens"})
 #: Beyond it a float skips whole numbers, so no counter counts there.
 LARGEST_COUNT = 2.0**53

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
-from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.model.request import Request
 
 DOCS = Path(__file__).parents[2] / "docs"

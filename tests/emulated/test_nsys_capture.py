@@ -5,7 +5,7 @@ from contextlib import closing
 from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.nsys import installed_nsys
+from pytest_llmperf.engines.process.nsys import installed_nsys
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession

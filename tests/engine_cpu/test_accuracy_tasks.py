@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.lm_eval import read_task
+from pytest_llmperf.engines.accuracy.lm_eval import read_task
 from pytest_llmperf.errors import SpecError
 
 ROOT = Path(__file__).parents[2]

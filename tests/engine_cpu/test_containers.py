@@ -19,7 +19,7 @@ import pytest
 from pytest_llmperf import vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, with_engine_options
-from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.process import tree
 from pytest_llmperf.telemetry.gpu_watch import GpuWatch
 from pytest_llmperf.telemetry.hardware import Gpu

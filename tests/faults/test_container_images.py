@@ -13,9 +13,9 @@ import pytest
 from pytest_llmperf import vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, settings_from, with_engine_options, with_references
-from pytest_llmperf.engines.environment import find_environment
-from pytest_llmperf.engines.installed import check_reference, version_in
-from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.process.environment import find_environment
+from pytest_llmperf.engines.process.installed import check_reference, version_in
+from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
 from pytest_llmperf.telemetry.gpu_watch import GpuWatch
 from pytest_llmperf.telemetry.hardware import Gpu

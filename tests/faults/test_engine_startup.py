@@ -12,9 +12,9 @@ import pytest
 from pytest_llmperf import endpoint, vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, with_engine_options
-from pytest_llmperf.engines import launch
-from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.lmcache_proof import PAUSE_NS
+from pytest_llmperf.engines.lmcache.proof import PAUSE_NS
+from pytest_llmperf.engines.process import launch
+from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.errors import (
     EngineError,
     EnvironmentMissing,

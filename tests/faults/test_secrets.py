@@ -17,7 +17,7 @@ import pytest
 from pytest_llmperf import endpoint
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.masking import spellings
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import plain

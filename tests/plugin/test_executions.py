@@ -196,7 +196,7 @@ def test_a_claim_pools_pair_by_pair(execute, living):
 
 
 SECOND_START_FAILS = """
-from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.process.pool import EnginePool
 from pytest_llmperf.errors import EngineError
 
 acquire, asked = EnginePool.acquire, []

@@ -12,8 +12,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.doctor import examine
 from pytest_llmperf.doctor.place import DEVICE, Place
 from pytest_llmperf.doctor.suites import suites
-from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.engines.installed import version_in
+from pytest_llmperf.engines.process.environment import Environment
+from pytest_llmperf.engines.process.installed import version_in
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.telemetry.cpu import Cpu
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.cli.target import spec_of
 from pytest_llmperf.engines.adapters import ENGINES, package_of
-from pytest_llmperf.engines.environment import find_environment
+from pytest_llmperf.engines.process.environment import find_environment
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError, WrongServer
 from pytest_llmperf.extending import Api, EngineAdapter, Request, build_spec

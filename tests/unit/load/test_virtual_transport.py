@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from pytest_llmperf.clock import VirtualClock
-from pytest_llmperf.engines.control import PipeControl
+from pytest_llmperf.engines.control.transports import PipeControl
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.exchange import Ending

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from pytest_llmperf.engines.openai import completion_body, request_body
-from pytest_llmperf.engines.sglang_adapter import generate_body
+from pytest_llmperf.engines.control.openai import completion_body, request_body
+from pytest_llmperf.engines.sglang.adapter import generate_body
 from pytest_llmperf.model.api import SUCCESSFUL_ENDS, Api
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, error_event, event, http_chunk

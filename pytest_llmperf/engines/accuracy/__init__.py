@@ -1,0 +1,1 @@
+"""Questions of a task to a running server."""

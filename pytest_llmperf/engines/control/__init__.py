@@ -1,0 +1,1 @@
+"""Control requests to a server: connections, bodies of requests, answers."""

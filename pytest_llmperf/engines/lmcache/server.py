@@ -1,0 +1,288 @@
+"""An LMCache server of an engine. It starts before the engine and stops after the engine; one watchdog watches both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.config.settings import expanded
+from pytest_llmperf.engines.control.channel import control_client
+from pytest_llmperf.engines.control.json_answers import json_object, section
+from pytest_llmperf.engines.process.environment import Environment
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, ServerDied, StartupTimeout, WrongServer
+from pytest_llmperf.model.lmcache import LMCache
+from pytest_llmperf.model.plan import Channel
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.ports import PortLease
+from pytest_llmperf.process.supervisor import Supervised
+from pytest_llmperf.telemetry.prometheus import parse
+
+if TYPE_CHECKING:
+    import httpx
+
+    from pytest_llmperf.engines.control.transports import ControlLimits
+
+COUNTERS = {
+    "lmcache_lookup_tokens": "lmcache_mp_lookup_requested_tokens_total",
+    "lmcache_hit_tokens": "lmcache_mp_lookup_hit_tokens_total",
+    "lmcache_l1_hit_tokens": "lmcache_mp_lookup_hit_l1_tokens_total",
+    "lmcache_l2_hit_tokens": "lmcache_mp_lookup_hit_l2_tokens_total",
+    "lmcache_l2_chunks": "lmcache_mp_l2_prefetch_load_completed_chunks_total",
+    "lmcache_evictions": "lmcache_mp_l1_eviction_loop_triggered_total",
+}
+# LMCache 0.5.6 counts these with every lookup, 0.5.4 and older ones do not.
+BY_TIER = ("lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens")
+# Counted every second, whether or not room was made: without it nobody says whether it was.
+WATCHED = "lmcache_mp_l1_eviction_loop_ticks_total"
+HELD_BYTES = "lmcache_mp_l1_memory_usage_bytes"
+DISK_FILES = "*@*.data"  # what its file adapter writes, and nothing else
+POLL_S = 0.1
+# Until it lets go of a dead engine's KV cache on the GPU, which SGLang never tells it to: the least that it allows, a
+# quarter of it more at most, and so less than the next engine waits for its GPU.
+SILENCE_S = 30
+CLEAR_TIMEOUT_S = 10.0  # chunks that are being stored are not cleared before that is done
+
+
+@dataclass(frozen=True, slots=True)
+class LMCacheLaunch:
+    """The launch of an LMCache server.
+
+    Args:
+        wanted: chunk size, tiers, policy.
+        kind: hardware kind.
+        environment: environment of the engine, which also contains LMCache.
+        env: environment variables.
+        root: project root, for relative paths.
+        run_dir: folder for the log, and for the file with the server's address for SGLang.
+        ports: ports of the message queue and of HTTP.
+        cpus: CPUs on which the server may run; empty for all CPUs.
+        limits: limits of answers to control requests; None for the defaults.
+    """
+
+    wanted: LMCache
+    kind: str
+    environment: Environment
+    env: Mapping[str, str]
+    root: Path
+    run_dir: Path
+    ports: tuple[PortLease, PortLease]
+    cpus: tuple[int, ...] = ()
+    limits: ControlLimits | None = None
+
+    @property
+    def disk(self) -> Path | None:
+        """The folder of the disk tier."""
+        return None if self.wanted.l2_path is None else self.root / expanded(self.wanted.l2_path)
+
+    @property
+    def config_file(self) -> Path:
+        """The file with the server's address for SGLang."""
+        return self.run_dir / "lmcache.yaml"
+
+    def prepare(self) -> None:
+        """Make its folders, and the file for SGLang.
+
+        Raises:
+            EngineError: they cannot be written.
+        """
+        try:
+            for folder in filter(None, (self.run_dir, self.disk)):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.config_file.write_text(f"mp_host: 127.0.0.1\nmp_port: {self.ports[0].port}\n", encoding="utf-8")
+        except OSError as error:
+            places = " and ".join(str(place) for place in (self.config_file, self.disk) if place is not None)
+            raise EngineError(
+                f"LMCache was not started: {places} cannot be written ({error}). Make room there (df -h), or name "
+                "other folders with --llmperf-runs and l2_path."
+            ) from error
+
+    def argv(self) -> tuple[str, ...]:
+        """The server's command line."""
+        messages, http = (str(lease.port) for lease in self.ports)
+        options = {
+            "host": "127.0.0.1", "port": messages, "http-host": "127.0.0.1", "http-port": http,
+            "chunk-size": str(self.wanted.chunk_size), "l1-size-gb": f"{self.wanted.l1_size_gb:g}",
+            "eviction-policy": self.wanted.eviction_policy,
+        }  # fmt: skip
+        if self.kind == "cpu":
+            options["supported-transfer-mode"] = "engine_driven"  # the other one needs device memory to map
+        else:
+            options["worker-reap-timeout-seconds"] = str(SILENCE_S)
+        if self.disk is not None:
+            options["l2-adapter"] = json.dumps({"type": "fs", "base_path": str(self.disk)})
+        return (*_command(self.environment), "server", *(word for k, v in options.items() for word in (f"--{k}", v)))
+
+
+def counters_of(page: str) -> dict[str, float]:
+    """The counters of LMCache's metrics page, under canonical names.
+
+    LMCache shows a counter only after its first count, so a missing counter is 0. A counter that this LMCache version
+    lacks is left out. Two signs show this: the page counts lookups without hits by tier, or it has no eviction loop.
+    """
+    shown = parse(page)
+    counters = {name: shown.counter(sample) for name, sample in COUNTERS.items()}
+    unknown = [*(BY_TIER if counters["lmcache_lookup_tokens"] is not None else ()),
+               *(() if shown.total(WATCHED) else ("lmcache_evictions",))]
+    return {name: value or 0.0 for name, value in counters.items() if value is not None or name not in unknown}
+
+
+class LMCacheServer:
+    """A running LMCache server; made by `start_lmcache`.
+
+    Attributes:
+        hangs: whether it was found to run without answering.
+    """
+
+    hangs = False
+
+    def __init__(self, launch: LMCacheLaunch, process: Supervised) -> None:
+        self.launch = launch
+        self.process = process
+        self.port = launch.ports[0].port
+        self.client: httpx.Client = control_client(
+            f"http://127.0.0.1:{launch.ports[1].port}", Channel(), launch.limits
+        )
+
+    def __repr__(self) -> str:
+        return f"<LMCacheServer {self.launch.wanted}, {self.process!r}>"
+
+    @property
+    def config_file(self) -> Path:
+        """See `LMCacheLaunch.config_file`."""
+        return self.launch.config_file
+
+    def check_alive(self) -> None:
+        """Raise ServerDied if it has ended."""
+        if (ending := self.process.ending()) is not None:
+            raise ServerDied(f"The LMCache server died: {ending}.", self.process.evidence())
+
+    def counters(self) -> dict[str, float]:
+        """Counters now, under canonical names; see `counters_of`."""
+        return counters_of(self._get("/metrics").text)
+
+    def facts(self) -> dict[str, str]:
+        """The conditions of the LMCache server, as the server resolved them.
+
+        Raises:
+            WrongServer: the server uses a chunk size that differs from the requested size.
+        """
+        resolved = section(json_object(self._get("/config")), "mp").get("chunk_size")
+        wanted = self.launch.wanted
+        if resolved is not None and resolved != wanted.chunk_size:
+            raise WrongServer(f"LMCache was asked for chunks of {wanted.chunk_size} tokens and uses {resolved}.")
+        return {
+            "lmcache.version": self._get("/version").text.strip('"\n '),
+            "lmcache.chunk_size": str(wanted.chunk_size),
+            "lmcache.l1_size_gb": f"{wanted.l1_size_gb:g}",
+            "lmcache.eviction_policy": wanted.eviction_policy,
+            "lmcache.l2": "none" if wanted.l2_path is None else "fs",
+        }
+
+    def clear(self, tiers: Collection[str], clock: Clock) -> None:
+        """Empty tiers "l1" (host memory) and "l2" (disk).
+
+        Raises:
+            EngineError: chunks stayed in L1.
+        """
+        if "l1" in tiers:
+            self._clear_memory(clock)
+        if "l2" in tiers and self.launch.disk is not None:
+            for file in self.launch.disk.glob(DISK_FILES):
+                file.unlink(missing_ok=True)
+
+    def stop(self, grace_s: float) -> None:
+        """End it and wait until every descendant is gone."""
+        self.client.close()
+        self.process.stop(grace_s)
+
+    def _clear_memory(self, clock: Clock) -> None:
+        deadline_ns = clock.now_ns() + seconds(CLEAR_TIMEOUT_S)
+        while True:
+            self._answer("POST", "/cache/clear", json={"tier": "l1", "force": False})
+            held_bytes = parse(self._get("/metrics").text).total(HELD_BYTES)
+            if held_bytes == 0:
+                return
+            if clock.now_ns() > deadline_ns:
+                held = "does not say what it holds" if held_bytes is None else f"still holds {held_bytes:g} bytes"
+                raise EngineError(f"LMCache's L1 {held} after it was cleared.", self.process.evidence())
+            clock.sleep_ns(seconds(POLL_S))
+
+    def _get(self, path: str) -> httpx.Response:
+        return self._answer("GET", path)
+
+    def _answer(self, method: str, path: str, **body: object) -> httpx.Response:
+        """An answer of status 200; anything else is an EngineError with the evidence."""
+        import httpx
+
+        try:
+            response = self.client.request(method, path, **body)  # type: ignore[arg-type]
+        except httpx.HTTPError as error:
+            self.process.wait_exit(0.5)  # a dying server's sockets close before its end is known
+            self.check_alive()
+            self.hangs = True
+            evidence = self.process.evidence()
+            raise EngineError(f"The LMCache server hangs: {method} {path}: {error}.", evidence) from error
+        if response.status_code != 200:
+            raise EngineError(f"LMCache answered {method} {path} with {response.status_code}: {response.text[:200]!r}.",
+                              self.process.evidence())
+        return response
+
+
+def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCacheServer:
+    """A server that answers.
+
+    Raises:
+        EngineError: with the evidence; nothing is left running.
+    """
+    launch.prepare()
+    argv, folder = launch.argv(), launch.run_dir
+    lmcache_launch = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
+    process = Supervised.start(lmcache_launch, clock)
+    with ExitStack() as undo:
+        undo.callback(process.stop, 0)
+        for lease in launch.ports:
+            process.on_gone(lease.close)
+        server = LMCacheServer(launch, process)
+        undo.callback(server.client.close)
+        _wait_healthy(server, clock, timeout_s)
+        undo.pop_all()
+    return server
+
+
+def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None:
+    import httpx
+
+    deadline_ns = clock.now_ns() + seconds(timeout_s)
+    while (left_ns := deadline_ns - clock.now_ns()) > 0:
+        if (ending := server.process.wait_exit(POLL_S)) is not None:
+            raise EngineError(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
+        try:
+            if server.client.get("/healthcheck", timeout=_wait_s(server, left_ns)).status_code == 200:
+                return
+        except httpx.HTTPError:
+            continue
+    raise StartupTimeout(f"The LMCache server was not ready within {timeout_s:g} s.", server.process.evidence())
+
+
+def _wait_s(server: LMCacheServer, left_ns: int) -> float:
+    """Timeout of an answer while the server starts, at most the remaining time of the start."""
+    return min(server.client.timeout.read or inf, max(POLL_S, left_ns / 1e9))
+
+
+def _command(environment: Environment) -> tuple[str, ...]:
+    """LMCache's command in the engine's environment."""
+    if environment.is_python:
+        return (*environment.prefix, "-m", "lmcache.cli.main")
+    beside = Path(environment.prefix[0]).with_name("lmcache")
+    if not beside.exists():
+        raise EnvironmentMissing(
+            f"with_lmcache(…) needs LMCache in the engine's environment, but {beside} does not exist. Install LMCache "
+            "in that environment, or replace the command by an environment or interpreter with engine and LMCache."
+        )
+    return (str(beside),)

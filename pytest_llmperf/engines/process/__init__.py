@@ -1,0 +1,1 @@
+"""Servers as processes: where an engine is installed, how it is started, shared and stopped."""

@@ -1,0 +1,144 @@
+"""The emulator in place of an engine: the engine's own command line, run by another program."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.config.emulation import Emulation
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
+from pytest_llmperf.engines.lmcache.server import LMCacheServer
+from pytest_llmperf.engines.process.environment import emulator_environment
+from pytest_llmperf.engines.process.launch import refuse_endpoint
+from pytest_llmperf.engines.process.resolution import Resolver
+from pytest_llmperf.engines.process.variables import child_environment
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import secrets_of
+from pytest_llmperf.errors import EngineError, ExitedEarly
+from pytest_llmperf.load.virtual import VirtualEngine
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
+from pytest_llmperf.model.status import Notify, Starting, ignore_status
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.piped import PipedProcess
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # the emulator solves no equations, and starting threads takes 0.05 s of CPU
+NO_PORT = 1  # nothing listens in virtual time, and the engine's command line wants one
+
+
+@dataclass(frozen=True)
+class VirtualLauncher:
+    """Starts emulated engines in virtual time: no port, no watchdog, no waiting.
+
+    Args:
+        emulation: the emulated hardware and its options.
+        settings, root, run_dir, rng, progress: as in `Launcher`.
+        clock: the session's clock, which the engines advance.
+        engines: running engines by their artificial host names; shared with the transport.
+    """
+
+    emulation: Emulation
+    settings: Settings
+    root: Path
+    run_dir: Path
+    clock: VirtualClock
+    rng: random.Random
+    progress: Notify = ignore_status
+    engines: dict[str, VirtualEngine] = field(default_factory=dict)
+    worker: str = ""
+
+    @cached_property
+    def resolver(self) -> Resolver:
+        """Models that this launcher has looked up."""
+        return Resolver(self.settings, self.root, emulated=True)
+
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+        """As a `Launcher` does; every engine is installed.
+
+        Raises:
+            SpecError: there is no such model or flag, or it is an endpoint, which is no engine that we start.
+        """
+        refuse_endpoint(spec)
+        self.resolver.of(spec, kind or self.emulation.kind)
+
+    def start(
+        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None  # noqa: ARG002
+    ) -> Server:
+        """An emulated server that has generated one token under our name.
+
+        Raises:
+            EngineError: with the evidence; nothing is left running.
+        """
+        adapter = adapter_of(spec.engine)
+        kind = kind or self.emulation.kind
+        resolution = self.resolver.of(spec, kind)
+        model = resolution.model
+        environment = emulator_environment(self.emulation, spec.engine, start_id,
+                                           faults=spec.installation != REFERENCE)
+        name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
+        placement = Placement(kind, NO_PORT, name, model, environment, root=self.root)
+        launch = Launch(
+            argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),
+            env=ONE_THREAD | child_environment(spec, adapter, placement),
+            cwd=self.root,
+            run_dir=self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-emulated",
+            hidden=secrets_of(spec),
+        )
+        self.progress(Starting(str(spec)))
+        from pytest_llmperf.engines.control.transports import PipeControl
+
+        host = f"emulated-{start_id}"
+        launched_ns = self.clock.now_ns()
+        engine = self._begin(launch, spec)
+        self.engines[host] = engine
+        server = Server(spec, adapter, f"http://{host}", name, start_id=start_id, model=model, process=engine.process,
+                        transport=PipeControl(engine), clock=self.clock)
+        server.launched_ns = launched_ns
+        if spec.lmcache is not None:
+            server.lmcache = EmulatedLMCache(server.client)
+        try:
+            server.check_identity()
+            server.generate_one_token(self.settings.ready_timeout_s)
+            server.check_configuration()
+        except BaseException:
+            server.stop(0)
+            raise
+        return server
+
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+        """Emulated servers beside each other; each has a machine of its own.
+
+        Raises:
+            EngineError: one of them did not start; none is left running.
+        """
+        servers: list[Server] = []
+        try:
+            for number, spec in enumerate(specs):
+                servers.append(self.start(spec, first_id + number, kind))
+        except BaseException:
+            for server in servers:
+                server.stop(0)
+            raise
+        return servers
+
+    def _begin(self, launch: Launch, spec: EngineSpec) -> VirtualEngine:
+        process = PipedProcess(launch, self.clock)
+        try:
+            process.read()  # "ready": the flags were understood and the model fits
+        except EngineError as error:
+            process.stop(0)
+            raise ExitedEarly(
+                f"The emulated {spec.engine} server ended before it was ready: {process.ending()}.",
+                process.evidence(),
+            ) from error
+        except BaseException:
+            process.stop(0)
+            raise
+        return VirtualEngine(process, self.clock)
+

@@ -1,0 +1,236 @@
+"""The version of an installed engine and the flags that the engine knows, both read without a server start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from pytest_llmperf.engines.adapters import package_of
+from pytest_llmperf.engines.process.environment import EMULATOR, Environment, configured_place, find_environment
+from pytest_llmperf.engines.process.retired import replacement
+from pytest_llmperf.engines.spec import command_line, flags_of
+from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
+from pytest_llmperf.masking import mask
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
+
+TIMEOUT_S = 30.0
+FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
+PULL_TIMEOUT_S = 900.0
+LEAST_FLAGS = 20  # fewer are the options of a small parser before the server's own
+ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+ASK_MODULE = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]) is not None)"
+# Runs an engine's own program up to the point where it parses its command line, and prints the options that it knows.
+# Should that point not be reached, --help ends the program.
+ASK_FLAGS = f"""
+import argparse, json, os, runpy, sys
+parse = argparse.ArgumentParser.parse_known_args
+def tell(parser, args=None, namespace=None):
+    parsers = [parser]
+    for one in parsers:
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += [below for name, below in action.choices.items() if name in sys.argv[1:]]
+    options = sorted({{option for one in parsers for option in one._option_string_actions}})
+    if len(options) < {LEAST_FLAGS} or "--served-model-name" not in options:
+        return parse(parser, args, namespace)
+    print("\\n" + json.dumps(options), flush=True)
+    os._exit(0)
+argparse.ArgumentParser.parse_known_args = tell
+module, *sys.argv[1:] = sys.argv[1:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def version_in(environment: Environment, engine: str) -> str | None:
+    """The version in the metadata of the distribution, read without an import; None for a command without metadata."""
+    return _answer([*_python(environment), "-c", ASK, package_of(engine)], _with_bundle(environment, os.environ),
+                   _timeout_s(environment, TIMEOUT_S))
+
+
+@cache
+def installed_version(environment: Environment, engine: str) -> str | None:
+    """As `version_in`; asked once."""
+    return version_in(environment, engine)
+
+
+@cache
+def has_module(environment: Environment, module: str) -> bool | None:
+    """Whether an environment has a top-level module; None if its interpreter gives no answer. The module is not
+    imported."""
+    answer = _answer([*_python(environment), "-c", ASK_MODULE, module], _with_bundle(environment, os.environ),
+                     _timeout_s(environment, TIMEOUT_S))
+    return None if answer is None else answer == "True"
+
+
+def known_flags(
+    environment: Environment, engine: str, program: tuple[str, ...], env: Mapping[str, str], cache_dir: Path
+) -> frozenset[str] | None:
+    """The options that an installed engine knows, e.g. "--max-num-seqs". The answer is cached per installed version.
+
+    Args:
+        environment: environment of the engine.
+        engine: name of the engine's distribution.
+        program: module of the server, and the arguments that must follow on the command line; empty for a server that
+            is no module of the environment.
+        env: environment variables of the query.
+        cache_dir: folder for cached answers.
+
+    Returns:
+        None if the engine cannot be queried: its command has no interpreter in the same folder, or gives no answer.
+    """
+    version = installed_version(environment, engine)
+    if version is None or not program:
+        return None
+    key = json.dumps([environment.prefix, str(environment.pythonpath), version])
+    cache_file = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    with suppress(OSError, ValueError):
+        return frozenset(json.loads(cache_file.read_text(encoding="utf-8")))
+    question = [*_python(environment), "-c", ASK_FLAGS, *program, "--help"]
+    flags = _flags(_answer(question, _with_bundle(environment, env), _timeout_s(environment, FLAGS_TIMEOUT_S)))
+    if flags is not None:
+        temporary = cache_file.with_suffix(f".{os.getpid()}.tmp")
+        with suppress(OSError):  # asked again next time
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(sorted(flags)), encoding="utf-8")
+            temporary.replace(cache_file)
+    return flags
+
+
+def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Path) -> None:
+    """Look whether the reference build of an engine is there and is another build than the candidate.
+
+    Args:
+        engine: "vllm".
+        kind: hardware kind of the session.
+        engines: the places of the settings, the reference's among them.
+        root: project root.
+
+    Raises:
+        EnvironmentMissing: the place has no environment, or the environment has no such engine.
+        ConfigError: it is the candidate itself.
+    """
+    name = f"{engine}:{REFERENCE}"
+    reference = find_environment(name, kind, configured_place(engines, name, kind), root)
+    if reference.is_python and version_in(reference, engine) is None:
+        error = _container_error(reference, engine)
+        raise EnvironmentMissing(f"--reference {engine}={mask(engines[name])}: {engine} is not installed there{error}. "
+                                 f"Name the environment of another build of {engine}.")
+    candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
+    if _place(candidate) == _place(reference):
+        raise ConfigError(f"--reference {engine}={mask(engines[name])} is the build under test itself "
+                          f"({candidate.origin}). Name the environment of another build, or of the build under test: "
+                          f"--llmperf-engine {engine}=PLACE.")
+
+
+def _container_error(environment: Environment, engine: str) -> str:
+    """", or the container does not start: …", with the error that the runtime prints; "" without a container."""
+    if not environment.is_container:
+        return ""
+    completed = _asked([*_python(environment), "-c", ASK, package_of(engine)], os.environ, PULL_TIMEOUT_S)
+    lines = completed.stderr.strip().splitlines() if completed is not None else []
+    message = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+    return f", or the container does not start: {mask(message)}".removesuffix(".") if message else ""
+
+
+def _place(environment: Environment) -> tuple[object, ...]:
+    """Equal for the same files: a virtual environment's interpreter is a link, so its folder is what counts."""
+    first, *rest = environment.prefix
+    folder = Path(first).parent.resolve() / Path(first).name
+    return (environment.pythonpath.resolve() if environment.pythonpath else folder, *rest)
+
+
+def check_emulated_reference(engine: str, engines: Mapping[str, str]) -> None:
+    """Refuse a reference build for the emulator other than the emulator itself without planted faults.
+
+    Raises:
+        ConfigError: the reference is a different build.
+    """
+    place = engines[f"{engine}:{REFERENCE}"]
+    if place != "emulator":
+        raise ConfigError(f"--reference {engine}={place}: with --emulate no build is started. Write --reference "
+                          f"{engine}=emulator, which has none of the planted faults and flags, or drop --emulate.")
+
+
+@cache
+def emulated_flags(engine: str) -> frozenset[str] | None:
+    """The options of an engine that the emulator understands."""
+    question = [sys.executable, "-m", EMULATOR, "--hardware", "h200", "--engine", engine, "--known-flags"]
+    return _flags(_answer(question, os.environ, TIMEOUT_S))
+
+
+def check_flags(
+    spec: EngineSpec, flags: Collection[str], version: str | None = None, *, near_only: bool = False
+) -> None:
+    """Refuse a flag that the engine does not know; argparse would find that out only at its start.
+
+    Args:
+        flags: all options, e.g. "--max-num-seqs" and "--no-enable-prefix-caching".
+        version: of the engine, for the message; None if unknown.
+        near_only: refuse only a flag that resembles a known one or was removed. The emulator knows few flags and names
+            the unknown ones at its start.
+
+    Raises:
+        SpecError: names the replacement or the nearest flag.
+    """
+    release = f"{spec.engine} {version}" if version else spec.engine
+    for name, value in flags_of(spec).items():
+        option = command_line({name: value})[0].partition("=")[0]
+        root = option.partition(".")[0]
+        if root in flags:
+            continue
+        near = get_close_matches(root, flags, n=1, cutoff=0.8 if near_only else 0.6)
+        meant = f". Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else "."
+        replaced = replacement(spec.engine, name.partition(".")[0], flags)
+        if replaced or near or not near_only:
+            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {release} has no flag {root}{replaced or meant} "
+                            "No server was started.")
+
+
+def _python(environment: Environment) -> tuple[str, ...]:
+    """The interpreter of an environment. The command `vllm` is in the same folder as its interpreter."""
+    if environment.is_python:
+        return environment.command(f"llmperf-query-{os.urandom(6).hex()}")
+    return (str(Path(environment.prefix[0]).with_name("python")),)
+
+
+def _timeout_s(environment: Environment, timeout_s: float) -> float:
+    """A query in a container may have to pull the image."""
+    return PULL_TIMEOUT_S if environment.is_container else timeout_s
+
+
+def _with_bundle(environment: Environment, env: Mapping[str, str]) -> dict[str, str]:
+    return {**env, **({"PYTHONPATH": str(environment.pythonpath)} if environment.pythonpath else {})}
+
+
+def _answer(question: list[str], env: Mapping[str, str], timeout_s: float) -> str | None:
+    """The last line that it prints; None where it fails."""
+    completed = _asked(question, env, timeout_s)
+    lines = completed.stdout.strip().splitlines() if completed is not None and completed.returncode == 0 else []
+    return lines[-1] if lines else None
+
+
+def _asked(
+    question: list[str], env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str] | None:
+    """The ended command; None if it cannot be run or does not end in time."""
+    try:
+        return subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s,
+                              env=dict(env), stdin=subprocess.DEVNULL, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _flags(answer: str | None) -> frozenset[str] | None:
+    with suppress(TypeError, ValueError):
+        parsed = json.loads(answer or "")
+        if isinstance(parsed, list) and len(parsed) >= LEAST_FLAGS:
+            return frozenset(str(option).replace("_", "-") for option in parsed)
+    return None

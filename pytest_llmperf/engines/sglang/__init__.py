@@ -1,0 +1,1 @@
+"""SGLang: spec, arguments, routes, counters and retired names."""

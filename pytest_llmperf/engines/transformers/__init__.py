@@ -1,0 +1,1 @@
+"""Hugging Face `generate` in static batches: spec, adapter, and the server itself."""

@@ -1,0 +1,1 @@
+"""vLLM: spec, arguments, routes, counters and retired names."""
