@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from pytest_llmperf.emulator.cost.gpu import GPUS
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.kinds import GPU_KINDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -27,8 +27,8 @@ pytest.importorskip("pytest_benchmark")
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
 CONFIG = {
-    "engine": "vllm", "shape": SHAPES["llama-3.1-8b"], "gpu": GPUS["h200"], "max_model_len": 8192, "block_size": 16,
-    "max_num_batched_tokens": 8192, "max_num_seqs": 1024, "num_blocks": 50_000,
+    "engine": "vllm", "shape": SHAPES["llama-3.1-8b"], "gpu": GPU_KINDS["h200"], "max_model_len": 8192,
+    "block_size": 16, "max_num_batched_tokens": 8192, "max_num_seqs": 1024, "num_blocks": 50_000,
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def _start(options: Options, launch: Launch) -> Service:
     coefficients = coefficients_for(config.engine, config.gpu)
     disturbance = Disturbance(options.noise, options.faults)
     deployment = Deployment(config, StepTime(config, coefficients), disturbance)
-    if options.mode != "http":
+    if options.pipe:
         return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
     now_ns = time.monotonic_ns()
     deployment.sleep_until(now_ns)
@@ -92,15 +92,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(options: Options, service: Service) -> int:
-    if options.mode == "pipe":
+    if options.pipe:
         from pytest_llmperf.emulator.virtual.pipe import Pipe, serve_pipe
 
         serve_pipe(Pipe(service, lambda seed: _start(reseeded(options, seed), service.launch)), sys.stdin, sys.stdout)
-        return 0
-    if options.mode == "virtual":
-        from pytest_llmperf.emulator.virtual.workload import run_workload
-
-        run_workload(service, sys.stdin, sys.stdout)
         return 0
     from pytest_llmperf.emulator.http.server import serve_http
 

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from random import Random
+from typing import TYPE_CHECKING, Literal
 
 from pytest_llmperf.emulator.quantities import UsageError, divisor, duration_s, fraction
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.config import EngineConfig
+
+
+FaultKind = Literal["refused", "limited", "error", "hang", "truncated"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFault:
+    """A bad end of a request.
+
+    Args:
+        kind: refused: HTTP 500; limited: HTTP 429; error: an error event in the stream; hang: silence; truncated: a
+            close without end.
+        after_tokens: how many tokens of the request come before it.
+    """
+
+    kind: FaultKind
+    after_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,19 @@ class Faults:
         return replace(config, gpu=gpu, speculation=speculation, tiers=tiers, prefix_caching=caching,
                        answer_caching=not self.answer_cache_off)
 
+    def of_request(self, seed: int, number: int, max_tokens: int) -> HttpFault | None:
+        """How request `number` ends badly; None: it is served. A fixed function of the seed and the number."""
+        bounds = tuple(accumulate((self.errors, self.hangs, self.truncated, self.limited)))
+        if not bounds[-1]:
+            return None
+        random = Random(f"{seed} {number}")
+        drawn, after = random.random(), random.randrange(max_tokens)
+        if drawn < self.errors / 2:
+            return HttpFault("refused", 0)
+        kinds: tuple[FaultKind, ...] = ("error", "hang", "truncated", "limited")
+        kind = next((kind for kind, bound in zip(kinds, bounds, strict=True) if drawn < bound), None)
+        return None if kind is None else HttpFault(kind, 0 if kind == "limited" else after)
+
 
 def _share(text: str, where: str) -> float:
     return fraction(text, where, least=0.0, most=1.0)
@@ -147,5 +179,4 @@ def parse_faults(options: Iterable[str]) -> Faults:
         if name not in _READERS:
             raise UsageError(f"--fault {option}: no such fault. There are {', '.join(FAULTS)}.")
         planted |= _READERS[name][1](value.strip(), f"--fault {option}")
-    fault_names = {field.name for field in fields(Faults)}
-    return Faults(**{name: value for name, value in planted.items() if name in fault_names})  # type: ignore[arg-type]
+    return Faults(**planted)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ class Options:
     Args:
         machine: the emulated hardware.
         engine: engine of the command line `engine_argv`.
-        mode: http serves in real time; virtual reads a workload from stdin; pipe reads commands from stdin.
+        pipe: whether the server answers commands from stdin in virtual time, instead of HTTP in real time.
         faults, noise, seed: planted faults, noise, and the seed of all random draws.
         split: link between a prefill engine and a decode engine; None if one engine does both.
         acceptance: acceptance probability by draft position; None for the default of the method.
@@ -33,7 +33,7 @@ class Options:
 
     machine: Machine
     engine: str
-    mode: str
+    pipe: bool
     faults: Faults
     noise: Noise
     seed: int
@@ -60,11 +60,10 @@ def read_options(argv: Sequence[str]) -> Options:
     if options.gpus < 1:
         raise UsageError(f"--gpus {options.gpus}: at least 1.")
     engine, engine_argv = _engine(options.engine, [*rest, *theirs])
-    mode = "pipe" if options.pipe else "virtual" if options.virtual or options.clock == "virtual" else "http"
     return Options(
         machine=machine(options.hardware, options.gpus, options.hardware_row),
         engine=engine,
-        mode=mode,
+        pipe=options.pipe,
         faults=parse_faults(options.fault),
         noise=parse_noise(options.noise, options.noise_seed),
         seed=options.noise_seed,
@@ -93,8 +92,6 @@ def _parser() -> _Parser:
     add("--hardware-row", metavar="JSON", help="row of a kind that a project defines: {\"bf16_flops\": …}")
     add("--gpus", type=int, default=1, help="how many of them (1)")
     add("--engine", choices=("vllm", "sglang"), help="whose flags and rules (vllm)")
-    add("--clock", choices=("real", "virtual"), default="real", help="real: an HTTP server; virtual: --virtual")
-    add("--virtual", action="store_true", help="read a workload from stdin, write records to stdout, JSON lines")
     add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
     add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s"))

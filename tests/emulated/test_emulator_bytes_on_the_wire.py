@@ -29,19 +29,40 @@ def service(engine, flags, *options):
     return build_service(read_options(["--hardware", "h200", "--engine", engine, "--pipe", *options, "--", *flags]))
 
 
-def posted(server, command, path, body):
+def simulated(server, path, body):
     request = {"index": 0, "path": path, "body": body.decode()}
-    return answer(Pipe(server), json.dumps({command: {"concurrency": 1, "requests": [request]}}))
+    (match,) = answer(Pipe(server), json.dumps({"simulate": {"requests": [request]}}))["records"]
+    return match
 
 
-def record(server, path, body, tokens=20):
-    (match,) = posted(server, "replay", path, body)["exchanges"]
-    ending = Ending(match["ending"])
+def record(servers, path, body, tokens=20):
+    """What a client parses from the bytes of one server, at the times of its twin: one read per event."""
+    byte_server, twin = servers
+    match = simulated(twin, path, body)
+    posted = {"method": "POST", "path": path, "body": body.decode()}
+    byte_server.deployment.begin_run()
+    reply = answer(Pipe(byte_server), json.dumps({"http": posted}))
+    status, ending = reply["status"], Ending(match["ending"])
+    length = f"content-length: {len(reply['body'])}\r\n" if status != 200 else ""
+    head = f"HTTP/1.1 {status} Status\r\n{length}content-type: {reply['content_type']}\r\n"
+    pieces, chunked = [f"{head}\r\n{reply['body']}"], status == 200
+    if chunked:
+        events = [f"{event}\n\n" for event in reply["body"].split("\n\n")[:-1]]
+        pieces = [f"{head}transfer-encoding: chunked\r\n\r\n", *(f"{len(e):x}\r\n{e}\r\n" for e in events)]
+    token_ns = match["token_ns"]
+    read_ns = [match["sent_ns"] + 1, *token_ns, *[match["ended_ns"]] * len(pieces)][: len(pieces)]
+    read_ns = read_ns if chunked else [match["ended_ns"]]
+    if chunked and ending is Ending.COMPLETE:
+        pieces, read_ns = [*pieces, "0\r\n\r\n"], [*read_ns, match["ended_ns"]]
     exchange = Exchange(
-        0, match["intended_ns"], match["sent_ns"], match["ended_ns"], ending, array("q", match["read_ns"]),
-        array("q", match["read_bytes"]), match["data"].encode(), error=StreamLimits().reached(ending),
+        0, match["intended_ns"], match["sent_ns"], match["ended_ns"], ending, array("q", read_ns),
+        array("q", map(len, pieces)), "".join(pieces).encode(), error=StreamLimits().reached(ending),
     )  # fmt: skip
     return to_record(Request(0, PROMPT, tokens, len(PROMPT)), exchange)
+
+
+def twins(engine, flags, *options):
+    return service(engine, flags, *options), service(engine, flags, *options)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +76,7 @@ def record(server, path, body, tokens=20):
     ],
 )
 def test_emulated_stream_is_accepted_by_client(engine, flags):
-    server = service(engine, flags)
+    server = twins(engine, flags)
     silent = {"skip_tokenizer_init": True} if "--skip-tokenizer-init" in flags else {}
     spec = build_spec(engine, "tiny", {}, silent)
     path, body = adapter_of(engine).post(spec, Request(0, PROMPT, 20, len(PROMPT)), "tiny")
@@ -72,7 +93,7 @@ def test_emulated_stream_is_accepted_by_client(engine, flags):
 
 
 def simulated_record(server, path, body, tokens=20):
-    (match,) = posted(server, "simulate", path, body)["records"]
+    match = simulated(server, path, body)
     return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(match, 0, StreamLimits()))
 
 
@@ -87,9 +108,9 @@ def test_emulated_record_equals_record_parsed_from_bytes(engine, flags, fault):
     """Virtual time has no bytes. So the emulated record must equal a client's record, except for the model's name."""
     options = ["--fault", fault] if fault else []
     path, body = adapter_of(engine).post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
-    byte_server, emulated_server = service(engine, flags, *options), service(engine, flags, *options)
+    servers, emulated_server = twins(engine, flags, *options), service(engine, flags, *options)
     for _ in range(8):  # the fault's kind is drawn per request
-        assert simulated_record(emulated_server, path, body) == replace(record(byte_server, path, body), models=())
+        assert simulated_record(emulated_server, path, body) == replace(record(servers, path, body), models=())
 
 
 @pytest.mark.parametrize(
@@ -101,7 +122,7 @@ def test_emulated_record_equals_record_parsed_from_bytes(engine, flags, fault):
     ],
 )
 def test_planted_faults_have_expected_outcomes(fault, outcomes):
-    server = service("vllm", ["serve", "tiny"], "--fault", fault)
+    server = twins("vllm", ["serve", "tiny"], "--fault", fault)
     path, body = adapter_of("vllm").post(build_spec("vllm", "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
     assert {record(server, path, body).outcome for _ in range(12)} == outcomes
 
@@ -112,7 +133,7 @@ def test_counters_are_found_where_the_adapter_looks(engine, flags):
     adapter = adapter_of(engine)
     path, body = adapter.post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
     for _ in range(2):
-        record(server, path, body)
+        simulated(server, path, body)
     page = answer(Pipe(server), json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
     counters = adapter.counters(parse(page))
     assert (counters["prompt_tokens"], counters["generation_tokens"], counters["requests_finished"]) == (80, 40, 2)

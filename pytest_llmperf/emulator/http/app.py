@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.emulator.http.events import CRASHED, REFUSALS, events_of
-from pytest_llmperf.emulator.http.framing import EVENT_STREAM
-from pytest_llmperf.emulator.http.replies import Refusal, Reply
+from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Refusal, Reply
 from pytest_llmperf.emulator.http.stream_writer import Send, StreamWriter
 from pytest_llmperf.emulator.http.streams import Stream
 from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
@@ -73,7 +72,7 @@ class App:
         if outlet is not None:
             await outlet.flushed() if ending in ("complete", "error") else outlet.close()
         elif ending == "complete":
-            await _send_reply(send, unstreamed_answer(generation, service.launch, number, created, stream.answers))
+            await _send_reply(send, unstreamed_answer(generation, service.launch, number, created, stream.sequences))
         elif ending != "gone":
             raise stream.refusal or CRASHED
 

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
+from pytest_llmperf.emulator.http.replies import Refusal
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
@@ -48,17 +49,15 @@ class RealTime:
         self._held = [held for held in self._held if held is not stream]
         self._arrivals = [entry for entry in self._arrivals if entry[2] is not stream]
         heapify(self._arrivals)
-        for sequence in [sequence for sequence, (owner, _) in self._open.items() if owner is stream]:
-            del self._open[sequence]
-            if not self._service.ignores_disconnects:
-                self._deployment.abort(sequence)
+        left = [sequence for sequence in stream.sequences if self._open.pop(sequence, None) is not None]
+        self._service.drop(left)
 
     def follow_sleep(self) -> None:
         """Abort what runs on a server that has gone to sleep; let a server that is awake have the held requests."""
         if self._service.asleep:
             for stream in {owner for owner, _ in self._open.values()} | {entry[2] for entry in self._arrivals}:
                 self.leave(stream)
-                stream.refuse("The request was aborted: the server went to sleep.")
+                stream.refuse(Refusal(400, "The request was aborted: the server went to sleep."))
         else:
             held, self._held = self._held, []
             for stream in held:
@@ -95,16 +94,12 @@ class RealTime:
         return False
 
     def _submit(self, stream: Stream) -> None:
-        for index, sequence in enumerate(self._service.sequences(stream.ask, stream.arrived_ns)):
-            self._open[sequence] = stream, index
-            try:
-                self._deployment.submit(sequence, stream.arrived_ns)
-            except ValueError as refusal:
-                if self._service.leaks:
-                    continue
-                stream.refuse(str(refusal))
-                self.leave(stream)
-                return
+        stream.sequences = self._service.sequences(stream.ask, stream.arrived_ns)
+        self._open |= {sequence: (stream, index) for index, sequence in enumerate(stream.sequences)}
+        refusal = self._service.submit(stream.sequences, stream.arrived_ns)
+        if refusal is not None:
+            stream.refuse(refusal)
+            self.leave(stream)
 
     def _emit(self, step: Step | FastForward) -> None:
         if isinstance(step, FastForward):

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 JSON = "application/json"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -15,12 +15,11 @@ from pytest_llmperf.emulator.http.latencies import Latencies
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
 from pytest_llmperf.emulator.http.sglang_page import sglang_page
 from pytest_llmperf.emulator.http.vllm_page import vllm_page
-from pytest_llmperf.emulator.http_faults import HttpFault, http_fault_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cluster.deployment import Deployment
     from pytest_llmperf.emulator.core.counters import Counters
-    from pytest_llmperf.emulator.faults import Faults
+    from pytest_llmperf.emulator.faults import Faults, HttpFault
     from pytest_llmperf.emulator.flags.launch import Launch
 
 _COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}
@@ -61,12 +60,6 @@ class Service:
         return (self._epoch_ns + now_ns) / 1e9
 
     @property
-    def leaks(self) -> bool:
-        """Whether a request that no longer fits waits for ever instead of being refused. A server with leaked blocks
-        does not know its real capacity."""
-        return self._faults.leaked_blocks > 0
-
-    @property
     def ignores_disconnects(self) -> bool:
         """Whether requests of clients that have gone run to their end (a planted fault)."""
         return self._faults.disconnects_ignored
@@ -100,7 +93,7 @@ class Service:
 
     def fault_of(self, number: int, max_tokens: int) -> HttpFault | None:
         """How a planted fault ends request `number`; None: it is served."""
-        return http_fault_of(self._faults, self._seed, number, max_tokens)
+        return self._faults.of_request(self._seed, number, max_tokens)
 
     def sequences(self, ask: GenerationRequest, arrived_ns: int) -> list[Sequence]:
         """What the request puts into the engine."""
@@ -110,6 +103,23 @@ class Service:
         ]
         self._ids += len(made)
         return made
+
+    def submit(self, sequences: Iterable[Sequence], now_ns: int) -> Refusal | None:
+        """Queue the sequences of a request. Returns the refusal of a request that the engine can never finish. A server
+        with leaked blocks does not know its real capacity: there such a request waits for ever."""
+        for sequence in sequences:
+            try:
+                self.deployment.submit(sequence, now_ns)
+            except ValueError as reason:
+                if not self._faults.leaked_blocks:
+                    return Refusal(400, str(reason))
+        return None
+
+    def drop(self, sequences: Iterable[Sequence]) -> None:
+        """The client of these sequences has gone."""
+        if not self.ignores_disconnects:
+            for sequence in sequences:
+                self.deployment.abort(sequence)
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
         """Count a sequence that generated all of its requested tokens."""

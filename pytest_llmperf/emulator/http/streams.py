@@ -7,15 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event
-from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.http.unstreamed import Generated
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.faults import HttpFault
     from pytest_llmperf.emulator.http.events import Events
     from pytest_llmperf.emulator.http.generation_request import GenerationRequest
+    from pytest_llmperf.emulator.http.replies import Refusal
     from pytest_llmperf.emulator.http.stream_writer import StreamWriter
-    from pytest_llmperf.emulator.http_faults import HttpFault
 
 
 class Stream:
@@ -27,7 +26,7 @@ class Stream:
         events, outlet: writers of the stream; None for an answer without streaming.
 
     Attributes:
-        answers: output of each prompt.
+        sequences: what the engine runs, by prompt; empty before the arrival in its queue.
         intended_ns, sent_ns, counts: per emission.
         ended: the ending: complete, error, truncated, hang.
         refusal: why the engine can never serve the request; None if it can.
@@ -41,7 +40,7 @@ class Stream:
         self.number = number
         self.received_ns = received_ns
         self.arrived_ns = arrived_ns
-        self.answers = [Generated() for _ in ask.prompts]
+        self.sequences: list[Sequence] = []
         self.intended_ns: list[int] = []
         self.sent_ns: list[int] = []
         self.counts: list[int] = []
@@ -63,13 +62,8 @@ class Stream:
             for event in self._events.opening():
                 self._outlet.write(event)
         self._total += count
-        end = sequence.prompt_length + sequence.generated
-        ids = sequence.tokens(end - count, end)
-        if self._events is None or self._outlet is None:
-            answer = self.answers[index]
-            answer.ids += ids
-            answer.cached = sequence.cached_tokens or 0
-        else:
+        if self._events is not None and self._outlet is not None:
+            ids = sequence.tokens(sequence.length - count, sequence.length)
             self._outlet.write(self._events.tokens(index, ids, sequence.cached_tokens or 0, sequence.finished))
         self.intended_ns.append(intended_ns)
         self.sent_ns.append(time.monotonic_ns())
@@ -90,10 +84,10 @@ class Stream:
             self._outlet.write(b"", more=False)
         self.ended.set_result("complete")
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, refusal: Refusal) -> None:
         """The engine will never be able to serve it."""
-        self.refusal = Refusal(400, reason)
-        self._fail(self.refusal)
+        self.refusal = refusal
+        self._fail(refusal)
         self.ended.set_result("error")
 
     def _cut(self, count: int) -> bool:

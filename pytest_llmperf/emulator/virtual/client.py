@@ -17,7 +17,7 @@ from pytest_llmperf.emulator.virtual.emulated_request import (
     TokenTimes,
     not_continued,
 )
-from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request, SendSchedule
+from pytest_llmperf.emulator.virtual.send_schedule import Posted, SendSchedule
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
@@ -61,31 +61,6 @@ class Patience:
         return request.last_ns + self.idle_ns if request.streaming else request.sent_ns + self.first_byte_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """One POST of a plan, with times and `continues` as in `send_schedule.Request`.
-
-    Args:
-        ask: the parsed body; None if the body is not parsed yet.
-        after_tokens, after_ns: number of tokens and time after the send at which the client cancels; None for never.
-        attempts: largest number of sends, if the server refuses the request with a status of `Patience`.
-        backoff_ns: pause before the second send. Each further pause is twice as long.
-    """
-
-    index: int
-    path: str
-    body: bytes
-    at_ns: int | None = None
-    after: int | None = None
-    think_ns: int = 0
-    ask: GenerationRequest | None = None
-    continues: bool = False
-    after_tokens: int | None = None
-    after_ns: int | None = None
-    attempts: int = 1
-    backoff_ns: int = 0
-
-
 def simulate_client(
     service: Service, posts: List[Posted], concurrency: int | None = None, patience: Patience | None = None
 ) -> list[EmulatedRequest]:
@@ -103,11 +78,9 @@ class _Client:
         self._service = service
         self._deployment = service.deployment
         self._posts = posts
-        plan = Plan(tuple(Request(p.index, (), 0, p.at_ns, p.after, p.think_ns, continues=p.continues) for p in posts),
-                    concurrency)
         self._continued = {post.after for post in posts if post.continues}
         self._answers: dict[int, tuple[int, ...]] = {}  # prompt and answer of each turn that is continued
-        self._send_schedule = SendSchedule(plan, self._deployment.now_ns)
+        self._send_schedule = SendSchedule(posts, concurrency, self._deployment.now_ns)
         self._requests: dict[int, EmulatedRequest] = {}
         self._resends: list[tuple[int, int, EmulatedRequest]] = []
         self._until_token: set[int] = set()  # requests in flight that the client cancels after some tokens
@@ -144,8 +117,8 @@ class _Client:
         return min(heaps if send_ns is None else [send_ns, *heaps], default=None)
 
     def _happen(self, now_ns: int) -> None:
-        for request, intended_ns in self._send_schedule.take_due(now_ns):
-            self._send(self._posts[request.index], intended_ns, now_ns)
+        for post, intended_ns in self._send_schedule.take_due(now_ns):
+            self._send(post, intended_ns, now_ns)
         while self._resends and self._resends[0][0] <= now_ns:
             _, _, refused = heappop(self._resends)
             self._resend(refused, now_ns)
@@ -206,20 +179,15 @@ class _Client:
         self._requests_with_faults += request.fault is not None
         if self._posts[request.index].after_tokens is not None:
             self._until_token.add(request.index)
-        for sequence in self._service.sequences(request.ask, request.arrived_ns):
-            line = TokenTimes(sequence)
-            request.token_times.append(line)
-            request.unfinished += 1
-            self._open[sequence] = request, line
-            try:
-                self._deployment.submit(sequence, request.arrived_ns)
-            except ValueError as refusal:
-                if self._service.leaks:
-                    continue
-                request.reply = Refusal(400, str(refusal)).reply()
-                self._abandon(request)
-                self._end(request, request.arrived_ns)
-                return
+        request.token_times = [TokenTimes(s) for s in self._service.sequences(request.ask, request.arrived_ns)]
+        request.unfinished = len(request.token_times)
+        self._open |= {line.sequence: (request, line) for line in request.token_times}
+        refusal = self._service.submit([line.sequence for line in request.token_times], request.arrived_ns)
+        if refusal is not None:
+            request.reply = refusal.reply()
+            self._abandon(request)
+            self._end(request, request.arrived_ns)
+            return
         self._watch(request, request.arrived_ns)
 
     def _watch(self, request: EmulatedRequest, now_ns: int) -> None:
@@ -304,8 +272,7 @@ class _Client:
     def _abandon(self, request: EmulatedRequest) -> None:
         for line in request.token_times:
             self._open.pop(line.sequence, None)
-            if not self._service.ignores_disconnects:
-                self._deployment.abort(line.sequence)
+        self._service.drop(line.sequence for line in request.token_times)
 
     def _end(self, request: EmulatedRequest, now_ns: int) -> None:
         request.ended_ns = now_ns

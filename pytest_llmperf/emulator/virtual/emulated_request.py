@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event, events_of
-from pytest_llmperf.emulator.http.framing import EVENT_STREAM, LAST_CHUNK, chunk, framed, head
-from pytest_llmperf.emulator.http.unstreamed import Generated, unstreamed_answer
+from pytest_llmperf.emulator.http.events import CRASHED, DONE, Events, error_event, events_of
+from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Reply
+from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.faults import HttpFault
     from pytest_llmperf.emulator.http.generation_request import GenerationRequest
-    from pytest_llmperf.emulator.http.replies import Reply
     from pytest_llmperf.emulator.http.service import Service
-    from pytest_llmperf.emulator.http_faults import HttpFault
 
 SHOWN_BYTES = 200  # of a refusal's body
 ABANDONED = "cancelled by the client"
@@ -131,45 +131,33 @@ class EmulatedRequest:
             return None
         return f"HTTP {self.reply.status}: {self.reply.body[:SHOWN_BYTES]!r}"
 
-    def reads(self, service: Service) -> list[tuple[int, bytes]]:
-        """What the client read, and when: one read for the head and one per event."""
-        if self.reply is not None or self.ask is None:
-            reply = self.reply
-            return [] if reply is None else [(self._end_ns, framed(reply, service.unix_s(self.arrived_ns)))]
-        if not self.ask.stream:
-            if self.ending != "complete":
-                return []
-            created = int(service.unix_s(self.arrived_ns))
-            whole = unstreamed_answer(self.ask, service.launch, self.number, created, self._generated())
-            return [(self._end_ns, framed(whole, service.unix_s(self._end_ns)))]
-        return self._streamed(service, self.ask)
+    def answer(self, service: Service) -> Reply | None:
+        """Everything that the client read, in one piece; None for nothing."""
+        ask, created = self.ask, int(service.unix_s(self.arrived_ns))
+        if self.reply is not None or ask is None:
+            return self.reply
+        if ask.stream:
+            events = events_of(ask, service.launch, self.number, created)
+            return Reply(200, b"".join(self._streamed(events)), EVENT_STREAM)
+        if self.ending != "complete":
+            return None
+        return unstreamed_answer(ask, service.launch, self.number, created, [row.sequence for row in self.token_times])
 
-    @property
-    def _end_ns(self) -> int:
-        return self.last_ns if self.ended_ns is None else self.ended_ns
-
-    def _streamed(self, service: Service, ask: GenerationRequest) -> list[tuple[int, bytes]]:
-        at_s = service.unix_s(self.arrived_ns)
-        events = events_of(ask, service.launch, self.number, int(at_s))
-        reads = [(self.arrived_ns, head(200, EVENT_STREAM, None, at_s))]
+    def _streamed(self, events: Events) -> Iterator[bytes]:
         done = [0] * len(self.token_times)
         emissions = self._emissions()
         if emissions:
-            reads += [(emissions[0][0], chunk(event)) for event in events.opening()]
-        for at_ns, index, count, line in emissions:
+            yield from events.opening()
+        for _, index, count, line in emissions:
             sequence = line.sequence
             start = sequence.prompt_length + done[index]
             done[index] += count
-            ids = sequence.tokens(start, start + count)
             finished = done[index] >= sequence.max_tokens
-            reads.append((at_ns, chunk(events.tokens(index, ids, sequence.cached_tokens or 0, finished))))
+            yield events.tokens(index, sequence.tokens(start, start + count), sequence.cached_tokens or 0, finished)
         if self.failed:
-            reads += [(self._end_ns, chunk(event)) for event in (error_event(), DONE)]
-            reads.append((self._end_ns, LAST_CHUNK))
+            yield error_event() + DONE
         elif self.ending == "complete":
-            reads += [(self._end_ns, chunk(event)) for event in events.end()]
-            reads.append((self._end_ns, LAST_CHUNK))
-        return reads
+            yield from events.end()
 
     def _emissions(self) -> list[tuple[int, int, int, TokenTimes]]:
         """(when, prompt, tokens, its line) in order of time."""
@@ -181,15 +169,6 @@ class EmulatedRequest:
         if len(self.token_times) > 1:
             rows.sort(key=lambda row: row[:2])
         return rows
-
-    def _generated(self) -> list[Generated]:
-        return [
-            Generated(
-                line.sequence.cached_tokens or 0,
-                list(line.sequence.tokens(line.sequence.prompt_length, line.sequence.length)),
-            )
-            for line in self.token_times
-        ]
 
 
 def not_continued(index: int, intended_ns: int) -> EmulatedRequest:

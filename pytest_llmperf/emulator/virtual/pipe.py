@@ -1,8 +1,7 @@
 """A server in virtual time behind stdin and stdout: JSON lines in, JSON lines out, each command answered by one line.
 
     {"http": {"method", "path", "body"}}              any route at the present time; a completion runs until it is done
-    {"replay": {"concurrency", "requests": […]}}      a load plan; answers with what a client would have read, and when
-    {"simulate": the same}                            the same without bytes
+    {"simulate": {"concurrency", "requests": […]}}    a load plan; answers with what a client would have seen, and when
     {"plan": {"name", and the same}}                  a load plan to keep: it is read once
     {"simulate": {"plan": name}}                      one that was kept
     {"restart": {"noise_seed"}}                       the same command line started anew at time 0; plans are kept
@@ -17,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.virtual.client import Patience, Posted, simulate_client
+from pytest_llmperf.emulator.virtual.client import Patience, simulate_client
+from pytest_llmperf.emulator.virtual.send_schedule import Posted
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.service import Service
@@ -84,33 +84,13 @@ def _http(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     if service.generates(method, path.partition("?")[0]):
         answered = simulate_client(service, [Posted(0, path.partition("?")[0], (arguments.get("body") or "").encode())])
         _pass_time(service, answered)
-        data = b"".join(data for _, data in answered[0].reads(service))
-        if not data:
+        reply = answered[0].answer(service)
+        if reply is None:
             raise CommandError(f"{path} was not answered: {answered[0].ending}")
-        status, content_type, body = _unframed(data)
     else:
         reply = service.reply(method, path)
-        status, content_type, body = reply.status, reply.content_type, reply.body.decode()
-    return {"status": status, "content_type": content_type, "body": body, "now_ns": deployment.now_ns}
-
-
-def _unframed(data: bytes) -> tuple[int, str, str]:
-    """Status, media type and body of an answer as framing.py wrote it."""
-    top, _, rest = data.decode().partition("\r\n\r\n")
-    lines = top.split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines[1:])
-    if "content-length" in headers:
-        return int(lines[0].split()[1]), headers["content-type"], rest
-    body = []
-    while rest:
-        size, _, rest = rest.partition("\r\n")
-        body.append(rest[: int(size, 16)])
-        rest = rest[int(size, 16) + 2 :]
-    return int(lines[0].split()[1]), headers["content-type"], "".join(body)
-
-
-def _replay(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _run(pipe.service, _plan(arguments), "exchanges", lambda request: _exchange(pipe.service, request))
+    return {"status": reply.status, "content_type": reply.content_type, "body": reply.body.decode(),
+            "now_ns": deployment.now_ns}
 
 
 def _simulate(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +98,13 @@ def _simulate(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     if name is not None and name not in pipe.plans:
         raise CommandError(f"no plan {name!r} is kept")
     plan = _plan(arguments) if name is None else pipe.plans[name]
-    return _run(pipe.service, plan, "records", lambda request: request.record())
+    deployment = pipe.service.deployment
+    deployment.begin_run()
+    started_ns = deployment.now_ns
+    answered = simulate_client(pipe.service, plan.posts, plan.concurrency, plan.patience)
+    ended_ns = _pass_time(pipe.service, answered)
+    records = [request.record() for request in answered]
+    return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, "records": records}
 
 
 def _keep(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -170,32 +156,6 @@ def _read(service: Service, post: Posted, tokens: dict[int, int]) -> Posted:
     return replace(post, ask=replace(generation, prompts=prompts))
 
 
-def _run(
-    service: Service, plan: PipePlan, name: str, shown: Callable[[EmulatedRequest], dict[str, Any]]
-) -> dict[str, Any]:
-    deployment = service.deployment
-    deployment.begin_run()
-    started_ns = deployment.now_ns
-    answered = simulate_client(service, plan.posts, plan.concurrency, plan.patience)
-    ended_ns = _pass_time(service, answered)
-    rows = [shown(request) for request in answered]
-    return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, name: rows}
-
-
-def _exchange(service: Service, request: EmulatedRequest) -> dict[str, Any]:
-    reads = request.reads(service)
-    return {
-        "index": request.index,
-        "intended_ns": request.intended_ns,
-        "sent_ns": request.first_sent_ns,
-        "ended_ns": request.ended_ns,
-        "ending": request.ending,
-        "read_ns": [at_ns for at_ns, _ in reads],
-        "read_bytes": [len(data) for _, data in reads],
-        "data": b"".join(data for _, data in reads).decode(),
-    }
-
-
 def _pass_time(service: Service, answered: list[EmulatedRequest]) -> int:
     """Advance the clock to the end of the last request, and return this time."""
     ended_ns = max((request.ended_ns or 0 for request in answered), default=0)
@@ -220,7 +180,6 @@ def _say(answers: TextIO, value: dict[str, Any]) -> None:
 
 _COMMANDS: dict[str, Callable[[Pipe, dict[str, Any]], dict[str, Any]]] = {
     "http": _http,
-    "replay": _replay,
     "simulate": _simulate,
     "plan": _keep,
     "restart": _restart,

@@ -13,23 +13,16 @@ def read(text):
 
 def test_engine_command_line_is_read_after_two_dashes():
     options = read("--hardware h200 --gpus 4 --fault leak --noise step=1% --noise-seed 5 -- serve M --port 5 --gpus 9")
-    assert (options.machine.gpu.name, options.machine.gpus, options.engine, options.mode) == ("h200", 4, "vllm", "http")
+    assert (options.machine.gpu.name, options.machine.gpus, options.engine, options.pipe) == ("h200", 4, "vllm", False)
     assert options.engine_argv == ("serve", "M", "--port", "5", "--gpus", "9")
     assert options.faults.leaked_blocks == 1
     assert (options.noise.step, options.noise.seed, options.seed) == (0.01, 5, 5)
 
 
 def test_short_form_accepts_emulator_and_engine_options_together():
-    options = read("--model tiny --hardware l4 --max-num-seqs 8 --virtual --port 5")
+    options = read("--model tiny --hardware l4 --max-num-seqs 8 --pipe --port 5")
     assert options.engine_argv == ("--model", "tiny", "--max-num-seqs", "8", "--port", "5")
-    assert options.mode == "virtual"
-
-
-@pytest.mark.parametrize(
-    ("text", "mode"), [("--pipe", "pipe"), ("--virtual", "virtual"), ("--clock virtual", "virtual"), ("", "http")]
-)
-def test_emulator_mode_follows_options(text, mode):
-    assert read(f"--hardware h100 {text} --model tiny").mode == mode
+    assert options.pipe
 
 
 def test_module_name_selects_engine():
@@ -50,7 +43,7 @@ def test_split_and_acceptance_options_are_read():
 @pytest.mark.parametrize(
     "text",
     ["--hardware x", "--hardware h200 --gpus 0", "--hardware h200 --split fast", "--hardware h200 --acceptance 2",
-     "--hardware h200 --noise x", "--hardware h200 --fault x", "--hardware h200 --clock fast", ""],
+     "--hardware h200 --noise x", "--hardware h200 --fault x", ""],
 )  # fmt: skip
 def test_invalid_emulator_option_is_refused(text):
     with pytest.raises(UsageError):

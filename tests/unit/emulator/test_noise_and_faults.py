@@ -9,7 +9,6 @@ import pytest
 from pytest_llmperf.emulator.config import EngineConfig, Speculation, Tier
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
-from pytest_llmperf.emulator.http_faults import http_fault_of
 from pytest_llmperf.emulator.noise import Disturbance, Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import GPU_KINDS
@@ -134,13 +133,13 @@ def test_every_listed_fault_can_be_read():
 
 def test_http_faults_have_given_shares_and_are_repeatable():
     faults = parse_faults(["errors=10%", "hangs=5%", "truncated=5%"])
-    fates = [http_fault_of(faults, 1, number, 64) for number in range(20_000)]
+    fates = [faults.of_request(1, number, 64) for number in range(20_000)]
     kinds = [None if fault is None else fault.kind for fault in fates]
     shares = {kind: kinds.count(kind) / len(kinds) for kind in ("refused", "error", "hang", "truncated")}
     assert shares == pytest.approx({"refused": 0.05, "error": 0.05, "hang": 0.05, "truncated": 0.05}, rel=0.15)
     assert all(0 <= fault.after_tokens < 64 for fault in fates if fault)
-    assert fates[:100] == [http_fault_of(faults, 1, number, 64) for number in range(100)]
-    assert http_fault_of(Faults(), 1, 0, 64) is None
+    assert fates[:100] == [faults.of_request(1, number, 64) for number in range(100)]
+    assert Faults().of_request(1, 0, 64) is None
 
 
 def test_noise_is_disabled_by_reserved_word():

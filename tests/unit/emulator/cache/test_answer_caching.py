@@ -1,13 +1,12 @@
 """The planted fault `answer_cache=off`: the prefix cache keeps prompts and loses generated tokens."""
 
-import io
 import json
 
 import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.workload import run_workload
+from pytest_llmperf.emulator.virtual.pipe import Pipe, answer
 
 VLLM = ("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")
 SGLANG = ("--model-path", "tiny", "--context-length", "4096", "--enable-cache-report")
@@ -16,12 +15,11 @@ SGLANG = ("--model-path", "tiny", "--context-length", "4096", "--enable-cache-re
 def cached_tokens(engine, *options):
     name = "vllm" if engine is VLLM else "sglang"
     service = build_service(read_options(["--hardware", "h200", "--engine", name, "--pipe", *options, "--", *engine]))
-    lines = [{"prompt": list(range(100)), "max_tokens": 200},
-             {"prompt": [7] * 20, "max_tokens": 4, "after": 0, "continues": True}]
-    records = io.StringIO()
-    run_workload(service, io.StringIO("\n".join(map(json.dumps, lines))), records)
-    answers = [json.loads(line) for line in records.getvalue().splitlines()]
-    assert [answer["prompt_tokens"] for answer in answers] == [100, 320]
+    bodies = [{"prompt": list(range(100)), "max_tokens": 200}, {"prompt": [7] * 20, "max_tokens": 4}]
+    turns = [{"index": index, "body": json.dumps({**body, "stream": True})} for index, body in enumerate(bodies)]
+    turns[1] |= {"after": 0, "continues": True}
+    answers = answer(Pipe(service), json.dumps({"simulate": {"requests": turns}}))["records"]
+    assert [record["prompt_tokens"] for record in answers] == [100, 320]
     return answers[1]["cached_tokens"]
 
 

@@ -20,12 +20,11 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
-from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request
 from pytest_llmperf.kinds import GPU_KINDS
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
 
-from emulator_fit.virtual_client import Answer, replay
+from emulator_fit.virtual_client import Answer, Plan, Request, replay
 
 MS = 1_000_000
 CONFIG = EngineConfig(
@@ -145,7 +144,8 @@ class Stepwise:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.server, name)
 
-    def advance(self, until_ns: int | None) -> Any:
+    def advance(self, until_ns: int | None, fast_forwarding: bool) -> Any:
+        del fast_forwarding
         return self.server.advance(until_ns, fast_forwarding=False)
 
 

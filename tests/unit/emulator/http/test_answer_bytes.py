@@ -4,15 +4,14 @@ import json
 
 import pytest
 
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.emulator.http.events import DONE, error_event, events_of
-from pytest_llmperf.emulator.http.framing import chunk, framed, head
 from pytest_llmperf.emulator.http.generation_request import read_generation_request
-from pytest_llmperf.emulator.http.replies import json_reply
 from pytest_llmperf.emulator.http.text import text_of
-from pytest_llmperf.emulator.http.unstreamed import Generated, unstreamed_answer
+from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
 
 VLLM = vllm_launch(
     ["serve", "tiny", "--served-model-name", "50%", "--enable-prompt-tokens-details"], machine("h200", 1), {}
@@ -131,9 +130,10 @@ def test_sglangs_incremental_stream_is_not():
 def test_unstreamed_answer_contains_text_and_usage(path):
     body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {}
     request = ask(path, **body)
-    reply = json.loads(unstreamed_answer(request, VLLM, 1, 99, [Generated(1, [7, 8, 9])]).body)
+    sequence = Sequence(0, (1, 2, 3), 3, 0, generated=3, cached_tokens=1)
+    reply = json.loads(unstreamed_answer(request, VLLM, 1, 99, [sequence]).body)
     (choice,) = reply["choices"]
-    text = "".join(map(text_of, (7, 8, 9)))
+    text = "".join(map(text_of, sequence.tokens(3, 6)))
     assert (choice["message"]["content"] if "chat" in path else choice["text"]) == text
     assert choice["finish_reason"] == "length"
     assert reply["usage"]["completion_tokens"] == 3
@@ -142,12 +142,3 @@ def test_unstreamed_answer_contains_text_and_usage(path):
 
 def test_stream_error_has_status_code_500():
     assert parsed(error_event())["error"]["code"] == 500
-
-
-def test_http_head_and_chunk_have_correct_framing():
-    assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
-    lines = head(200, "text/event-stream", None, 0).decode().split("\r\n")
-    assert lines[0] == "HTTP/1.1 200 OK"
-    assert "transfer-encoding: chunked" in lines
-    assert lines[-2:] == ["", ""]
-    assert b"content-length: 8\r\n" in framed(json_reply({"a": 12}), 0)

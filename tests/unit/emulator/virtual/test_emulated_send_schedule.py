@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request, SendSchedule
+from pytest_llmperf.emulator.virtual.send_schedule import Posted, SendSchedule
 
 
-def plan(*requests: dict[str, int | None], concurrency: int | None = None) -> Plan:
-    return Plan(tuple(Request(i, (1,), 1, **request) for i, request in enumerate(requests)), concurrency)
+def schedule(*requests: dict[str, int], started_ns: int = 0, concurrency: int | None = None) -> SendSchedule:
+    posts = [Posted(i, "", b"", **request) for i, request in enumerate(requests)]
+    return SendSchedule(posts, concurrency, started_ns)
 
 
 def gone(send_schedule: SendSchedule, now_ns: int) -> list[tuple[int, int]]:
@@ -16,18 +17,17 @@ def gone(send_schedule: SendSchedule, now_ns: int) -> list[tuple[int, int]]:
 
 
 def test_open_loop_goes_by_the_times_of_the_plan():
-    send_schedule = SendSchedule(plan({"at_ns": 30}, {"at_ns": 10}, {}), 1000)
+    send_schedule = schedule({"at_ns": 30}, {"at_ns": 10}, {}, started_ns=1000)
     assert send_schedule.next_ns == 1000
     assert gone(send_schedule, 1000) == [(2, 1000)]
     assert send_schedule.next_ns == 1010
     assert gone(send_schedule, 1015) == [(1, 1010)]
-    assert [(r.index, ns) for r, ns in send_schedule.take_timed()] == [(0, 1030)]
+    assert gone(send_schedule, 1030) == [(0, 1030)]
     assert send_schedule.next_ns is None
 
 
 def test_closed_loop_goes_when_a_slot_is_free():
-    send_schedule = SendSchedule(plan({}, {}, {}, concurrency=2), 0)
-    assert send_schedule.take_timed() == []
+    send_schedule = schedule({}, {}, {}, concurrency=2)
     assert gone(send_schedule, 0) == [(0, 0), (1, 0)]
     assert send_schedule.next_ns is None
     send_schedule.ended(1, 70)
@@ -37,13 +37,13 @@ def test_closed_loop_goes_when_a_slot_is_free():
 
 
 def test_closed_loop_request_waits_for_intended_send_time():
-    send_schedule = SendSchedule(plan({"at_ns": 30}, concurrency=1), 0)
+    send_schedule = schedule({"at_ns": 30}, concurrency=1)
     assert gone(send_schedule, 0) == []
     assert send_schedule.next_ns == 30
 
 
 def test_timed_request_over_limit_is_intended_when_a_slot_becomes_free():
-    send_schedule = SendSchedule(plan({"at_ns": 0}, {"at_ns": 10}, concurrency=1), 0)
+    send_schedule = schedule({"at_ns": 0}, {"at_ns": 10}, concurrency=1)
     assert gone(send_schedule, 0) == [(0, 0)]
     send_schedule.ended(0, 50)
     assert send_schedule.next_ns == 50
@@ -51,7 +51,7 @@ def test_timed_request_over_limit_is_intended_when_a_slot_becomes_free():
 
 
 def test_next_turn_waits_for_previous_end_and_think_time_before_new_requests():
-    send_schedule = SendSchedule(plan({}, {"after": 0, "think_ns": 20}, {}, {}, concurrency=1), 0)
+    send_schedule = schedule({}, {"after": 0, "think_ns": 20}, {}, {}, concurrency=1)
     assert gone(send_schedule, 0) == [(0, 0)]
     send_schedule.ended(0, 100)
     assert gone(send_schedule, 100) == [(2, 100)]
@@ -60,7 +60,7 @@ def test_next_turn_waits_for_previous_end_and_think_time_before_new_requests():
 
 
 def test_next_turn_may_have_later_intended_send_time():
-    send_schedule = SendSchedule(plan({}, {"after": 0, "think_ns": 20, "at_ns": 500}), 1000)
+    send_schedule = schedule({}, {"after": 0, "think_ns": 20, "at_ns": 500}, started_ns=1000)
     send_schedule.take_due(1000)
     send_schedule.ended(0, 1100)
     assert send_schedule.next_ns == 1500
@@ -69,11 +69,11 @@ def test_next_turn_may_have_later_intended_send_time():
 @pytest.mark.parametrize(
     ("requests", "concurrency", "why"),
     [
-        ((Request(1, (1,), 1),), None, "stands at position 0"),
-        ((Request(0, (1,), 1, after=0),), None, "not before it"),
-        ((Request(0, (1,), 1),), 0, "lets nothing go"),
+        ((Posted(1, "", b""),), None, "stands at position 0"),
+        ((Posted(0, "", b"", after=0),), None, "not before it"),
+        ((Posted(0, "", b""),), 0, "lets nothing go"),
     ],
 )
 def test_plans_that_could_not_end_are_refused(requests, concurrency, why):
     with pytest.raises(ValueError, match=why):
-        Plan(requests, concurrency)
+        SendSchedule(requests, concurrency, 0)

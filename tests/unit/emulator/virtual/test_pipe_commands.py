@@ -1,4 +1,4 @@
-"""The pipe: every command has one answer; a replay gives what a client would have read, and when."""
+"""The pipe: every command has one answer; a plan gives what a client would have seen, and when."""
 
 import io
 import json
@@ -7,12 +7,9 @@ import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.faults import parse_faults
-from pytest_llmperf.emulator.http.framing import LAST_CHUNK
-from pytest_llmperf.emulator.http_faults import http_fault_of
 from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.client import Patience
 from pytest_llmperf.emulator.virtual.pipe import Pipe, answer, serve_pipe
-from pytest_llmperf.emulator.virtual.workload import run_workload
 
 MS = 1_000_000
 
@@ -37,23 +34,8 @@ def say(server, **command):
     return reply
 
 
-def replay(server, *requests, concurrency=None, name="replay"):
-    return say(server, **{name: {"concurrency": concurrency, "requests": list(requests)}})
-
-
-def texts(exchange):
-    """The payloads of the events of a stream, which must be framed without a flaw."""
-    top, _, rest = exchange["data"].partition("\r\n\r\n")
-    assert top.startswith("HTTP/1.1 200 OK\r\n")
-    events = []
-    while rest and rest != LAST_CHUNK.decode():
-        size, _, rest = rest.partition("\r\n")
-        event, rest = rest[: int(size, 16)], rest[int(size, 16) :]
-        assert rest.startswith("\r\n")
-        assert event.startswith("data: ")
-        events.append(event[6:-2])
-        rest = rest[2:]
-    return events
+def replay(server, *requests, concurrency=None, **more):
+    return say(server, simulate={"concurrency": concurrency, "requests": list(requests), **more})["records"]
 
 
 def test_pipe_answers_every_command_once():
@@ -102,7 +84,8 @@ def test_a_service_that_cannot_be_renewed_says_so():
     "line",
     ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}',
      '{"http": {"method": "GET"}}', '{"simulate": {"plan": "p"}}',
-     '{"replay": {"requests": [{"index": 3, "body": "{}"}]}}', '{"replay": {"requests": [{"index": 0}]}}'],
+     '{"simulate": {"requests": [{"index": 3, "body": "{}"}]}}', '{"simulate": {"requests": [{"index": 0}]}}',
+     '{"simulate": {"requests": [{"index": 0, "body": "{}", "after": 7}]}}'],
 )  # fmt: skip
 def test_a_bad_command_is_answered_with_a_sentence(line):
     reply = answer(Pipe(service()), line)
@@ -110,30 +93,24 @@ def test_a_bad_command_is_answered_with_a_sentence(line):
     assert reply["error"]
 
 
-def test_a_stream_is_one_read_for_the_head_and_one_per_event():
-    replayed = replay(service(), post(0, at_ns=2 * MS))
-    (exchange,) = replayed["exchanges"]
-    assert (exchange["intended_ns"], exchange["sent_ns"], exchange["ending"]) == (2 * MS, 2 * MS, "complete")
-    events = texts(exchange)
-    assert len(events) == 6
-    assert events[-1] == "[DONE]"
-    assert len(exchange["read_ns"]) == len(exchange["read_bytes"]) == 1 + 6 + 1
-    assert sum(exchange["read_bytes"]) == len(exchange["data"])
-    assert sorted(exchange["read_ns"]) == exchange["read_ns"]
-    assert exchange["read_ns"][0] > exchange["sent_ns"]
-    usage = json.loads(events[-2])["usage"]
-    assert usage["completion_tokens"] == 4
-    assert exchange["ended_ns"] == exchange["read_ns"][-1] == replayed["ended_ns"] == replayed["now_ns"]
-
-
-def test_records_are_the_same_facts_without_bytes():
-    with_bytes = replay(service(), post(0), post(1, at_ns=MS))["exchanges"]
-    records = replay(service(), post(0), post(1, at_ns=MS), name="simulate")["records"]
-    for exchange, record in zip(with_bytes, records, strict=True):
-        assert record["token_ns"] == exchange["read_ns"][1:5]
+def test_record_has_times_tokens_and_usage_of_request():
+    server = service()
+    first, second = replay(server, post(0, at_ns=2 * MS), post(1, at_ns=3 * MS))
+    assert (first["intended_ns"], first["sent_ns"], first["ending"]) == (2 * MS, 2 * MS, "complete")
+    for record in (first, second):
         assert record["token_counts"] == [1] * 4
-        assert record["ended_ns"] == exchange["ended_ns"]
+        assert record["sent_ns"] < record["token_ns"][0]
+        assert sorted(record["token_ns"]) == record["token_ns"]
+        assert record["ended_ns"] == record["token_ns"][-1]
         assert (record["prompt_tokens"], record["output_tokens"], record["outcome"]) == (3, 4, "ok")
+    assert server.deployment.now_ns == second["ended_ns"]
+
+
+def test_streamed_completion_is_answered_as_events():
+    events = say(service(), http={"method": "POST", "path": "/v1/completions", "body": body()})["body"].split("\n\n")
+    assert len(events) == 6 + 1
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert json.loads(events[-3].removeprefix("data: "))["usage"]["completion_tokens"] == 4
 
 
 def test_every_route_answers_and_a_completion_takes_virtual_time():
@@ -159,11 +136,11 @@ def test_the_prefix_cache_works_and_is_reset():
     server = service()
     prompt = list(range(100))
     replay(server, post(0, body=body(prompt)))
-    cached = replay(server, post(0, body=body(prompt)), name="simulate")["records"][0]["cached_tokens"]
+    cached = replay(server, post(0, body=body(prompt)))[0]["cached_tokens"]
     assert cached == 96
     reset = say(server, http={"method": "POST", "path": "/reset_prefix_cache", "body": ""})
     assert json.loads(reset["body"]) == {"success": True}
-    assert replay(server, post(0, body=body(prompt)), name="simulate")["records"][0]["cached_tokens"] == 0
+    assert replay(server, post(0, body=body(prompt)))[0]["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize(("query", "expected"), [("", 96), ("?reset_external=false", 96), ("?reset_external=true", 0)])
@@ -171,14 +148,14 @@ def test_offloaded_cache_is_emptied_only_if_requested(query, expected):
     server = service(flags=("--kv-offloading-size", "4", "--enable-prompt-tokens-details"))
     replay(server, post(0, body=body(range(100))))
     say(server, http={"method": "POST", "path": f"/reset_prefix_cache{query}", "body": ""})
-    assert replay(server, post(0, body=body(range(100))), name="simulate")["records"][0]["cached_tokens"] == expected
+    assert replay(server, post(0, body=body(range(100))))[0]["cached_tokens"] == expected
 
 
 def test_cache_disabled_by_fault_keeps_flag_and_never_hits():
     server = service("--fault", "prefix_cache=off")
     for _ in range(2):
-        replayed = replay(server, post(0, body=body(range(100))), name="simulate")
-    assert replayed["records"][0]["cached_tokens"] == 0
+        (record,) = replay(server, post(0, body=body(range(100))))
+    assert record["cached_tokens"] == 0
     page = say(server, http={"method": "GET", "path": "/metrics", "body": None})["body"]
     assert 'enable_prefix_caching="True"' in page
 
@@ -190,7 +167,7 @@ def test_a_smaller_budget_by_fault_shows():
 
 def test_slower_steps_by_fault_take_longer():
     def took(*options):
-        token_ns = replay(service(*options), post(0, body=body(tokens=50)), name="simulate")["records"][0]["token_ns"]
+        token_ns = replay(service(*options), post(0, body=body(tokens=50)))[0]["token_ns"]
         return token_ns[-1] - token_ns[0]
 
     assert took("--fault", "step_time=+5%") == pytest.approx(1.05 * took(), rel=1e-6)
@@ -198,82 +175,82 @@ def test_slower_steps_by_fault_take_longer():
 
 def test_closed_loop_and_conversation_are_replayed():
     requests = [post(0), post(1), post(2), post(3, after=0, think_ns=7 * MS)]
-    replayed = replay(service(), *requests, concurrency=2)["exchanges"]
+    replayed = replay(service(), *requests, concurrency=2)
     assert replayed[2]["sent_ns"] == min(replayed[0]["ended_ns"], replayed[1]["ended_ns"])
     assert replayed[3]["intended_ns"] >= replayed[0]["ended_ns"] + 7 * MS
 
 
 def faulty(fault, tokens=20, requests=40):
     server = service("--fault", f"{fault}=50%", "--noise-seed", "3")
-    return replay(server, *[post(i, at_ns=i * MS, body=body([i], tokens)) for i in range(requests)])["exchanges"]
+    return replay(server, *[post(i, at_ns=i * MS, body=body([i], tokens)) for i in range(requests)])
 
 
 def test_errors_are_statuses_and_events():
     replayed = faulty("errors")
-    heads = [exchange["data"][:12] for exchange in replayed]
-    refused, served = heads.count("HTTP/1.1 500"), heads.count("HTTP/1.1 200")
-    inside = [e for e in replayed if '"error":{' in e["data"] and e["data"].startswith("HTTP/1.1 200")]
+    outcomes = [record["outcome"] for record in replayed]
+    refused, inside = outcomes.count("http status"), outcomes.count("error in stream")
     assert refused >= 4
-    assert len(inside) >= 4
-    assert refused + served == 40
-    assert refused + len(inside) < 35
-    for exchange in inside:
-        assert exchange["ending"] == "complete"
-        assert texts(exchange)[-1] == "[DONE]"
-        assert "error" in json.loads(texts(exchange)[-2])
+    assert inside >= 4
+    assert refused + inside + outcomes.count("ok") == 40
+    assert refused + inside < 35
+    assert {record["ending"] for record in replayed} == {"complete"}
+
+
+def test_error_in_stream_is_event_before_end_of_stream():
+    server = service("--fault", "errors=100%", "--noise-seed", "3")
+    answers = [say(server, http={"method": "POST", "path": "/v1/completions", "body": body()}) for _ in range(9)]
+    assert {reply["status"] for reply in answers} == {200, 500}
+    for reply in answers:
+        if reply["status"] == 200:
+            *_, error, done, end = reply["body"].split("\n\n")
+            assert (done, end) == ("data: [DONE]", "")
+            assert "error" in json.loads(error.removeprefix("data: "))
 
 
 def test_truncated_streams_close_early():
-    faults = [http_fault_of(parse_faults(["truncated=50%"]), 3, number, 20) for number in range(40)]
+    planted = parse_faults(["truncated=50%"])
+    faults = [planted.of_request(3, number, 20) for number in range(40)]
     assert 10 <= sum(fault is not None for fault in faults) <= 30
-    for exchange, fault in zip(faulty("truncated"), faults, strict=True):
-        if fault is None:
-            assert exchange["ending"] == "complete"
-            assert "[DONE]" in exchange["data"]
-        else:
-            assert exchange["ending"] == "closed early"
-            assert "[DONE]" not in exchange["data"]
-            assert not exchange["data"].endswith(LAST_CHUNK.decode())
-            assert len(texts(exchange)) == fault.after_tokens
+    for record, fault in zip(faulty("truncated"), faults, strict=True):
+        assert record["ending"] == ("complete" if fault is None else "closed early")
+        assert len(record["token_ns"]) == (20 if fault is None else fault.after_tokens)
 
 
 def test_hanging_streams_end_when_the_client_loses_patience():
     replayed = faulty("hangs")
-    hung = [exchange for exchange in replayed if exchange["ending"] == "idle timeout"]
+    hung = [record for record in replayed if record["ending"] == "idle timeout"]
     assert 10 <= len(hung) <= 30
-    for exchange in hung:
-        assert exchange["ended_ns"] == exchange["read_ns"][-1] + Patience().idle_ns
-    silent = [exchange for exchange in replayed if exchange["ending"] == "first byte timeout"]
+    for record in hung:
+        assert record["ended_ns"] == record["token_ns"][-1] + Patience().idle_ns
+    silent = [record for record in replayed if record["ending"] == "first byte timeout"]
     assert 1 <= len(silent) <= 5  # one in twenty hangs after the head already
-    for exchange in silent:
-        assert exchange["ended_ns"] == exchange["sent_ns"] + Patience().first_byte_ns
+    for record in silent:
+        assert record["ended_ns"] == record["sent_ns"] + Patience().first_byte_ns
 
 
 def test_a_queue_longer_than_the_idle_limit_is_no_silence():
     """The head of a stream comes at once; its first token has the longer limit."""
     limits = {"first_byte_ns": 60_000 * MS, "idle_ns": 50 * MS}
-    given = {"limits": limits, "requests": [post(i, at_ns=0, body=body([i], 100)) for i in range(3)]}
     server = service(flags=("--max-model-len", "4096", "--max-num-seqs", "1"))
-    exchanges = say(server, replay=given)["exchanges"]
-    assert [exchange["ending"] for exchange in exchanges] == ["complete"] * 3
-    assert exchanges[-1]["read_ns"][1] - exchanges[-1]["read_ns"][0] > 2 * limits["idle_ns"]
+    records = replay(server, *[post(i, at_ns=0, body=body([i], 100)) for i in range(3)], limits=limits)
+    assert [record["ending"] for record in records] == ["complete"] * 3
+    assert records[-1]["token_ns"][0] - records[-1]["sent_ns"] > 2 * limits["idle_ns"]
 
 
 def test_client_limit_ends_request_in_virtual_time():
-    given = {"concurrency": None, "limits": {"total_ns": 20_000_000}, "requests": [post(0, body=body(tokens=200))]}
-    (exchange,) = say(service(), replay=given)["exchanges"]
-    assert exchange["ending"] == "total timeout"
-    assert exchange["ended_ns"] == exchange["sent_ns"] + 20_000_000
+    (record,) = replay(service(), post(0, body=body(tokens=200)), limits={"total_ns": 20_000_000})
+    assert record["ending"] == "total timeout"
+    assert record["ended_ns"] == record["sent_ns"] + 20_000_000
 
 
 def test_a_server_that_leaks_gets_stuck_and_is_given_up():
     server = service("--fault", "leak=4", flags=("--num-gpu-blocks-override", "40", "--max-model-len", "256"))
     requests = [post(i, body=body([i] * 100, 20)) for i in range(20)]
-    endings = [exchange["ending"] for exchange in replay(server, *requests, concurrency=1)["exchanges"]]
+    endings = [record["ending"] for record in replay(server, *requests, concurrency=1)]
     assert endings[0] == "complete"
     assert endings[-1] == "first byte timeout"
     whole = json.dumps({"prompt": [1] * 200, "max_tokens": 5})
-    (last,) = replay(server, post(0, body=whole), name="simulate")["records"]
+    (last,) = replay(server, post(0, body=whole))
     assert last["outcome"] == "timeout"
     assert last["ended_ns"] == last["sent_ns"] + Patience().first_byte_ns
 
@@ -291,30 +268,8 @@ def test_runs_are_deterministic():
 @pytest.mark.parametrize(("noise", "differ"), [("session=1%", False), ("run=1%", True)])
 def test_each_replay_has_a_new_run_factor(noise, differ):
     server = service("--noise", noise, "--noise-seed", "9")
-    runs = [replay(server, post(0, body=body([9], 20)), name="simulate")["records"][0]["token_ns"] for _ in range(2)]
+    runs = [replay(server, post(0, body=body([9], 20)))[0]["token_ns"] for _ in range(2)]
     assert (runs[0][-1] - runs[0][1] != runs[1][-1] - runs[1][1]) is differ
-
-
-def test_workload_is_read_from_stdin():
-    lines = io.StringIO(
-        '{"concurrency": 1}\n{"prompt_tokens": 20, "max_tokens": 3}\n\n'
-        '{"prompt": "some text", "think_ns": 5, "after": 0}\n'
-    )
-    records = io.StringIO()
-    run_workload(service(), lines, records)
-    first, second = map(json.loads, records.getvalue().splitlines())
-    assert (first["prompt_tokens"], first["output_tokens"]) == (20, 3)
-    assert second["sent_ns"] == first["ended_ns"] + 5
-    assert second["output_tokens"] == 16
-
-
-@pytest.mark.parametrize("line", ["x", '{"promt": [1]}', '{"index": 4, "prompt": [1]}', '{"prompt": [1], "after": 7}'])
-def test_malformed_workload_is_refused_with_line(line):
-    from pytest_llmperf.emulator.quantities import UsageError
-
-    with pytest.raises(UsageError, match="workload"):
-        run_workload(service(), io.StringIO(line + "\n"), io.StringIO())
-
 
 
 def http(server, path, method="POST", given=None):
@@ -326,12 +281,12 @@ def test_sleeping_vllm_answers_no_request_before_wake_up():
     assert json.loads(http(server, "/is_sleeping", "GET")["body"]) == {"is_sleeping": False}
     assert http(server, "/sleep?level=1")["status"] == 200
     assert json.loads(http(server, "/is_sleeping", "GET")["body"]) == {"is_sleeping": True}
-    (exchange,) = replay(server, post(0))["exchanges"]
-    assert exchange["ending"] == "first byte timeout"
-    assert not texts(exchange)
+    (record,) = replay(server, post(0))
+    assert record["ending"] == "first byte timeout"
+    assert not record["token_ns"]
     assert http(server, "/wake_up")["status"] == 200
-    (exchange,) = replay(server, post(0))["exchanges"]
-    assert exchange["ending"] == "complete"
+    (record,) = replay(server, post(0))
+    assert record["ending"] == "complete"
 
 
 def test_prefix_cache_is_empty_after_sleep():
@@ -340,7 +295,7 @@ def test_prefix_cache_is_empty_after_sleep():
     replay(server, post(0, body=long))
     http(server, "/sleep?level=1")
     http(server, "/wake_up")
-    (record,) = replay(server, post(0, body=long), name="simulate")["records"]
+    (record,) = replay(server, post(0, body=long))
     assert record["cached_tokens"] == 0
 
 
