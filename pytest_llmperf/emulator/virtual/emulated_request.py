@@ -132,7 +132,7 @@ class EmulatedRequest:
         return f"HTTP {self.reply.status}: {self.reply.body[:SHOWN_BYTES]!r}"
 
     def answer(self, service: Service) -> Reply | None:
-        """Everything that the client read, in one piece; None for nothing."""
+        """The answer that the client read, as one piece; None if the client read nothing."""
         ask, created = self.ask, int(service.unix_s(self.arrived_ns))
         if self.reply is not None or ask is None:
             return self.reply
