@@ -156,10 +156,10 @@ soak-baselines: $(VENV)/wheel
 soak-load: $(VENV)/wheel
 	$(BIN)/python scripts/soak_load.py --streams 200 500 --minutes 30
 
-# docs/calibration.md: 10,000 emulated suite runs with nothing planted, and known faults. Goes on where it was stopped;
+# .llmperf/calibration.md: 10,000 emulated suite runs with nothing planted, and known faults. Goes on where it was stopped;
 # a day and a half on one core.
 calibration: $(VENV)/wheel
-	$(BIN)/llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --limits 1000 --out docs/calibration.md
+	$(BIN)/llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --limits 1000 --out .llmperf/calibration.md
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only

@@ -1,8 +1,9 @@
-"""Write the tables of docs/metrics.md, docs/verdicts.md and docs/settings.md from the product.
+"""Write the tables of docs/metrics.md, docs/verdicts.md and docs/settings.md, and the pages of docs/api/.
 
     python scripts/document_reference.py
 
-Run it after a metric, a margin, an option, a setting or a command of `llmperf` has changed; a test says so.
+Run it after a metric, a margin, an option, a setting, a command of `llmperf` or a public docstring has changed; a test
+says so.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
 
+import api_reference
 import pytest
 
 from pytest_llmperf.cli.parser import parser
@@ -25,6 +27,8 @@ BETTER = {"lower": "lower", "higher": "higher", "neither": "–"}
 def main() -> None:
     for page in (DOCS / name for name in PAGES):
         page.write_text(with_tables(page.read_text(encoding="utf-8"), PAGES[page.name]), encoding="utf-8")
+    for name, parts in api_reference.PAGES.items():
+        (DOCS / "api" / name).write_text(api_reference.page(*parts()), encoding="utf-8")
 
 
 def with_tables(page: str, tables: "dict[str, Callable[[], str]]") -> str:
@@ -44,14 +48,15 @@ def with_tables(page: str, tables: "dict[str, Callable[[], str]]") -> str:
 
 
 def latencies() -> str:
-    """A row per statistic of each sample, the formula in the first."""
-    rows = []
-    for name, family in FAMILIES.items():
-        for number, stat in enumerate(STATS):
-            metric = all_metrics()[f"{name}_{stat}"]
-            formula, needs = (family.formula, family.needs) if not number else ("〃", "〃")
-            rows.append((f"`{metric.name}`", metric.unit.value, f"`{metric.formula_id}`", formula, needs))
-    return _table(("metric", "unit", "formula id", "statistic of", "needs"), rows)
+    """A row per family of statistics of one sample."""
+    rows = [(f"`{name}_…`", f"`{_formula_id(name)}/…`", family.formula, family.needs)
+            for name, family in FAMILIES.items()]
+    return (f"Each has the statistics {', '.join(f'`{stat}`' for stat in STATS)}, in ms: `ttft_p99` has the formula id "
+            f"`{_formula_id('ttft')}/p99`.\n\n" + _table(("metrics", "formula ids", "statistic of", "needs"), rows))
+
+
+def _formula_id(family: str) -> str:
+    return all_metrics()[f"{family}_{next(iter(STATS))}"].formula_id.partition("/")[0]
 
 
 def of_a_run() -> str:
@@ -67,10 +72,11 @@ def of_the_server() -> str:
 
 
 def _plain(source: Source) -> str:
-    """A row per metric that is no statistic of a latency."""
+    """A row per metric that is no statistic of a latency. The definition of the duration stands in its own row."""
     chosen = [metric for metric in all_metrics().values() if metric.source is source and metric.family is None]
     rows = [(f"`{_shown(metric)}`", metric.unit.value or "count", BETTER[metric.direction.value],
-             f"`{metric.formula_id}`", metric.formula, metric.needs) for metric in chosen]
+             f"`{metric.formula_id}`", metric.formula.partition("; duration_s is ")[0],
+             metric.needs.replace("the server counters ", "counters: ")) for metric in chosen]
     return _table(("metric", "unit", "better", "formula id", "formula", "needs"), rows)
 
 
@@ -186,7 +192,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "metrics.md": {"latencies": latencies, "run": of_a_run, "gpus": of_the_gpus, "server": of_the_server},
+    "metrics.md": {"latencies": latencies, "run": of_a_run, "gpus": of_the_gpus},
+    "metrics_of_the_server.md": {"server": of_the_server},
     "verdicts.md": {"counts": counts, "noise": noise, "looks": looks},
     "settings.md": {"options": options, "settings": settings, "commands": commands},
 }

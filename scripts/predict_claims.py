@@ -3,24 +3,22 @@
 
     python scripts/predict_claims.py h200
 
-Runs `pytest suites --emulate KIND` with fixed noise and reads the run folders of docs/measured/KIND/. Writes two tables
-between their comments: one row a claim in docs/measured/KIND.md, every demand with every host in
-docs/measured/KIND_predictions.md. Git says which prediction was made before its measurement.
+Runs `pytest suites --emulate KIND` with fixed noise and reads the run folders of docs/measured/KIND/. Writes one row a
+claim between the two comments of docs/measured/KIND.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from pytest_llmperf.judging.claim_judge import PRIMARIES, guard
@@ -30,17 +28,11 @@ from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.sentences import estimate_text
 
 ROOT = Path(__file__).resolve().parents[1]
-COEFFICIENTS = ROOT / "pytest_llmperf" / "emulator" / "cost" / "coefficients.json"
-BEGIN = "<!-- predictions: written by scripts/predict_claims.py -->"
-END = "<!-- end of predictions -->"
-CLAIMS_BEGIN = "<!-- claims: written by scripts/predict_claims.py -->"
-CLAIMS_END = "<!-- end of claims -->"
-LEGEND = (
-    "A host that is marked *fitted* contributed its runs of that test to the fit of the coefficients; every "
-    "other host is outside the fit."
-)
+BEGIN = "<!-- claims: written by scripts/predict_claims.py -->"
+END = "<!-- end of claims -->"
 CLAIM = re.compile(r"(\w+)\(([ab])\) / (\w+)\(([ab])\)")
 ONE_SIDE = re.compile(r"\w\([ab]\)")
+LIMIT = re.compile(r"[<>]=")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(.*)")
 
 # Kind → test → hosts whose runs of it the coefficients have seen: single steps (emulator_fit/anchors.py), the eager
@@ -63,48 +55,42 @@ class Row:
 
     test: str
     requirement: str
-    predicted: CheckResult | None
-    measured: tuple[tuple[str, str], ...] = ()
-    verdicts: tuple[str, ...] = ()
-    why_not: str = ""
+    predicted: CheckResult
+    measured: tuple[tuple[str, str], ...]
+    verdicts: tuple[str, ...]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("kind", choices=("l4", "a100", "h100", "h200"))
-    parser.add_argument("--run", type=Path, metavar="DIR", help="a folder of run folders and junit.xml to read instead "
-                        "of running the suites")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="a folder with one run folder to read instead of "
+                        "running the suites")
     arguments = parser.parse_args(argv)
     measured = ROOT / "docs" / "measured" / arguments.kind
     with tempfile.TemporaryDirectory() as scratch:
         place = arguments.run or emulate(arguments.kind, Path(scratch))
         requirements = list(rows(place, measured))
-    predictions = measured.with_name(f"{arguments.kind}_predictions.md")
-    write_table(predictions, written(requirements), BEGIN, END)
-    write_table(measured.with_suffix(".md"), claims_table(requirements), CLAIMS_BEGIN, CLAIMS_END)
-    print(f"{len(requirements)} demands in {predictions}")
+    page = measured.with_suffix(".md")
+    page.write_text(with_table(page.read_text(encoding="utf-8"), claims_table(requirements)), encoding="utf-8")
+    print(f"{len(requirements)} demands, those with a measured claim in {page}")
     return 0
 
 
 def emulate(kind: str, place: Path) -> Path:
     """Run the suites; a FAIL of theirs is a prediction, too."""
     command = [sys.executable, "-m", "pytest", "suites", "-q", "-q", "-p", "no:cacheprovider", "--emulate", kind,
-               "-k", kind, f"--llmperf-runs={place}", f"--junitxml={place / 'junit.xml'}"]
+               "-k", kind, f"--llmperf-runs={place}"]
     subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     return place
 
 
 def rows(place: Path, measured: Path) -> Iterator[Row]:
-    """One for every demand of every test, in the order of the tests; skipped tests once."""
+    """One for every demand of every test, in the order of the tests."""
     (run,) = (folder for folder in place.iterdir() if folder.is_dir())
     predicted = {test.test: test for test in read_run(run)}
     folders = sorted(measured.glob("?-*"))
     hosts = [(_host(folder, test), test) for folder in folders for test in read_run(folder)]
-    skipped = dict(_skipped(place / "junit.xml"))
-    for test in sorted({*predicted, *skipped}):
-        if test in skipped:
-            yield Row(test, "", None, why_not=skipped[test])
-            continue
+    for test in sorted(predicted):
         for check in _requirements(predicted[test]):
             same = list(_same_workload(predicted[test], hosts))
             measured_by_host = ((host, other, _measured(predicted[test], other, check)) for host, other in same)
@@ -115,23 +101,31 @@ def rows(place: Path, measured: Path) -> Iterator[Row]:
 
 def claims_table(requirements: Iterable[Row]) -> str:
     """One row a claim or SLO that some host measured: median and range over sessions, verdicts, the emulated value."""
-    lines = ["| test | claim | median | range | hosts | verdicts | emulated |", "|---|---|---|---|---|---|---|"]
-    lines += [_claim_line(row) for row in requirements if row.measured and _is_claim(row.requirement)]
+    head = "| test | claim | median | range | hosts | verdicts | emulated | ÷ median |"
+    lines = [head, "|---" * head.count(" | ") + "|---|"]
+    claims = [row for row in requirements if row.measured and _is_claim(row)]
+    for (test, *_), same in groupby(claims, lambda row: (row.test, row.predicted.metric, row.measured)):
+        first, *others = same
+        limits = [first.requirement, *(row.requirement.removeprefix(row.predicted.metric).strip() for row in others)]
+        lines.append(_claim_line(test, ", ".join(limits), first))
     return "\n".join(lines)
 
 
-def _is_claim(requirement: str) -> bool:
-    """A demand on one side of a claim alone, such as `chunk_budget(a) <= 1024`, is a mechanism and no claim."""
-    return " / " in requirement or not ONE_SIDE.search(requirement)
+def _is_claim(row: Row) -> bool:
+    """A claim has a limit. A demand on one side of a claim, such as `chunk_budget(a) <= 1024`, is a mechanism."""
+    limited = LIMIT.search(row.requirement) is not None
+    return limited and (" / " in row.requirement or not ONE_SIDE.search(row.requirement))
 
 
-def _claim_line(row: Row) -> str:
+def _claim_line(test: str, claims: str, row: Row) -> str:
     values = [value for _, value in row.measured]
-    hosts = ", ".join(sorted({host[0] for host, _ in row.measured}))
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(Counter(row.verdicts).items()))
-    predicted = "" if row.predicted is None else estimate_text(row.predicted)
-    name = row.test.partition("::")[2]
-    cells = (f"`{name}`", f"`{row.requirement}`", _median(values), _range(values), hosts, verdicts, predicted)
+    hosts = " ".join(sorted({host for host, _ in row.measured}))
+    counts = Counter(row.verdicts)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts))
+    predicted, median = estimate_text(row.predicted), _median(values)
+    ratio = _ratio(predicted, median)
+    cells = (f"`{test.partition('::')[2]}`", f"`{claims}`", median, _range(values), hosts, verdicts, predicted,
+             "" if ratio is None else f"{ratio:.2f}")
     return f"| {' | '.join(cells)} |"
 
 
@@ -164,39 +158,23 @@ def _shown(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def written(requirements: Iterable[Row]) -> str:
-    """The table of predictions, and the coefficients that it rests on."""
-    lines = [
-        "| test | requirement | predicted | measured (host) | prediction ÷ measured |",
-        "|---|---|---|---|---|",
-        *map(_line, requirements),
-    ]
-    digest = hashlib.sha256(COEFFICIENTS.read_bytes()).hexdigest()[:12]
-    return "\n".join([*lines, "", f"Coefficients {digest}, noise seed 0.", LEGEND])
-
-
-def write_table(page: Path, table: str, begin: str, end: str) -> None:
-    """Replace what stands between the two comments of the page."""
-    page.write_text(with_table(page.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
-
-
-def with_table(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+def with_table(page: str, table: str) -> str:
     """The page with the table between its comments.
 
     Raises:
         ValueError: the page lacks one of the comments.
     """
-    head, begun, rest = page.partition(begin)
-    _, ended, after = rest.partition(end)
+    head, begun, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
     if not (begun and ended):
-        raise ValueError(f"the page has no lines {begin} and {end}")
-    return f"{head}{begin}\n\n{table}\n\n{end}{after}"
+        raise ValueError(f"the page has no lines {BEGIN} and {END}")
+    return f"{head}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
 def _host(folder: Path, test: TestResult) -> str:
-    """Letter of the host, with ", fitted" if the host's data were used to fit the emulator."""
+    """Letter of the host, with an asterisk if the host's data were used to fit the emulator."""
     letter, name = folder.name[0], test.test.partition("::")[2].partition("[")[0]
-    return f"{letter}, fitted" if letter in FITTED.get(folder.parent.name, {}).get(name, "") else letter
+    return f"{letter}\\*" if letter in FITTED.get(folder.parent.name, {}).get(name, "") else letter
 
 
 def _requirements(test: TestResult) -> Iterator[CheckResult]:
@@ -258,31 +236,6 @@ def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> st
         for metric, side in (claimed.group(1, 2), claimed.group(3, 4))
     )
     return f"{above / below:.3g}×" if above and below else None
-
-
-def _skipped(junit: Path) -> Iterator[tuple[str, str]]:
-    """Tests that cannot be emulated, and why; not those of other hardware."""
-    for case in ET.parse(junit).getroot().iter("testcase"):
-        note = case.find("skipped")
-        reason = "" if note is None else note.get("message", "")
-        if reason and "llmperf" not in reason and not reason.startswith("needs "):
-            yield f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}", reason
-
-
-def _line(row: Row) -> str:
-    name = row.test.partition("::")[2]
-    if row.predicted is None:
-        return f"| `{name}` | – | {row.why_not} | | |"
-    measured = ", ".join(f"{value} ({host})" for host, value in row.measured)
-    ratios = [_ratio(estimate_text(row.predicted), value) for _, value in row.measured]
-    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
-    return f"| `{name}` | `{row.requirement}` | {_estimate_text(row.predicted)} | {measured} | {shown} |"
-
-
-def _estimate_text(check: CheckResult) -> str:
-    """A verdict other than PASS is part of the prediction."""
-    measured = estimate_text(check)
-    return measured if check.verdict.value == "PASS" else f"{measured}, {check.verdict.value}"
 
 
 def _ratio(predicted: str, measured: str) -> float | None:

@@ -25,7 +25,7 @@ from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf_session import STEADY_AGE_S
 from pytest_llmperf.stats.binomial import share_interval
 
-NOISE = "session=0.18%,run=0.2%,step=1%"  # of resident servers on H200s: docs/measured/h200_resident.md
+NOISE = "session=0.18%,run=0.2%,step=1%"  # of resident servers on H200s: docs/measured/h200_servers.md
 SPEC = vllm("llama-3.1-8b", max_model_len=16384, enable_prefix_caching=False)
 LOAD = random_tokens(input=1024, output=128, arrivals=poisson(10), requests=100)
 

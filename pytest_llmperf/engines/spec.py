@@ -248,7 +248,17 @@ def _api(call: str, protocol: str, stream: bool, dialect: str, fields: Mapping[s
 
 
 def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapping[str, Flag]) -> EngineSpec:
-    """The spec of a server to start. Equal arguments in any order give equal specs."""
+    """The spec of a server to start. Equal arguments in any order give equal specs.
+
+    Args:
+        engine: name of the engine's adapter.
+        model: a shape name, a path, or a hub id.
+        env: further environment variables of the server.
+        flags: the engine's own flags with underscores; None leaves a flag out.
+
+    Raises:
+        SpecError: the model, a flag or a variable is not valid.
+    """
     if not isinstance(model, str) or not model:
         raise SpecError(f"{engine}({model!r}): the model is a shape name, a path or a hub id, as text.")
     if not isinstance(env, Mapping):  # not shown: it may hold secrets
@@ -263,7 +273,11 @@ def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapp
 
 
 def flags_of(spec: EngineSpec) -> dict[str, object]:
-    """Flag values as Python objects."""
+    """Flag values as Python objects.
+
+    Args:
+        spec: of a server to start.
+    """
     return {name: json.loads(value) for name, value in spec.flags}
 
 
@@ -276,6 +290,9 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
     """Flags as argparse-style arguments: True → --x, False → --no-x, dict → JSON, list → --x a b.
 
     One value that begins with "-" is joined, --x=-1: alone it would be an option.
+
+    Args:
+        flags: name with underscores → value.
     """
     argv: list[str] = []
     for name, value in flags.items():

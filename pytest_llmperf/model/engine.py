@@ -136,7 +136,10 @@ class EngineSpec:
         return f"{self.engine}:{self.installation}" if self.installation else self.engine
 
     def with_flags(self, /, **flags: Flag) -> EngineSpec:
-        """The same engine with some flags changed; None removes a flag.
+        """The same engine with some flags changed.
+
+        Args:
+            flags: the engine's own flags with underscores; None removes a flag.
 
         Raises:
             SpecError: the engine is an endpoint, or an argument is not a flag.

@@ -27,6 +27,9 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
 
     Each row becomes an item of its own with that kind's marker: `test_x[h200]` is what `-m h200` selects.
 
+    Args:
+        rows: hardware kind → the fields of the test's `case`, such as `h200={"model": "llama-3.1-8b", "rate": 8}`.
+
     Raises:
         SpecError: a key is no hardware kind, or what it stands for is no row.
     """

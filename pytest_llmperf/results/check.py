@@ -50,7 +50,14 @@ class CheckResult:
 
     @classmethod
     def stated(cls, subject: str, verdict: Verdict, reason: str, *, metric: str = "") -> CheckResult:
-        """The result of a check of a test's own, whose reason is a text; hand it to `perf.record`."""
+        """The result of a check of a test's own; hand it to `perf.record`.
+
+        Args:
+            subject: the check as the test author words it.
+            verdict: its verdict.
+            reason: the sentence that the report shows.
+            metric: what the check judges; "" without a metric.
+        """
         return cls(subject, verdict, metric, cause=Cause.STATED, facts={"text": reason})
 
     @property

@@ -244,7 +244,10 @@ class Measurement:
         return tuple(record for run in self.runs for record in run.records)
 
     def values(self, name: str) -> tuple[float | None, ...]:
-        """A metric's value in each run.
+        """A metric's value in each run, in its unit.
+
+        Args:
+            name: of the metric, such as "ttft_p99".
 
         Raises:
             SloError: no such metric.
@@ -254,6 +257,9 @@ class Measurement:
     def values_with_failures(self, name: str) -> tuple[float | None, ...]:
         """A metric's value in each run, in its unit, with each failed request as an infinite latency.
 
+        Args:
+            name: of the metric, such as "ttft_p99".
+
         Raises:
             SloError: no such metric.
         """
@@ -262,6 +268,9 @@ class Measurement:
     def value(self, name: str) -> float | None:
         """Mean of a metric over the runs; None if the metric is missing in a run.
 
+        Args:
+            name: of the metric, such as "ttft_p99".
+
         Raises:
             SloError: the metric does not exist.
         """
@@ -269,6 +278,9 @@ class Measurement:
 
     def value_with_failures(self, name: str) -> float | None:
         """Mean of `values_with_failures` over the runs; None where a run does not have the metric.
+
+        Args:
+            name: of the metric, such as "ttft_p99".
 
         Raises:
             SloError: no such metric.

@@ -107,6 +107,9 @@ class Perf:
     def record(self, *results: CheckResult) -> None:
         """Add results of a check of the test's own; they count as those of `check` do.
 
+        Args:
+            results: what `CheckResult.stated` makes.
+
         Raises:
             UsageError: an argument is no `CheckResult`, or lacks facts that the sentence of its cause needs.
         """
@@ -187,6 +190,9 @@ class Perf:
         The test then calls `measure` or `claim` for each spec. Each server gets a KV cache of a stated size, and the
         other servers are idle while one is measured (condition `treatment`). A server of a measurement with
         `may_preempt` or `fresh` runs alone, and so does each server of a test that compares with a stored baseline.
+
+        Args:
+            specs: two or more different specs.
 
         Returns:
             The specs in the order that needs the fewest server starts: first the specs whose servers run now.

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 #: Age at which the speed of a server no longer depends on its age. vLLM 0.26.0 on an H200: each run within 103 s of the
-#: start of the process was 2 to 4 % slower than each run after 144 s (docs/measured/h200_headline.md).
+#: start of the process was 2 to 4 % slower than each run after 144 s (docs/measured/h200_servers.md).
 STEADY_AGE_S = 150.0
 
 

@@ -2,8 +2,8 @@
 
 GPUs: vLLM on H200s, on different hosts and days (33 pairs): median TTFT moves by 2.7 %, TPOT by 0.31 %. The same seed
 on two starts of one host moved TPOT by 0.3 %. Three hosts per test of this project differed more if work waits for the
-CPU (docs/measured/h200.md): mean TPOT on one GPU by 0.7 to 2 % (sd), median TTFT by 2 to 36 %. The priors have few
-degrees of freedom, so a few stored sessions outweigh the priors.
+CPU (docs/measured/h200_between_hosts.md): mean TPOT on one GPU by 0.7 to 2 % (sd), median TTFT by 2 to 36 %. The priors
+have few degrees of freedom, so a few stored sessions outweigh the priors.
 Mean TPOT contains the decode step, so its sessions are taken to differ by no less than those of the step. In the tests
 that judge it with these margins they differ by 0.7 to 1.1 % (sd).
 
@@ -119,7 +119,7 @@ def margins_for(metric: Metric, hardware: str) -> Margins:
 def reference_margins_for(metric: Metric, hardware: str) -> Margins:
     """The default margins against a reference build on the same machine, as shares.
 
-    Between resident servers of one build on an H200 median ITL differs by up to 0.3 % (docs/measured/h200_resident.md),
+    Between resident servers of one build on an H200 median ITL differs by up to 0.3 % (docs/measured/h200_servers.md),
     so one per cent of it is seen. The other metrics keep the margins of stored baselines.
     """
     return _REFERENCE_STEP_MARGINS if _is_step(metric, hardware) else margins_for(metric, hardware)

@@ -243,6 +243,9 @@ class _Limited(Arrivals):
 def constant(rate: float) -> Arrivals:
     """Send a request every 1/rate seconds, the first at 0 s.
 
+    Args:
+        rate: requests per second, from 1e-9 to 1e9; conversations per second of `multi_turn`.
+
     Raises:
         SpecError: the rate is not a number from 1e-9 to 1e9.
     """
@@ -251,6 +254,9 @@ def constant(rate: float) -> Arrivals:
 
 def poisson(rate: float) -> Arrivals:
     """Send requests with independent, exponentially distributed gaps of mean 1/rate seconds.
+
+    Args:
+        rate: requests per second, from 1e-9 to 1e9; conversations per second of `multi_turn`.
 
     Raises:
         SpecError: the rate is not a number from 1e-9 to 1e9.
@@ -261,7 +267,9 @@ def poisson(rate: float) -> Arrivals:
 def gamma(rate: float, burstiness: float) -> Arrivals:
     """Send requests with gamma-distributed gaps of mean 1/rate seconds and shape `burstiness`.
 
-    Shape 1 is a Poisson process; a smaller shape is burstier, a larger shape more regular.
+    Args:
+        rate: requests per second, from 1e-9 to 1e9; conversations per second of `multi_turn`.
+        burstiness: shape of the gaps. 1 is a Poisson process; a smaller shape is burstier, a larger one more regular.
 
     Raises:
         SpecError: the rate is not a number from 1e-9 to 1e9, or the burstiness is not a number from 0.05 to 1e9. With a
@@ -274,7 +282,9 @@ def gamma(rate: float, burstiness: float) -> Arrivals:
 def ramp(start_rate: float, end_rate: float) -> Arrivals:
     """Send requests as a Poisson process whose rate changes linearly with time.
 
-    The rate is `start_rate` at 0 s and `end_rate` at the last request, both in requests per second.
+    Args:
+        start_rate: requests per second at 0 s.
+        end_rate: requests per second at the last request.
 
     Raises:
         SpecError: a rate is not a number from 1e-9 to 1e9.
@@ -283,7 +293,10 @@ def ramp(start_rate: float, end_rate: float) -> Arrivals:
 
 
 def at_times(times_s: Iterable[float]) -> Arrivals:
-    """Send requests at recorded times, in ascending seconds from the start of the run.
+    """Send requests at stated times.
+
+    Args:
+        times_s: ascending seconds from the start of the run.
 
     Raises:
         SpecError: `times_s` is not a list, is empty, is not ascending, or contains a value that is not a number ≥ 0.
@@ -319,6 +332,9 @@ def recorded(speed: float | None = None, rate: float | None = None) -> Arrivals:
 
 def closed(concurrency: int) -> Arrivals:
     """Keep `concurrency` requests in flight in a closed loop: each finished request triggers the next request.
+
+    Args:
+        concurrency: number of requests in flight.
 
     Raises:
         SpecError: `concurrency` is not a whole number ≥ 1.

@@ -24,7 +24,10 @@ ThinkTime = float | tuple[float, float] | Exponential
 
 
 def exponential(mean_s: float) -> Exponential:
-    """Exponentially distributed think times with this mean, in seconds.
+    """Exponentially distributed think times.
+
+    Args:
+        mean_s: their mean, in seconds.
 
     Raises:
         SpecError: the mean is not a number above 0.

@@ -28,7 +28,6 @@ def text(root: Path) -> str:
                 "summary": _table("tested on runs outside the fit",
                           {**_kinds("folds: ", folds), **_kinds("H100 → H200: ", transfer)}),
         "by_gpu": _table("engine, GPU, models", _groups(folds, _by_gpu)),
-        "by_cause": _table("dense: engine, version, model, GPU, tp", _groups(dense, _by_configuration)),
         "knee": _knee(dense),
         "steps": _steps(root, ANCHORS),
         "crowds": _steps(root, CROWDS),

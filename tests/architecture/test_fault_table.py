@@ -1,4 +1,4 @@
-"""docs/faults.md lists every fault once, says what happens, and names tests that exist."""
+"""tests/faults/README.md lists every fault once, says what happens, and names tests that exist."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/faults.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "tests/faults/README.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if re.match(r"\| \d", line)]
 NAMED = r"`(tests/[\w/]+\.py)::(\w+)`"
 FAULTS = 85  # of the test plan; what is found later follows

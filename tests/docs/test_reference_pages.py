@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from pytest_llmperf.metrics import all_metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import api_reference  # noqa: E402
+
+#: What guides and suites of this project have no use for.
+WITHOUT_EXAMPLE = ("Measurement.value_with_failures", "Measurement.values_with_failures", "completion_body")
+API_NAMES = [name for page in api_reference.PAGES.values() for names in page()[2].values() for name in names]
 
 
 @pytest.fixture
@@ -24,16 +32,20 @@ def reference():
     return script
 
 
-@pytest.mark.parametrize("name", ["metrics.md", "verdicts.md", "settings.md"])
+@pytest.mark.parametrize("name", ["metrics.md", "metrics_of_the_server.md", "verdicts.md", "settings.md"])
 def test_generated_tables_of_reference_pages_are_current(reference, name):
     page = (DOCS / name).read_text()
     assert reference.with_tables(page, reference.PAGES[name]) == page, "run `python scripts/document_reference.py`"
 
 
 @pytest.mark.parametrize("metric", all_metrics().values(), ids=lambda metric: metric.name)
-def test_metrics_page_contains_every_metric_with_unit_and_formula_id(metric):
-    name = rf"\| `{metric.name}(\(…\))?` \|"
-    (row,) = [line for line in (DOCS / "metrics.md").read_text().splitlines() if re.match(name, line)]
+def test_metrics_page_contains_every_metric_with_formula_id(metric):
+    page = "".join((DOCS / name).read_text() for name in ("metrics.md", "metrics_of_the_server.md"))
+    if metric.family is not None:
+        formula_id, stat = metric.formula_id.split("/")
+        assert f"| `{metric.name.removesuffix(stat)}…` | `{formula_id}/…` |" in page
+        return
+    (row,) = [line for line in page.splitlines() if re.match(rf"\| `{metric.name}(\(…\))?` \|", line)]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1] == (metric.unit.value or "count")
     assert f"`{metric.formula_id}`" in cells
@@ -41,12 +53,39 @@ def test_metrics_page_contains_every_metric_with_unit_and_formula_id(metric):
 
 @pytest.mark.parametrize("tool", ["vllm bench serve", "GuideLLM", "AIPerf", "GenAI-Perf"])
 def test_metrics_page_lists_terms_of_other_tools(tool):
-    page = (DOCS / "metrics.md").read_text()
+    page = (DOCS / "metrics_of_other_tools.md").read_text()
     (table,) = re.findall(r"\n\| word \|.*?\n\n", page, re.DOTALL)
     rows = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in table.strip().splitlines()]
     column = next(at for at, head in enumerate(rows[0]) if tool in head)
     documented = {row[0]: row[column] for row in rows[2:]}
     assert all(documented[word] for word in ("TTFT", "TPOT", "ITL", "E2E latency", "goodput"))
+
+
+@pytest.mark.parametrize("name", api_reference.PAGES)
+def test_api_page_is_current(name):
+    written = (DOCS / "api" / name).read_text()
+    assert written == api_reference.page(*api_reference.PAGES[name]()), "run `python scripts/document_reference.py`"
+
+
+def test_api_pages_contain_every_public_name():
+    documented = {name.shown for name in API_NAMES}
+    verbs = {f"perf.{name}" for name in vars(pytest_llmperf.Perf) if not name.startswith("_")}
+    assert {*pytest_llmperf.__all__, *verbs} <= documented
+    constants = {"API", "Flag"}
+    assert set(pytest_llmperf.extending.__all__) - documented == constants
+
+
+@pytest.mark.parametrize("name", API_NAMES, ids=lambda name: name.shown)
+def test_public_name_documents_every_argument(name):
+    assert name.doc
+    documented = {argument.strip() for entry in name.entries.get("Args", {}) for argument in entry.split(",")}
+    assert set(name.parameters) - {"config"} <= documented
+
+
+@pytest.mark.parametrize("name", [name for name in API_NAMES if set(name.parameters) - {"config"}],
+                         ids=lambda name: name.shown)
+def test_public_function_has_example_from_guides_or_suites(name):
+    assert api_reference.example(name.shown) or name.shown in WITHOUT_EXAMPLE
 
 
 def test_options_of_settings_page_equal_options_of_pytest(pytester):
@@ -89,8 +128,11 @@ def test_glossary_defines_each_term_once_in_order():
     assert len(everything) == len(set(everything)) > 60
 
 
-def test_glossary_replaces_no_word_that_is_a_term():
-    cells = [line.strip("|").split(" | ") for line in (DOCS / "glossary.md").read_text().splitlines()
-             if line.startswith("| ")]
-    terms = {row[0].strip() for row in cells}
-    assert not terms & {word.strip() for row in cells for word in row[2].split(",")}
+def test_replaced_word_belongs_to_a_term_and_is_no_term():
+    glossary = (DOCS / "glossary.md").read_text()
+    terms = set(re.findall(r"^\| (.+?) \| ", glossary, re.MULTILINE))
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("### Replaced words")[2].partition("\n## ")[0]
+    replaced = dict(re.findall(r"^\| (.+?) \| (.+) \|$", table.partition("|---|---|")[2], re.MULTILINE))
+    assert len(replaced) > 40
+    assert replaced.keys() <= terms
+    assert not terms & {word.strip() for words in replaced.values() for word in words.split(",")}

@@ -5,7 +5,7 @@ planted change each FAIL is a false alarm; with a known slowdown or fault each P
 of tables with Clopper-Pearson intervals, and a row per suite run (FILE.jsonl). After an interruption the same command
 continues at the next suite run. --jobs processes share all simulations, and their number does not change the results.
 
-    llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --out docs/calibration.md
+    llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --out .llmperf/calibration.md
 
 Without --emulate the named tests run on this machine's engines, in several sessions between which nothing changes. For
 each metric with a baseline comparison the command prints the sd between runs and between sessions, the smallest

@@ -14,7 +14,12 @@ _NOT_STORED = {"store": False}
 
 
 def completion_body(request: Request, model: str) -> bytes:
-    """JSON body of a streamed completion of exactly `request.output_tokens` tokens."""
+    """JSON body of a streamed completion of exactly `request.output_tokens` tokens.
+
+    Args:
+        request: the request, with token ids or a text as its prompt.
+        model: model name of the server.
+    """
     return request_body(request, model, DEFAULT)
 
 

@@ -164,8 +164,8 @@ def test_session_beyond_tolerated_margin_from_anchor_gives_shift(make):
 
 
 def test_three_contaminated_sessions_do_not_hide_an_outlier(make):
-    """Fault 60 of docs/faults.md. The mean and sd of contaminated sessions would accept the outlier; the median and the
-    median absolute deviation refuse it."""
+    """Fault 60 of tests/faults/README.md. The mean and sd of contaminated sessions would accept the outlier; the median
+    and the median absolute deviation refuse it."""
     window = sessions_of(make, [100, 100.4, 99.7, 100.2, 99.9, 100.1, 131, 128, 133])
     assert outlier_shifts(make.session(99, tpot_mean=130.0), window, ["tpot_mean"], MARGINS)
     assert not outlier_shifts(make.session(99, tpot_mean=100.3), window, ["tpot_mean"], MARGINS)
