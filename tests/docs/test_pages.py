@@ -31,6 +31,7 @@ SHIM = '#!/bin/sh\nexec "{python}" {module} "$@"\n'
 SHIMS = {"python": "", "llmperf": "-m pytest_llmperf",
          "pytest": "-m pytest --import-mode=importlib -p no:cacheprovider"}
 EXIT_CODE = re.compile(r"\(exit code (\d+)\)")
+ENVIRONMENT = ".venv-demo"  # of README.md and the tutorial
 ON_THE_EMULATOR = "pytest -q --emulate h200 --update-baselines-new"
 
 
@@ -40,7 +41,7 @@ def project(tmp_path):
     for folder in ("suites", "baselines"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    environment = tmp_path / ".venv" / "bin"
+    environment = tmp_path / ENVIRONMENT / "bin"
     environment.mkdir(parents=True)
     for name, module in SHIMS.items():
         (environment / name).write_text(SHIM.format(python=sys.executable, module=module))
@@ -52,7 +53,7 @@ def project(tmp_path):
 def run(project, line):
     """A command line, as bash runs it; (exit code, what it printed)."""
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    path = f"{project / '.venv' / 'bin'}:{os.environ['PATH']}"
+    path = f"{project / ENVIRONMENT / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(["bash", "-c", line], cwd=project, env=clean | {"PATH": path, "COLUMNS": "200"},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
