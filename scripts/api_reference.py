@@ -31,6 +31,7 @@ SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:(?: {4}.*)?\n?)*)", re.MULTI
 ENTRY = re.compile(r"^ {4}(\S[^:\n]*): (.+(?:\n {8}.+)*)", re.MULTILINE)
 BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MOST_CHARACTERS = 500
+WRITTEN = "Written by `python scripts/document_reference.py` from {}; do not edit."
 PERF = "A test takes the fixture `perf`, of the type `pytest_llmperf.Perf`."
 
 
@@ -154,7 +155,7 @@ def _add(statement: ast.AST, code: str) -> None:
 
 
 def page(title: str, text: str, sections: dict[str, list[Name]]) -> str:
-    parts = [f"# {title}", text, "Written by `python scripts/document_reference.py` from the docstrings; do not edit."]
+    parts = [f"# {title}", text, WRITTEN.format("the docstrings")]
     for heading, names in sections.items():
         parts += [f"## {heading}", *(name.text() for name in names)]
     return "\n\n".join(parts) + "\n"

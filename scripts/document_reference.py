@@ -1,4 +1,4 @@
-"""Write the tables of docs/metrics.md, docs/verdicts.md and docs/settings.md, and the pages of docs/api/.
+"""Write the pages of docs/api/ and the tables of docs/verdicts.md from the product.
 
     python scripts/document_reference.py
 
@@ -27,8 +27,27 @@ BETTER = {"lower": "lower", "higher": "higher", "neither": "–"}
 def main() -> None:
     for page in (DOCS / name for name in PAGES):
         page.write_text(with_tables(page.read_text(encoding="utf-8"), PAGES[page.name]), encoding="utf-8")
-    for name, parts in api_reference.PAGES.items():
-        (DOCS / "api" / name).write_text(api_reference.page(*parts()), encoding="utf-8")
+    for name, text in generated().items():
+        (DOCS / "api" / name).write_text(text, encoding="utf-8")
+
+
+def generated() -> dict[str, str]:
+    """The pages of docs/api/."""
+    return {name: api_reference.page(*parts()) for name, parts in api_reference.PAGES.items()} | {
+        "command_line.md": _page(
+            "Options, commands and settings",
+            "[Command line and settings](../settings.md) has exit codes, examples and limits.",
+            {"Options of pytest": options(), "Commands": commands(), "Settings": settings()}),
+        "metrics.md": _page(
+            "Table of metrics", "[Metrics](../metrics.md) says how they are measured.",
+            {"Latencies of requests": latencies(), "Of a run": of_a_run(), "Energy and cost": of_the_gpus(),
+             "From the server's counters": of_the_server()}),
+    }
+
+
+def _page(title: str, text: str, tables: dict[str, str]) -> str:
+    parts = [f"# {title}", text, api_reference.WRITTEN.format("the product")]
+    return "\n\n".join([*parts, *(f"## {head}\n\n{table}" for head, table in tables.items())]) + "\n"
 
 
 def with_tables(page: str, tables: "dict[str, Callable[[], str]]") -> str:
@@ -192,10 +211,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "metrics.md": {"latencies": latencies, "run": of_a_run, "gpus": of_the_gpus},
-    "metrics_of_the_server.md": {"server": of_the_server},
     "verdicts.md": {"counts": counts, "noise": noise, "looks": looks},
-    "settings.md": {"options": options, "settings": settings, "commands": commands},
 }
 
 if __name__ == "__main__":
