@@ -32,14 +32,14 @@ from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.replay import GAUGE_INTERVAL_S
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 # So few blocks that the emulated prefix cache is full within the first minutes: filling it is growth, too.
 ENGINE = vllm("llama-3.1-8b", max_num_seqs=1024, max_model_len=4096, num_gpu_blocks_override=4096)
 OUTPUT_TOKENS = 64
 FASTEST_ANSWER_S = 8.0  # the plan holds requests enough for answers that take no less
-GAUGE_S = Settings().gauge_interval_s
-GAUGES_A_SAMPLE = round(5 / GAUGE_S)
+GAUGES_A_SAMPLE = round(5 / GAUGE_INTERVAL_S)
 NAMES = {"pytest_llmperf.load.worker": "load process", "watchdog": "watchdog", "pytest_llmperf.emulator": "emulator"}
 PLANNED_ENDINGS = (Ending.COMPLETE, Ending.CANCELLED, Ending.NOT_SENT)
 
@@ -113,7 +113,7 @@ def _loaded(session: PerfSession, server: Server, streams: int, minutes: float) 
 
     def watch(done: threading.Event) -> None:
         gauges = 0
-        while not done.wait(GAUGE_S):
+        while not done.wait(GAUGE_INTERVAL_S):
             server.gauges()  # as a test does that samples them
             gauges += 1
             at_min = (time.monotonic() - began_s) / 60

@@ -24,4 +24,4 @@ if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     ray start --block --address="$HEAD:6379" --num-cpus="$CPUS" &
 fi
 until [ "$(ray status --address="$HEAD:6379" 2> /dev/null | grep -c ' node_')" -ge "$SLURM_JOB_NUM_NODES" ]; do sleep 1; done
-pytest --llmperf-load-hosts="ray://$HEAD:10001" "$@"
+pytest --llmperf-set=load_hosts="ray://$HEAD:10001" "$@"

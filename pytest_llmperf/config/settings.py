@@ -27,9 +27,16 @@ CPUS = re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*")
 IMAGE = "image:"
 DOCKER = ("docker run --rm --name {name} --gpus all --network host --ipc host --volume {root}:{root} --workdir {root} "
           "--entrypoint= {env} {image} {command}")
+TABLES = ("engines", "kinds")
+#: Earlier settings, and what holds instead.
+REPLACED = {
+    "control_answer_limit_mib": "The limit is 16 MiB.",
+    "gauge_interval_s": "Gauges are sampled every 0.25 s.",
+    "profile_steps": "A trace has 64 engine steps.",
+}
 PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
 # A request without time or room always fails, sampling without pause never rests.
-NEVER_ZERO = ("_timeout_s", "_interval_s", "answer_limit_mib", "response_limit_mib", "memory_limit_mib")
+NEVER_ZERO = ("_timeout_s", "_interval_s", "response_limit_mib", "memory_limit_mib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +64,16 @@ class Settings:
         load_cpus: CPUs of the load processes: "auto" (separate CPUs if the machine has at least eight; started servers
             get the others), "shared", or numbers: "6,7".
         load_hosts: ray://HOST:PORT of a Ray cluster whose nodes run the load processes, for a load that one machine
-            cannot send and read; "": this machine.
+            cannot send and read; "": this machine. The package ray[client] is needed.
         resident_servers: how servers that are measured in turn live: "share" (of the GPU's memory), "sleep" (all but
             the measured server), "none" (they start in sequence), or "auto": the first way for which memory suffices.
+            Sides of a claim without a reference never sleep by "auto".
         connections: "keep-alive", as clients do, or "fresh": a new connection for each request.
         tls_verify: whether to check the certificate of an https endpoint.
         tls_ca_file: PEM file of trusted certificates, relative to the project; "": the system's certificates.
         proxy: http://HOST:PORT of the proxy for endpoints; "": no proxy, and the proxy variables of the environment
             have no effect.
         clock_gap_limit_ms: longest pause of the load process in a valid run.
-        gauge_interval_s: time between two samples of the gauges, in runs with `gauges=True`.
         gpu_hour_price: amount, currency and date of the price of one GPU for one hour, e.g. "2.50 USD 2026-11-01", from
             which cost_per_million_tokens follows; "": none.
         gpu_interval_s: time between two samples of the GPUs during a run.
@@ -80,11 +87,10 @@ class Settings:
         idle_timeout_s: longest time between two reads of an answer's body.
         request_timeout_s: longest duration of a request.
         control_timeout_s: longest duration of a control request: /metrics, /v1/models, health, an emptied cache.
-        control_answer_limit_mib: largest unpacked answer to a control request.
         response_limit_mib: largest answer to one timed request.
         responses_memory_limit_mib: most memory of all load processes for answers that have not ended.
-        profile_steps: engine steps of a trace (`--llmperf-profile`).
-        profile_limit_mib: largest total size of the traces of one measurement; larger traces are dropped.
+        profile_limit_mib: largest total size of the traces of one measurement; larger traces are dropped
+            (`--llmperf-profile`).
         compare_across: conditions that may differ from a baseline's, e.g. "gpu.persistence".
         same_build: fields of the build under test that must equal a baseline's, e.g. "engine.version", "driver"; by
             default the whole build may differ.
@@ -112,7 +118,6 @@ class Settings:
     tls_ca_file: str = ""
     proxy: str = ""
     clock_gap_limit_ms: float = 1000.0
-    gauge_interval_s: float = 0.25
     gpu_hour_price: str = ""
     gpu_interval_s: float = 0.2
     gpu_free_limit_mib: float = 256.0
@@ -123,10 +128,8 @@ class Settings:
     idle_timeout_s: float = 30.0
     request_timeout_s: float = 600.0
     control_timeout_s: float = 10.0
-    control_answer_limit_mib: float = 16.0
     response_limit_mib: float = 64.0
     responses_memory_limit_mib: float = 512.0
-    profile_steps: int = 64
     profile_limit_mib: float = 64.0
     compare_across: tuple[str, ...] = ()
     same_build: tuple[str, ...] = ()
@@ -174,7 +177,8 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
         if key not in default_values:
             close = get_close_matches(key, default_values, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(default_values)}."
-            problems.append(f"{key}: unknown. {hint}")
+            problems.append(f"{key}: no setting any more. {REPLACED[key]} Leave it out." if key in REPLACED
+                            else f"{key}: unknown. {hint}")
         elif key == "kinds":
             accepted[key] = _kinds(value, problems)
         elif (problem := _problem(key, value, default_values[key])) is not None:
@@ -232,7 +236,7 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
 
 
 def with_references(settings: Settings, options: list[str]) -> Settings:
-    """Apply `--reference ENGINE=PLACE` options: the place becomes the installation "ENGINE:reference".
+    """Apply `--llmperf-reference ENGINE=PLACE` options: the place becomes the installation "ENGINE:reference".
 
     Raises:
         ConfigError: an option is not of that form, or an engine is named twice.
@@ -242,11 +246,11 @@ def with_references(settings: Settings, options: list[str]) -> Settings:
         engine, equals, place = option.partition("=")
         if not (engine and equals and place) or ":" in engine or "@" in engine:
             raise ConfigError(
-                f"--reference {option!r}: write it as ENGINE=PLACE, e.g. vllm=/opt/engines/vllm-0.26 "
+                f"--llmperf-reference {option!r}: write it as ENGINE=PLACE, e.g. vllm=/opt/engines/vllm-0.26 "
                 "(a folder, an interpreter, a command or image:NAME)."
             )
         if f"{engine}:{REFERENCE}" in given:
-            raise ConfigError(f"--reference names two builds of {engine}. Name one.")
+            raise ConfigError(f"--llmperf-reference names two builds of {engine}. Name one.")
         given[f"{engine}:{REFERENCE}"] = place
     return replace(settings, engines={**settings.engines, **given})
 
@@ -336,41 +340,36 @@ def _text_problem(key: str, value: object) -> str | None:
 
 
 def _load_hosts_problem(address: str) -> str | None:
-    return None if _is_ray_address(address) else 'must be the address of a Ray client server: "ray://HOST:10001"'
-
-
-def _is_ray_address(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        return parts.scheme == "ray" and bool(parts.hostname and parts.port) and not (parts.path or parts.query)
+        parts = urlsplit(address)
+        good = parts.scheme == "ray" and parts.hostname and parts.port and not (parts.path or parts.query)
     except ValueError:
-        return False
+        good = False
+    return None if good else 'must be the address of a Ray client server: "ray://HOST:10001"'
 
 
-def with_load_hosts(settings: Settings, address: str | None) -> Settings:
-    """Apply `--llmperf-load-hosts ADDRESS`; None: the option was not given.
-
-    Raises:
-        ConfigError: the address is not of that form.
-    """
-    if address is None:
-        return settings
-    if not _is_ray_address(address):
-        raise ConfigError(f'--llmperf-load-hosts {address!r}: write the address of a Ray client server: ray://HOST:10001')
-    return replace(settings, load_hosts=address)
-
-
-def with_gpu_hour_price(settings: Settings, price: str | None) -> Settings:
-    """Apply `--llmperf-gpu-hour-price "AMOUNT CURRENCY DATE"`; None: the option was not given.
+def with_options(settings: Settings, options: list[str]) -> Settings:
+    """Apply `--llmperf-set KEY=VALUE` options. A value is written as in TOML, a text without quotes.
 
     Raises:
-        ConfigError: the text is no price.
+        ConfigError: an option is not of that form, or a setting refuses the value.
     """
-    if price is None:
-        return settings
-    if problem := _price_problem(price):
-        raise ConfigError(f"--llmperf-gpu-hour-price {price!r}: {problem}.")
-    return replace(settings, gpu_hour_price=price)
+    values: dict[str, object] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key in TABLES:
+            raise ConfigError(f"--llmperf-set {mask(option)}: write it as KEY=VALUE, e.g. load_cpus=6,7. The "
+                              f"tables {' and '.join(TABLES)} stand in pyproject.toml.")
+        values[key] = value if isinstance(getattr(settings, key, ""), str) else _from_toml(value)
+    accepted = settings_from(values, origin="--llmperf-set")
+    return replace(settings, **{key: getattr(accepted, key) for key in values})
+
+
+def _from_toml(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:  # the setting says what it takes
+        return text
 
 
 def _template_problem(template: str) -> str | None:

@@ -233,7 +233,7 @@ class Server:
             self.check_alive()
             raise EngineError(
                 f"{self.service.url(route)} cannot be read: {problem}. Without the counters nobody sees a restart, "
-                "cached prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
+                "cached prompts or preemptions. Mend the page, or raise control_timeout_s.",
                 self.process.evidence() if self.process else None,
             ) from problem
         except (httpx.HTTPError, MetricUnavailable):

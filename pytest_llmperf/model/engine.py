@@ -20,7 +20,7 @@ Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | t
 LAUNCHERS_OWN = frozenset({"host", "port", "served_model_name"})
 NO_FLAGS = frozenset({"model", "env", "model_alias"})
 INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
-#: The installation that `--reference` names: the build that every comparison is made against.
+#: The installation that `--llmperf-reference` names: the build that every comparison is made against.
 REFERENCE = "reference"
 LITERAL = ("stream", "fields", "text", "ends")  # values of an Api that are no text
 #: Hardware of an endpoint on another machine, unless somebody says what it is.

@@ -1,4 +1,4 @@
-"""`--budget 15min`: the tests that decide most per minute come first, and no test begins that would not end in time."""
+"""`--llmperf-budget 15min`: tests that decide most per minute come first. No test begins that would not end in time."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Budget:
         ):
             name = min(durations_s, key=lambda test: durations_s[test])
             raise pytest.UsageError(
-                f"--budget {duration(self._seconds)}: the shortest test, {name}, took {duration(shortest)} in an "
-                f"earlier run. Write --budget {duration(shortest)} or more."
+                f"--llmperf-budget {duration(self._seconds)}: the shortest test, {name}, took {duration(shortest)} in "
+                f"an earlier run. Write --llmperf-budget {duration(shortest)} or more."
             )
 
     def needed_s(self, item: pytest.Item) -> float:
@@ -83,7 +83,8 @@ class Budget:
             is_timed = test_id(item) in self._durations_s
             item.user_properties.append((NOT_BEGUN, f"{needed_s:.0f}" if is_timed else ""))
             needs = f"about {duration(needed_s)} needed, " if is_timed else ""
-            pytest.skip(f"not begun: {needs}{duration(max(0.0, left_s))} of --budget {duration(self._seconds)} left")
+            left = f"{duration(max(0.0, left_s))} of --llmperf-budget {duration(self._seconds)} left"
+            pytest.skip(f"not begun: {needs}{left}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         needs = [str(value) for name, value in report.user_properties if name == NOT_BEGUN]
@@ -126,13 +127,13 @@ def _counted(verdicts: Counter[str], state: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """"45s" below two minutes, else "15min": as `--budget` takes it, rounded up."""
+    """"45s" below two minutes, else "15min": as `--llmperf-budget` takes it, rounded up."""
     return f"{-(-seconds // 1):.0f}s" if seconds < 120 else f"{-(-seconds // 60):.0f}min"
 
 
 def register(config: pytest.Config) -> None:
     """Register the budget of a session that has one."""
-    seconds = config.getoption("--budget")
+    seconds = config.getoption("--llmperf-budget")
     if seconds is not None:
         state = config.stash[STATE]
         durations_s = known_durations_s(config.rootpath / state.settings.runs_dir,

@@ -1,7 +1,7 @@
 """The inputs of a test: everything that its verdict depends on beside hardware and chance, as a digest per kind.
 
-`--resume` takes over a verdict only if all of them are equal. They are read when pytest has collected the tests: later,
-files and variables may be others than those that the running code came from.
+`--llmperf-resume` takes over a verdict only if all of them are equal. They are read when pytest has collected the
+tests: later, files and variables may be others than those that the running code came from.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NEUTRAL_GROUPS = frozenset({
     "rerunfailures",
 })
 NEUTRAL = frozenset({
-    "resume", "budget", "llmperf_runs", "llmperf_report", "update_baselines", "update_baselines_new", "llmperf_accept",
-    "llmperf_missing_baseline", "llmperf_inconclusive", "llmperf_unchecked", "llmperf_export",
+    "llmperf_resume", "llmperf_budget", "llmperf_runs", "llmperf_report", "update_baselines", "update_baselines_new",
+    "llmperf_accept", "llmperf_missing_baseline", "llmperf_inconclusive", "llmperf_unchecked", "llmperf_export",
 })
 # Variables that change how fast an engine is. CUDA_VISIBLE_DEVICES only chooses the GPU.
 VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "TRITON_", "LD_PRELOAD", "LD_LIBRARY_PATH",

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-#: Other names of options, which other plugins may use for options of their own: pytest-profiling has --profile.
-RENAMED = {
-    f"--{name}": f"--llmperf-{name}"
-    for name in ("accept", "extension-limit", "inconclusive", "missing-baseline", "profile", "profile-on-fail")
+#: Short names of options, each valid unless another plugin has an option of this name.
+SHORT = {f"--{name}": f"--llmperf-{name}" for name in ("budget", "reference", "resume")}
+#: Names that are refused with the option that replaces them.
+REPLACED = {
+    "--llmperf-gpu-hour-price": "--llmperf-set gpu_hour_price=PRICE",
+    "--llmperf-load-hosts": "--llmperf-set load_hosts=ADDRESS",
+    "--llmperf-profile-on-fail": "--llmperf-profile on-fail",
+    "--llmperf-resident": "--llmperf-set resident_servers=WAY",
 }
 
 
@@ -25,7 +30,7 @@ def budget_s(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
     if match is None or float(match[1]) == 0:
-        raise ArgumentTypeError(f"{text!r} is no time: write --budget 15min (s, min or h)")
+        raise ArgumentTypeError(f"{text!r} is no time: write --llmperf-budget 15min (s, min or h)")
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -58,7 +63,7 @@ OPTIONS = (
         "vllm=.engines/vllm-cpu; vllm:old=… is an installation that a test asks for by name",
     ),
     option(
-        "--reference",
+        "--llmperf-reference",
         action="append",
         default=[],
         metavar="ENGINE=PLACE",
@@ -67,32 +72,18 @@ OPTIONS = (
         "--emulate vllm=emulator, which has none of the planted faults and flags",
     ),
     option(
-        "--llmperf-resident",
-        choices=("auto", "share", "sleep", "none"),
-        default=None,
-        help="how servers that are measured in turn (sides of a claim, candidate and reference) live on one GPU: "
-        "share its memory, sleep while another is measured, or start in sequence (none); auto: the first way that "
-        "fits; sides of a claim without reference never sleep by auto (default: resident_servers, auto)",
+        "--llmperf-set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting for this command alone, e.g. load_hosts=ray://head:10001 or resident_servers=sleep; may be "
+        "repeated",
     ),
     option(
         "--llmperf-runs",
         default=None,
         metavar="DIR",
         help="where run folders are written (default: .llmperf/runs)",
-    ),
-    option(
-        "--llmperf-load-hosts",
-        default=None,
-        metavar="ADDRESS",
-        help="send the load from the nodes of this Ray cluster, e.g. ray://head:10001 (default: load_hosts, else this "
-        "machine); needs the package ray[client]",
-    ),
-    option(
-        "--llmperf-gpu-hour-price",
-        default=None,
-        metavar="PRICE",
-        help='amount, currency and date of the price of one GPU for one hour, e.g. "2.50 USD 2026-11-01", from which '
-        "cost_per_million_tokens follows (default: gpu_hour_price, else no cost)",
     ),
     option(
         "--emulate",
@@ -189,7 +180,7 @@ OPTIONS = (
         help="outcome of a test that measures but checks nothing (default: report, a line in the summary)",
     ),
     option(
-        "--budget",
+        "--llmperf-budget",
         type=budget_s,
         default=None,
         metavar="TIME",
@@ -197,7 +188,7 @@ OPTIONS = (
         "decide most per minute come first, e.g. 15min (s, min or h)",
     ),
     option(
-        "--resume",
+        "--llmperf-resume",
         default=None,
         metavar="RUN",
         help="go on in this run folder: the tests that it has decided, with equal code, options and settings, do not "
@@ -206,14 +197,10 @@ OPTIONS = (
     ),
     option(
         "--llmperf-profile",
-        action="store_true",
-        help="after the verdict of each test, repeat a run of each measurement on a server with PyTorch's profiler, "
-        "and keep the trace and its breakdown (attention, matrix products, communication, idle) in the run folder",
-    ),
-    option(
-        "--llmperf-profile-on-fail",
-        action="store_true",
-        help="the same, only for tests that ended in FAIL",
+        choices=("always", "on-fail"),
+        default=None,
+        help="after the verdict of each test, or of each FAIL, repeat a run of each measurement with PyTorch's "
+        "profiler. The run folder keeps the trace and its breakdown (attention, matrix products, communication, idle)",
     ),
     option(
         "--llmperf-inconclusive",
@@ -235,10 +222,19 @@ def any_given(config: pytest.Config) -> bool:
     return any(config.getoption(name) not in (arguments.get("default"), False) for name, arguments in OPTIONS)
 
 
-def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Name our option where pytest refuses its short name as an unrecognized argument."""
-    for given in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
-        parser.extra_info[given] = f"is {RENAMED[given]} (pytest-llmperf)"
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Write our short names out, and name the replacement of an option that pytest will refuse as unrecognized."""
+    words = {argument.partition("=")[0] for argument in args}
+    for given in words & REPLACED.keys():
+        parser.extra_info[given] = f"use {REPLACED[given]} (pytest-llmperf)"
+    if words.isdisjoint(SHORT):
+        return
+    others = {name for group in (parser._anonymous, *parser._groups) for each in group.options for name in each.names()}
+    for position, argument in enumerate(args):
+        name, equals, value = argument.partition("=")
+        if name in SHORT and name not in others:
+            args[position] = f"{SHORT[name]}{equals}{value}"
+    early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy(early_config.option))
 
 
 def has_settings(root: Path) -> bool:

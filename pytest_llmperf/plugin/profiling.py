@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.session.executions import Execution
 
-ALWAYS, ON_FAIL = "--llmperf-profile", "--llmperf-profile-on-fail"
+OPTION = "--llmperf-profile"
 
 
 def refuse_emulated_traces(config: pytest.Config) -> None:
@@ -18,17 +18,16 @@ def refuse_emulated_traces(config: pytest.Config) -> None:
     Raises:
         UsageError: an option asks for traces, and the servers are emulated.
     """
-    option = next((name for name in (ALWAYS, ON_FAIL) if config.getoption(name)), None)
-    if option is not None and config.getoption("--emulate") is not None:
+    if config.getoption(OPTION) is not None and config.getoption("--emulate") is not None:
         raise pytest.UsageError(
-            f"{option} traces the kernels of a server, and an emulated server has none. Leave out {option}, or run "
+            f"{OPTION} traces the kernels of a server, and an emulated server has none. Leave out {OPTION}, or run "
             "without --emulate on the hardware itself."
         )
 
 
 def header(config: pytest.Config) -> str | None:
     """Which profilers this session uses; None without an option for traces."""
-    if not (config.getoption(ALWAYS) or config.getoption(ON_FAIL)):
+    if config.getoption(OPTION) is None:
         return None
     from pytest_llmperf.engines.process.nsys import installed_nsys
 
@@ -38,8 +37,8 @@ def header(config: pytest.Config) -> str | None:
 
 def profile(config: pytest.Config, execution: Execution) -> None:
     """Trace what a test has measured, as far as the options ask for it. A trace changes no verdict."""
-    option = config.getoption
-    if not execution.complete or not (option(ALWAYS) or (option(ON_FAIL) and execution.ended == "FAIL")):
+    wanted = config.getoption(OPTION) == "always" or (config.getoption(OPTION) and execution.ended == "FAIL")
+    if not execution.complete or not wanted:
         return
     from pytest_llmperf.model.status import Note
     from pytest_llmperf.session.profile import profile_measurements

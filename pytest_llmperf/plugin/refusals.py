@@ -88,9 +88,8 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
     without these options skips the imports."""
     state, option = config.stash[STATE], config.getoption
     emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
-    if not (emulated or option("--plant-flag") or option("--llmperf-engine") or option("--reference")
-            or option("--llmperf-load-hosts") or option("--llmperf-gpu-hour-price") is not None
-            or has_settings(config.rootpath)):
+    named = ("--plant-flag", "--llmperf-engine", "--llmperf-reference", "--llmperf-set")
+    if not (emulated or any(map(option, named)) or has_settings(config.rootpath)):
         return
     from pytest_llmperf.errors import EnvironmentMissing, UsageError
 
@@ -101,7 +100,7 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
             from pytest_llmperf.engines.process.environment import check_emulation
 
             check_emulation(state.emulation)
-        if option("--reference"):
+        if option("--llmperf-reference"):
             _refuse_references(state)
         if state.settings.load_hosts and (state.emulation is None or state.emulation.clock == "real"):
             from pytest_llmperf.load.ray_hosts import check_load_hosts

@@ -1,4 +1,4 @@
-"""`--resume RUN`: the session goes on in the run folder of an earlier session and keeps what that one has decided."""
+"""`--llmperf-resume RUN`: the session goes on in an earlier run folder and keeps the verdicts of that run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def register(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: there is no such run, or the run is of another commit or hardware kind.
     """
-    named = config.getoption("--resume")
+    named = config.getoption("--llmperf-resume")
     if named is None:
         return
     from pytest_llmperf.errors import LlmperfError
@@ -105,7 +105,7 @@ def register(config: pytest.Config) -> None:
     from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
 
     if config.getoption("numprocesses", default=None):
-        raise pytest.UsageError("--resume and -n: one process goes on in a run folder. Drop -n.")
+        raise pytest.UsageError("--llmperf-resume and -n: one process goes on in a run folder. Drop -n.")
     state = config.stash[STATE]
     try:
         folder = folder_to_resume(named, config.rootpath / state.settings.runs_dir, config.invocation_params.dir)

@@ -92,16 +92,13 @@ class State:
             expanded,
             read_settings,
             with_engine_options,
-            with_gpu_hour_price,
-            with_load_hosts,
+            with_options,
             with_references,
         )
 
-        settings = read_settings(self.config.rootpath)
+        settings = with_options(read_settings(self.config.rootpath), self.config.getoption("--llmperf-set"))
         settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
-        settings = with_references(settings, self.config.getoption("--reference"))
-        settings = with_load_hosts(settings, self.config.getoption("--llmperf-load-hosts"))
-        settings = with_gpu_hour_price(settings, self.config.getoption("--llmperf-gpu-hour-price"))
+        settings = with_references(settings, self.config.getoption("--llmperf-reference"))
         if settings.engines:
             from pytest_llmperf.engines.adapters import check_configured
 
@@ -111,11 +108,9 @@ class State:
 
             field_rules(settings)  # refused before a server starts
         limit_s = self.config.getoption("--llmperf-extension-limit")
-        resident = self.config.getoption("--llmperf-resident")
         return replace(
             settings,
             runs_dir=expanded(self.config.getoption("--llmperf-runs") or settings.runs_dir),
-            resident_servers=resident or settings.resident_servers,
             extension_limit_s=settings.extension_limit_s if limit_s is None else limit_s,
         )
 
@@ -207,8 +202,8 @@ class State:
 
 
 def references_of(config: pytest.Config) -> list[str]:
-    """Engines for which `--reference` names a build."""
-    return [option.partition("=")[0] for option in config.getoption("--reference")]
+    """Engines for which `--llmperf-reference` names a build."""
+    return [option.partition("=")[0] for option in config.getoption("--llmperf-reference")]
 
 
 STATE = pytest.StashKey[State]()

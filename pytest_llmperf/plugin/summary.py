@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Without them another machine would be asked, or nothing selected; with the default that nobody needs to type.
 REPEATED = {
     "--emulate": None, "--emulate-clock": "virtual", "--emulate-noise": None,
-    "--llmperf-engine": None, "--reference": None,
+    "--llmperf-engine": None, "--llmperf-reference": None,
     "--llmperf-runs": None, "--rootdir": None, "-c": None, "-m": "",
 }  # fmt: skip
 

@@ -268,7 +268,7 @@ def check_price(requirements: Iterable[Slo | Claim | Mechanism], settings: Setti
         text = requirement.text or str(requirement)
         if price is None:
             raise SloError(f"{text!r}: a cost needs the price of a GPU hour, and none is stated. Set gpu_hour_price = "
-                           '"2.50 USD 2026-11-01", or pass --llmperf-gpu-hour-price.')
+                           '"2.50 USD 2026-11-01", or pass --llmperf-set gpu_hour_price=….')
         if not isinstance(requirement, Claim) and requirement.currency != price.currency:
             raise SloError(f"{text!r}: the limit is in {requirement.currency}, and the GPU hour costs {price}. State "
                            "both in one currency.")

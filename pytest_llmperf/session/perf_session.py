@@ -49,7 +49,7 @@ from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import add_canary, host_digest, lacks_canary, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
-from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
+from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch, stream_limits
 from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.canary import canary
@@ -194,7 +194,7 @@ class PerfSession:
         return Replayer(
             self.transport,
             self.now,
-            self.settings.gauge_interval_s if gauges else None,
+            GAUGE_INTERVAL_S if gauges else None,
             progress,
             clock=self.clock,
             limits=stream_limits(self.settings),
@@ -247,7 +247,8 @@ class PerfSession:
         wanted = self.settings.resident_servers
         if wanted == "auto" and any(adapter_of(each.engine).sizes_by_free_memory for each in specs):
             reason = f"{' and '.join(map(str, specs))} cannot start at the same time"
-            self.notify(Note(f"Each server runs alone: {reason}. --llmperf-resident share lets them live together."))
+            self.notify(Note(f"Each server runs alone: {reason}. --llmperf-set resident_servers=share lets them live "
+                             "together."))
             return reason
         return self.pool.reason_apart(specs, specs[0].kind or kind, in_turn=wanted == "sleep")
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
     from pytest_llmperf.session.executions import Execution
 
+STEPS = 64  # engine steps of a trace
 TRACES = "*.trace.json.gz"
 CAPTURE_S = 5.0  # longest capture of Nsight Systems
 BEFORE_TRACE = 1 / 3  # of the run: by then the batch is full, and enough of the run is left
@@ -173,8 +174,7 @@ def _spec_of(series: Series) -> EngineSpec:
 def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
     """Traces by rank of one run on a new server, which is stopped afterwards."""
     session, first_run = series.session, series.finished.runs[0]
-    steps = session.settings.profile_steps
-    flags = None if spec.url is not None else adapter_of(spec.engine).profiler_flags(folder, steps)
+    flags = None if spec.url is not None else adapter_of(spec.engine).profiler_flags(folder, STEPS)
     if flags is None:
         why = f"no profiler of {spec.engine} is known" if spec.url is None else "this session did not start the server"
         raise EngineError(f"{spec} cannot be traced: {why}.")
@@ -183,11 +183,11 @@ def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
         session.notify(WarmingUp(str(server.spec)))
         replayer = session.replayer(None, gauges=False, keep=(), kind=series.kind)
         warm_up(server, series.workload, replayer)
-        server.start_profiler(folder, steps)  # the first start may take seconds
+        server.start_profiler(folder, STEPS)  # the first start may take seconds
         server.stop_profiler()
         empty_traces = set(folder.rglob(TRACES))
         duration_s = first_run.metrics.value("duration_s") or 0.0
-        with _tracing(server, folder, steps, duration_s * BEFORE_TRACE):
+        with _tracing(server, folder, duration_s * BEFORE_TRACE):
             replayer.run(server, series.workload, first_run.seed)
         traces = [trace for trace in folder.rglob(TRACES) if trace not in empty_traces and FRONT_END not in trace.name]
     finally:
@@ -203,7 +203,7 @@ def _rank(trace: Path) -> tuple[int, str]:
 
 
 @contextmanager
-def _tracing(server: Server, folder: Path, steps: int, after_s: float) -> Iterator[None]:
+def _tracing(server: Server, folder: Path, after_s: float) -> Iterator[None]:
     """Begin a trace `after_s` after the begin of the block, and end the trace with the block.
 
     Raises:
@@ -216,7 +216,7 @@ def _tracing(server: Server, folder: Path, steps: int, after_s: float) -> Iterat
         if done.wait(after_s):
             return
         try:
-            server.start_profiler(folder, steps)
+            server.start_profiler(folder, STEPS)
             begun.set()
         except EngineError as error:
             problems.append(error)

@@ -47,6 +47,7 @@ CONSTANTS = {  # metric → names of the fact, by engine
     "tensor_parallel": TENSOR,
     "expert_parallel": ("enable_expert_parallel",),
 }
+GAUGE_INTERVAL_S = 0.25
 ANSWERS_BYTES = 64 * 2**20  # that answers may have together, however little was asked for
 SWITCHES = {"True": 1.0, "False": 0.0}
 Watch = Callable[[Progress, LoadPlan], None]

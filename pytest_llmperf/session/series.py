@@ -20,7 +20,7 @@ from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.progress import RunProgress
-from pytest_llmperf.session.replay import Replayer, Watch
+from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
@@ -321,7 +321,7 @@ class Series:
         if self._keep_tiers:
             handling.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
         if self._gauges:
-            handling.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
+            handling.append(f"gauges every {GAUGE_INTERVAL_S:g} s")
         if server.siblings:
             state = "sleeping" if server.takes_turns else "idle"
             handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} beside it")

@@ -227,7 +227,7 @@ def test_ray_job_starts_every_node_and_ends_with_exit_code_of_pytest(project):
     done = bash("bash ci/ray-slurm.sh suites -k it", project, SLURM_JOB_NODELIST="n[1-3]", SLURM_JOB_NUM_NODES="3",
                 SLURM_CPUS_PER_TASK="6")
     assert done.returncode == 11, done.stdout
-    assert (project / "pytest.log").read_text() == "--llmperf-load-hosts=ray://n1:10001 suites -k it\n"
+    assert (project / "pytest.log").read_text() == "--llmperf-set=load_hosts=ray://n1:10001 suites -k it\n"
     calls = sorted((project / "srun.log").read_text().splitlines())
     assert len(calls) == 2
     assert all(words in calls[0] for words in ("--nodelist=n1", "ray start --block --head", "--num-cpus=6"))

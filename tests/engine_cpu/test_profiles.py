@@ -41,7 +41,7 @@ def the_test(run, name):
 
 @pytest.mark.thorough
 def test_failed_test_has_trace_of_unmeasured_server(run_real):
-    result, tags = run_real(TESTS, "--llmperf-profile-on-fail")
+    result, tags = run_real(TESTS, "--llmperf-profile=on-fail")
     assert tags == {"test_passes": set(), "test_fails": {"failure"}}
     run = the_run()
     assert the_test(run, "test_passes")["profiles"] == []
@@ -58,7 +58,7 @@ def test_failed_test_has_trace_of_unmeasured_server(run_real):
     with gzip.open(run / file) as trace:
         steps = {event["ts"] for event in json.load(trace)["traceEvents"]
                  if event.get("cat") == "user_annotation" and event["name"].startswith("execute_")}
-    assert 60 <= len(steps) <= 66  # profile_steps
+    assert 60 <= len(steps) <= 66
     page = (run / "report.html").read_text()
     assert f'href="{file}"' in page
 
@@ -86,7 +86,7 @@ def test_passes(perf):
 @pytest.mark.thorough
 @pytest.mark.parametrize("which", ["sglang"])
 def test_trace_of_sglang_has_shares_of_operators(run_real, which):
-    result, tags = run_real(SGLANG, "--llmperf-profile")
+    result, tags = run_real(SGLANG, "--llmperf-profile=always")
     assert tags == {"test_passes": set()}, which
     (profile,) = the_test(the_run(), "test_passes")["profiles"]
     assert profile["problem"] == ""
@@ -99,8 +99,8 @@ def test_trace_of_sglang_has_shares_of_operators(run_real, which):
 
 @pytest.mark.thorough
 def test_trace_above_size_limit_is_dropped_with_breakdown_kept(run_real, pytester):
-    pytester.makepyprojecttoml("[tool.llmperf]\nprofile_limit_mib = 0.01\nprofile_steps = 32\n")
-    run_real(TESTS, "--llmperf-profile-on-fail", "-k", "test_fails")
+    pytester.makepyprojecttoml("[tool.llmperf]\nprofile_limit_mib = 0.01\n")
+    run_real(TESTS, "--llmperf-profile=on-fail", "-k", "test_fails")
     run = the_run()
     (profile,) = the_test(run, "test_fails")["profiles"]
     assert re.fullmatch(r"the trace was dropped: it has [\d.]+ MiB, and profile_limit_mib is 0.01", profile["problem"])
@@ -112,7 +112,7 @@ def test_trace_above_size_limit_is_dropped_with_breakdown_kept(run_real, pyteste
 
 @pytest.mark.thorough
 def test_capture_of_nsys_is_kept_from_unmeasured_server(run_real, nsys_calls):
-    run_real(TESTS, "--llmperf-profile-on-fail", "-k", "test_fails")
+    run_real(TESTS, "--llmperf-profile=on-fail", "-k", "test_fails")
     run = the_run()
     (profile,) = the_test(run, "test_fails")["profiles"]
     assert profile["problem"] == ""
@@ -149,7 +149,7 @@ def test_server_that_drops_tensor_parallelism_fails_by_resolved_size(run_real):
 @pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="needs Nsight Systems on PATH")
 def test_installed_nsys_writes_report_of_real_server(run_real):
-    run_real(TESTS, "--llmperf-profile-on-fail", "-k", "test_fails")
+    run_real(TESTS, "--llmperf-profile=on-fail", "-k", "test_fails")
     run = the_run()
     (profile,) = the_test(run, "test_fails")["profiles"]
     assert profile["problem"] == ""

@@ -29,8 +29,9 @@ def servers_with_profiler(suite):
 
 @pytest.mark.parametrize(
     ("option", "slo", "traces"),
-    [pytest.param("--llmperf-profile", GOOD, 1, marks=pytest.mark.thorough), ("--llmperf-profile-on-fail", GOOD, 0),
-     ("--llmperf-profile-on-fail", BAD, 1), pytest.param("-q", BAD, 0, marks=pytest.mark.thorough)],
+    [pytest.param("--llmperf-profile=always", GOOD, 1, marks=pytest.mark.thorough),
+     ("--llmperf-profile=on-fail", GOOD, 0),
+     ("--llmperf-profile=on-fail", BAD, 1), pytest.param("-q", BAD, 0, marks=pytest.mark.thorough)],
 )
 def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, traces):
     result, _ = suite.run(MEASURES.format(mode="", slo=slo), option)
@@ -60,7 +61,7 @@ def test_option_and_verdict_decide_whether_a_trace_is_made(suite, option, slo, t
     ],
 )
 def test_trace_that_fails_leaves_verdict_and_no_file(suite, mode, problem):
-    result, _ = suite.run(MEASURES.format(mode=mode, slo=GOOD), "--llmperf-profile")
+    result, _ = suite.run(MEASURES.format(mode=mode, slo=GOOD), "--llmperf-profile=always")
     result.assert_outcomes(passed=1)
     assert result.ret == 0
     (profile,) = profiles(suite)
@@ -74,7 +75,7 @@ def test_trace_that_fails_leaves_verdict_and_no_file(suite, mode, problem):
 
 def test_trace_above_limit_is_dropped_and_breakdown_stays(suite):
     suite.settings(profile_limit_mib=0.00001)
-    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
+    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile=always")
     (profile,) = profiles(suite)
     assert profile["problem"] == "the trace was dropped: it has 0.0 MiB, and profile_limit_mib is 1e-05"
     assert (profile["files"], profile["ranks"][0]["matrix_us"]) == ([], 10)
@@ -83,7 +84,7 @@ def test_trace_above_limit_is_dropped_and_breakdown_stays(suite):
 
 def test_next_test_is_measured_on_a_server_without_profiler(suite):
     second = MEASURES.format(mode="", slo=GOOD).replace("test_x", "test_y")
-    result, _ = suite.run(MEASURES.format(mode="", slo=BAD) + second, "--llmperf-profile-on-fail")
+    result, _ = suite.run(MEASURES.format(mode="", slo=BAD) + second, "--llmperf-profile=on-fail")
     result.assert_outcomes(passed=1, failed=1)
     assert servers_with_profiler(suite) == [False, True, False]
     assert {run["start_id"] for run in suite.run_files()["test_x"]["measurements"][0]["runs"]} == {1}
@@ -104,7 +105,7 @@ def test_x(engine, perf):
     run = perf.measure(engine, FEW, runs=1)
     perf.check(run, "error_rate == 0")
     assert perf.profile(run).ranks[0].all_reduces == 1
-""", "--llmperf-profile")
+""", "--llmperf-profile=always")
     assert len(profiles(suite)) == 1
     assert len(kept_files(suite)) == 1
 
@@ -119,17 +120,17 @@ def test_x(engine, perf):
     result.stdout.fnmatch_lines(["*The profiler of vllm does not start: /start_profile answered 404*"])
 
 
-@pytest.mark.parametrize("option", ["--llmperf-profile", "--llmperf-profile-on-fail"])
+@pytest.mark.parametrize("option", ["--llmperf-profile=always", "--llmperf-profile=on-fail"])
 def test_trace_of_an_emulated_server_is_refused_before_a_test(suite, option):
     result, _ = suite.run(MEASURES.format(mode="", slo=GOOD), option, "--emulate", "h200")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{option} traces the kernels of a server, and an emulated server has none*"])
+    result.stderr.fnmatch_lines(["*--llmperf-profile traces the kernels of a server, and an emulated server has none*"])
     assert not list(suite.folder.glob(".llmperf/runs/*"))
 
 
 @pytest.mark.thorough
 def test_run_file_that_names_a_broken_profile_is_refused(suite):
-    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile")
+    suite.run(MEASURES.format(mode="", slo=GOOD), "--llmperf-profile=always")
     (path,) = suite.folder.glob(".llmperf/runs/*/tests/*.json")
     content = json.loads(path.read_text())
     content["profiles"][0]["ranks"][0]["window_us"] = None
@@ -144,7 +145,7 @@ def test_both_sides_of_a_claim_are_traced(suite):
     suite.run("""
 def test_x(perf):
     perf.claim(stub("", STUB_ITL_S="0.01"), stub("", STUB_ITL_S="0.02"), FEW, "itl_p50(b) / itl_p50(a) >= 1.2")
-""", "--llmperf-profile", "--llmperf-extension-limit", "0")
+""", "--llmperf-profile=always", "--llmperf-extension-limit", "0")
     assert [(profile["measurement"], profile["problem"]) for profile in profiles(suite)] == [(1, ""), (2, "")]
     assert [rank["device"] for profile in profiles(suite) for rank in profile["ranks"]] == ["gpu", "gpu"]
     assert {path.name.split(".")[-5] for path in kept_files(suite)} == {"1", "2"}
@@ -159,7 +160,7 @@ def test_x(perf):
     load = random_tokens(input=8, output=20, arrivals=constant(8), requests=12)
     perf.check(perf.max_rate(stub("", STUB_ITL_S="0.01"), load, slo="error_rate == 0", precision=0.5, cooldown_s=0.1),
                "max_rate >= 1/s")
-""", "--llmperf-profile")
+""", "--llmperf-profile=always")
     run_file = suite.run_files()["test_x"]
     assert len(run_file["measurements"]) > 2
     assert len(run_file["profiles"]) == 1

@@ -84,7 +84,7 @@ def test_two(perf):
         run = perf.measure(each, TRAFFIC, runs=1)
     {call}
 """
-    result, tests = starts(text, *(() if call else ("--llmperf-resident", "none")))
+    result, tests = starts(text, *(() if call else ("--llmperf-set", "resident_servers=none")))
     assert [(treatment, start) for _, treatment, start in tests["test_two"]] == [(None, [1]), (None, [2])]
     result.stdout.fnmatch_lines([f"*2 servers do not run at the same time: {reason}*"])
     assert all(text.startswith(reason) for text in reasons())

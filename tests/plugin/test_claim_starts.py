@@ -72,7 +72,7 @@ def test_it(perf):
 
 
 def test_running_side_b_without_mechanism_fails_before_side_a_starts(run):
-    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--llmperf-resident", "none")
+    result, _ = run(RUNNING_SIDE, "--emulate", "h200", "--llmperf-set", "resident_servers=none")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*side A was therefore not measured*"])
 
@@ -92,7 +92,7 @@ def test_sides_that_fit_into_memory_alternate_run_by_run(claim):
 
 @pytest.mark.parametrize(("more", "options", "compared", "reason"), [
     ("", (), True, "the test compares with a stored baseline"),
-    ("", ("--llmperf-resident", "none"), False, "resident_servers is \"none\""),
+    ("", ("--llmperf-set", "resident_servers=none"), False, "resident_servers is \"none\""),
     ("may_preempt=True", (), False, "preemptions are allowed"),
     ('mechanism="kv_blocks(a) >= 1"', (), False, "the claim is about kv_blocks"),
     ("", ("--plant-flag", "vllm:gpu-memory-utilization=0.8"), False, "sets gpu_memory_utilization itself"),
@@ -118,7 +118,7 @@ def test_reason_for_servers_alone_is_shown_and_leaves_baseline_comparable(claim,
     assert (folder / "report.html").read_text().count(f"The server ran alone: {reason}.") == 2
 
 
-@pytest.mark.parametrize(("options", "order"), [((), "AB"), (("--llmperf-resident", "share"), "ABBAAB")])
+@pytest.mark.parametrize(("options", "order"), [((), "AB"), (("--llmperf-set", "resident_servers=share"), "ABBAAB")])
 def test_sides_that_cannot_start_at_once_live_together_on_demand_only(run, pytester, options, order):
     """An SGLang server derives its memory from the free memory, so SGLang servers start one after the other."""
     text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5").replace("vllm", "sglang")

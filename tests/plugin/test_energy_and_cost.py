@@ -18,7 +18,7 @@ def test_it(case, perf):
 """
 MEASURED = 'run = perf.measure(engine, LOAD)\n    perf.check(run, "error_rate == 0", {slo!r})'
 COST = MEASURED.format(slo="cost_per_million_tokens <= 1 USD")
-PRICE = ("--llmperf-gpu-hour-price", "2.50 USD 2026-11-01")
+PRICE = ("--llmperf-set", "gpu_hour_price=2.50 USD 2026-11-01")
 EXACT = ("--emulate-noise", "none")
 
 pytestmark = pytest.mark.emulated
@@ -68,7 +68,7 @@ def test_claim_about_cost_compares_two_sides(emulate):
 
 @pytest.mark.parametrize(("body", "price", "message"), [
     (COST, (), "*a cost needs the price of a GPU hour, and none is stated*"),
-    (COST, ("--llmperf-gpu-hour-price=2 EUR 2026-11-01",), "*the limit is in USD, and the GPU hour costs 2 EUR*"),
+    (COST, ("--llmperf-set=gpu_hour_price=2 EUR 2026-11-01",), "*the limit is in USD, and the GPU hour costs 2 EUR*"),
     ('perf.measure(engine, LOAD, until="cost_per_million_tokens <= 1 EUR")', PRICE, "*the limit is in EUR*"),
     ('perf.max_rate(engine, LOAD, slo="cost_per_million_tokens <= 1 EUR")', PRICE, "*the limit is in EUR*"),
     ('perf.claim(engine, engine.with_flags(enforce_eager=True), LOAD, '
@@ -88,7 +88,7 @@ def test_unusable_cost_or_energy_is_a_usage_error(emulate, body, price, message)
     ("many USD 2026-11-01", "*'many' is no number*"),
 ])
 def test_invalid_price_ends_the_session_before_any_test(emulate, pytester, price, message):
-    result, _ = emulate(COST, f"--llmperf-gpu-hour-price={price}")
+    result, _ = emulate(COST, f"--llmperf-set=gpu_hour_price={price}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
     assert not Path(pytester.path, ".llmperf").exists()
@@ -110,7 +110,7 @@ def test_baseline_of_a_cost_is_incomparable_at_another_price(emulate, pytester):
     assert "joules_per_token" not in text
     same, _ = emulate(body, *PRICE, *EXACT)
     assert same.ret == 0
-    other, _ = emulate(body, "--llmperf-gpu-hour-price", "2.60 USD 2026-12-01", "--llmperf-missing-baseline", "fail")
+    other, _ = emulate(body, "--llmperf-set=gpu_hour_price=2.60 USD 2026-12-01", "--llmperf-missing-baseline", "fail")
     assert other.ret == 1
     other.stdout.fnmatch_lines(["*formula of cost_per_million_tokens: *2.5 USD 2026-11-01 stored*2.6 USD 2026-12-01*"])
 
@@ -120,7 +120,7 @@ def test_baseline_without_the_cost_is_compared_at_another_price(emulate, pyteste
     assert emulate(body, *PRICE, *EXACT, "--update-baselines-new")[0].ret == 0
     baseline = Path(pytester.path, "baselines/emulated-h200/it/test_it.json")
     assert "cost_per_million_tokens" not in baseline.read_text()
-    other, _ = emulate(body, "--llmperf-gpu-hour-price", "9 USD 2026-12-01", *EXACT,
+    other, _ = emulate(body, "--llmperf-set", "gpu_hour_price=9 USD 2026-12-01", *EXACT,
                        "--llmperf-missing-baseline", "fail")
     assert other.ret == 1  # the cost alone is too large
     other.stdout.fnmatch_lines(["*cost_per_million_tokens*FAIL*", "*itl_p50 *PASS*"])

@@ -177,7 +177,7 @@ def test_a_claim_pools_pair_by_pair(execute, living):
     perf.claim(ENGINE, slow, TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 1.5", allow={"tpot_mean": 10.0})
     assert number == 2
 """
-    result, _, (run_file,) = execute(body, "--reruns=1", f"--llmperf-resident={living}", suite=suite)
+    result, _, (run_file,) = execute(body, "--reruns=1", f"--llmperf-set=resident_servers={living}", suite=suite)
     assert result.ret == 12
     a, b = run_file["measurements"]
     assert (a["side"], b["side"]) == ("a", "b")

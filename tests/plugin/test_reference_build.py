@@ -89,7 +89,7 @@ def test_idle_sibling_is_a_condition_of_both_sides(emulate):
 
 @pytest.mark.parametrize("suite", [SUITE, FIXTURE], ids=["spec", "fixture"])
 def test_sleeping_sibling_is_a_condition_and_each_build_starts_once(emulate, suite):
-    result, run_file = emulate(suite, "--llmperf-resident", "sleep")
+    result, run_file = emulate(suite, "--llmperf-set", "resident_servers=sleep")
     assert result.ret == 0
     assert reference_result(run_file)["verdict"] == "PASS"
     conditions = [measured["conditions"] for measured in run_file["measurements"]]
@@ -100,7 +100,7 @@ def test_sleeping_sibling_is_a_condition_and_each_build_starts_once(emulate, sui
 
 
 def test_servers_that_may_not_live_together_start_in_sequence(emulate):
-    result, run_file = emulate(SUITE, "--llmperf-resident", "none")
+    result, run_file = emulate(SUITE, "--llmperf-set", "resident_servers=none")
     assert result.ret == 0
     assert not any("treatment" in measured["conditions"] for measured in run_file["measurements"])
 
@@ -144,7 +144,7 @@ def test_candidate_alone_becomes_a_baseline(emulate, pytester):
     [
         (("--reference=vllm",), "*write it as ENGINE=PLACE*"),
         (("--reference=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
-        (("--reference=vllm=/nowhere/else",), "*'/nowhere/else'*neither a folder*Correct --reference vllm=PLACE*"),
+        (("--reference=vllm=/nowhere/else",), "*'/nowhere/else'*neither a folder*Correct --llmperf-reference vllm=*"),
         (("--emulate=h200", "--reference=vllm=/opt/vllm"), "*with --emulate no build is started*vllm=emulator*"),
         (("--reference=vllm=emulator", "--reference=vllm=other"), "*names two builds of vllm*"),
     ],

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pytest_llmperf.plugin.options import REPLACED
+
 PLAIN = "def test_plain(): pass\n"
 
 
@@ -24,8 +26,10 @@ def test_relative_run_folder_is_accepted(run):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--llmperf-load-hosts=here:1",), "*'here:1': write the address of a Ray client server: ray://HOST:10001*"),
-        (("--llmperf-load-hosts=ray://127.0.0.1:1",), "*load_hosts = 'ray://127.0.0.1:1': *Ray*: *"),
+        (("--llmperf-set=load_hosts=here:1",), "*--llmperf-set: load_hosts = 'here:1': must be the address of a Ray*"),
+        (("--llmperf-set=load_host=here:1",), "*--llmperf-set: load_host: unknown. Did you mean load_hosts?*"),
+        (("--llmperf-set=load_hosts",), "*--llmperf-set load_hosts: write it as KEY=VALUE*"),
+        (("--llmperf-set=load_hosts=ray://127.0.0.1:1",), "*load_hosts = 'ray://127.0.0.1:1': *Ray*: *"),
         (("--llmperf-engine=vllm",), "*write it as NAME=PLACE*"),
         (("--llmperf-engine=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
         (("--emulate=h200", "--emulate-seed=-1"), "*--emulate-seed: -1: a whole number, 0 or more*"),
@@ -56,15 +60,25 @@ def test_settings_refused_by_machine_do_not_affect_other_tests(run, pytester):
     assert "plugin/state.py" not in result.stdout.str()
 
 
-@pytest.mark.parametrize("name", ["accept", "extension-limit", "inconclusive", "missing-baseline", "profile",
-                                  "profile-on-fail"])
-def test_option_name_without_prefix_is_refused_with_the_full_name(run, name):
-    for words in ([f"--{name}=0"], [f"--{name}", "0"]):
+@pytest.mark.parametrize(("name", "replacement"), REPLACED.items())
+def test_replaced_option_is_refused_with_the_new_option(run, name, replacement):
+    for words in ([f"{name}=0"], [name, "0"]):
         result, _ = run(PLAIN, *words)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*unrecognized arguments: --{name}*", f"*--{name}: is --llmperf-{name} *"])
+        result.stderr.fnmatch_lines([f"*unrecognized arguments: {name}*", f"*{name}: use {replacement} (*"])
 
 
-def test_another_plugin_may_own_an_earlier_option_name(run, pytester):
-    pytester.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--accept', action='store_true')\n")
-    assert run(PLAIN, "--accept")[0].ret == 0
+@pytest.mark.parametrize("words", [("--budget=wrong",), ("--budget", "wrong")])
+def test_free_short_name_is_the_option_with_the_prefix(run, words):
+    result, _ = run(PLAIN, *words)
+    result.stderr.fnmatch_lines(["*--llmperf-budget: 'wrong' is no time*"])
+
+
+def test_short_name_that_another_plugin_has_is_left_to_that_plugin(run, pytester):
+    (pytester.path / "rival.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--budget')\n"
+        "def pytest_report_header(config):\n    return f\"rival: {config.getoption('--budget')}\"\n"
+    )
+    result, _ = run(PLAIN, "-p", "rival", "--budget", "wrong")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["rival: wrong"])

@@ -122,7 +122,7 @@ def test_inconclusive_test_that_is_judged_again_spends_further_error(run):
     (["--resume", "newest"], "*--resume newest: no run is stored in*Drop --resume*"),
     (["--resume", "elsewhere"], "*--resume elsewhere: *no run is stored in*"),
     (["--resume", ".llmperf/runs/gone"], "*--resume .llmperf/runs/gone: *"),
-    (["--resume", "newest", "-n", "2"], "*--resume and -n: one process goes on in a run folder. Drop -n.*"),
+    (["--resume", "newest", "-n", "2"], "*--llmperf-resume and -n: one process goes on in a run folder. Drop -n.*"),
 ])
 def test_resume_without_usable_run_is_refused(run, arguments, complaint):
     result, _ = run(SUITE, "--emulate", "h200", *arguments)

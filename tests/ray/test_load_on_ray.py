@@ -156,7 +156,7 @@ def test_session_with_load_hosts_passes_and_states_hosts(cluster, emulator, tmp_
 
 def test_killed_pytest_leaves_no_process_on_any_node(cluster, emulator, tmp_path, remains):
     (tmp_path / "test_it.py").write_text(SUITE.format(port=emulator, requests=5000))
-    process = pytest_in(tmp_path, f"--llmperf-load-hosts={cluster.url}")
+    process = pytest_in(tmp_path, f"--llmperf-set=load_hosts={cluster.url}")
     until(lambda: len(remains()) >= 2 * len(cluster.nodes), 120)
     killed_s = time.monotonic()
     os.kill(process.pid, signal.SIGKILL)
@@ -167,7 +167,7 @@ def test_killed_pytest_leaves_no_process_on_any_node(cluster, emulator, tmp_path
 
 def test_interrupted_pytest_leaves_no_process_on_any_node(cluster, emulator, tmp_path, remains):
     (tmp_path / "test_it.py").write_text(SUITE.format(port=emulator, requests=5000))
-    process = pytest_in(tmp_path, f"--llmperf-load-hosts={cluster.url}")
+    process = pytest_in(tmp_path, f"--llmperf-set=load_hosts={cluster.url}")
     until(lambda: len(remains()) >= 2 * len(cluster.nodes), 120)
     process.terminate()
     output, _ = process.communicate(timeout=100)

@@ -38,10 +38,10 @@ def channel_of(settings: Settings, url: str, root: Path) -> Channel:
 
 
 def control_limits(settings: Settings) -> ControlLimits:
-    """How long and how large an answer to a control request may be, as the settings say."""
+    """How long an answer to a control request may take, as the settings say."""
     from pytest_llmperf.engines.control.transports import ControlLimits
 
-    return ControlLimits(settings.control_timeout_s, round(settings.control_answer_limit_mib * 2**20))
+    return ControlLimits(settings.control_timeout_s)
 
 
 def control_client(

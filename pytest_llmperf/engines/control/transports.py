@@ -170,7 +170,7 @@ class _Allowance:
 
 
 def _too_large(most_bytes: int) -> str:
-    return f"the answer is longer than {most_bytes / 2**20:g} MiB (setting control_answer_limit_mib)"
+    return f"the answer is longer than {most_bytes / 2**20:g} MiB, the limit for such an answer"
 
 
 class _Backend(httpcore.NetworkBackend):

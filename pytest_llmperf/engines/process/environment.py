@@ -215,7 +215,7 @@ def _container(name: str, words: list[str], root: Path) -> Environment:
 def _named(name: str) -> str:
     engine, _, installation = name.partition(":")
     if installation == REFERENCE:
-        return f"--reference {engine}=PLACE"
+        return f"--llmperf-reference {engine}=PLACE"
     return f"--llmperf-engine or [tool.llmperf.engines] {name}"
 
 

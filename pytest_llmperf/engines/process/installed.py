@@ -121,11 +121,11 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
     reference = find_environment(name, kind, configured_place(engines, name, kind), root)
     if reference.is_python and version_in(reference, engine) is None:
         error = _container_error(reference, engine)
-        raise EnvironmentMissing(f"--reference {engine}={mask(engines[name])}: {engine} is not installed there{error}. "
-                                 f"Name the environment of another build of {engine}.")
+        raise EnvironmentMissing(f"--llmperf-reference {engine}={mask(engines[name])}: {engine} is not installed "
+                                 f"there{error}. Name the environment of another build of {engine}.")
     candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
     if _place(candidate) == _place(reference):
-        raise ConfigError(f"--reference {engine}={mask(engines[name])} is the build under test itself "
+        raise ConfigError(f"--llmperf-reference {engine}={mask(engines[name])} is the build under test itself "
                           f"({candidate.origin}). Name the environment of another build, or of the build under test: "
                           f"--llmperf-engine {engine}=PLACE.")
 
@@ -155,8 +155,9 @@ def check_emulated_reference(engine: str, engines: Mapping[str, str]) -> None:
     """
     place = engines[f"{engine}:{REFERENCE}"]
     if place != "emulator":
-        raise ConfigError(f"--reference {engine}={place}: with --emulate no build is started. Write --reference "
-                          f"{engine}=emulator, which has none of the planted faults and flags, or drop --emulate.")
+        raise ConfigError(f"--llmperf-reference {engine}={place}: with --emulate no build is started. Write "
+                          f"--llmperf-reference {engine}=emulator, which has none of the planted faults and flags, or "
+                          "drop --emulate.")
 
 
 @cache

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
-from pytest_llmperf.config.settings import Settings, settings_from, with_gpu_hour_price
+from pytest_llmperf.config.settings import Settings, settings_from, with_options
 from pytest_llmperf.errors import ConfigError
 
 
@@ -38,8 +38,8 @@ def test_invalid_price_is_refused_with_the_wrong_part(value, message):
 
 def test_price_of_the_command_line_replaces_the_setting():
     settings = settings_from({"gpu_hour_price": "2 EUR 2026-01-01"}, "llmperf.toml")
-    assert with_gpu_hour_price(settings, None).gpu_price == GpuPrice(2.0, "EUR", "2026-01-01")
-    assert with_gpu_hour_price(settings, "3 USD 2026-11-01").gpu_price == GpuPrice(3.0, "USD", "2026-11-01")
+    assert with_options(settings, []).gpu_price == GpuPrice(2.0, "EUR", "2026-01-01")
+    assert with_options(settings, ["gpu_hour_price=3 USD 2026-11-01"]).gpu_price == GpuPrice(3.0, "USD", "2026-11-01")
     assert Settings().gpu_price is None
-    with pytest.raises(ConfigError, match="--llmperf-gpu-hour-price '': must be amount"):
-        with_gpu_hour_price(settings, "")
+    with pytest.raises(ConfigError, match="--llmperf-set: gpu_hour_price = '3': lacks a currency"):
+        with_options(settings, ["gpu_hour_price=3"])

@@ -2,7 +2,14 @@
 
 import pytest
 
-from pytest_llmperf.config.settings import Settings, read_settings, settings_from, with_engine_options
+from pytest_llmperf.config.settings import (
+    REPLACED,
+    Settings,
+    read_settings,
+    settings_from,
+    with_engine_options,
+    with_options,
+)
 from pytest_llmperf.errors import ConfigError
 
 
@@ -64,7 +71,7 @@ def test_non_numeric_setting_is_refused(value):
         settings_from({"stop_grace_s": value}, "here")
 
 
-@pytest.mark.parametrize("key", ["ready_timeout_s", "measure_timeout_s", "gauge_interval_s", "idle_timeout_s"])
+@pytest.mark.parametrize("key", ["ready_timeout_s", "measure_timeout_s", "gpu_interval_s", "idle_timeout_s"])
 def test_no_time_at_all_is_refused(key):
     with pytest.raises(ConfigError, match="must be more than 0"):
         settings_from({key: 0}, "here")
@@ -73,6 +80,33 @@ def test_no_time_at_all_is_refused(key):
 def test_zero_grace_period_and_zero_limit_are_accepted():
     settings = settings_from({"stop_grace_s": 0, "coalesced_limit": 0.0}, "here")
     assert (settings.stop_grace_s, settings.coalesced_limit) == (0, 0.0)
+
+
+@pytest.mark.parametrize(("option", "key", "value"), [
+    ("load_cpus=6", "load_cpus", "6"),
+    ("load_hosts=ray://head:10001", "load_hosts", "ray://head:10001"),
+    ("extension_limit_s=0", "extension_limit_s", 0),
+    ("tls_verify=false", "tls_verify", False),
+    ('same_build=["driver"]', "same_build", ("driver",)),
+])
+def test_option_for_one_command_overrides_a_setting(option, key, value):
+    changed = with_options(settings_from({"stop_grace_s": 1}, "here"), [option])
+    assert (getattr(changed, key), changed.stop_grace_s) == (value, 1)
+
+
+@pytest.mark.parametrize(("option", "message"), [
+    ("load_cpus", "write it as KEY=VALUE"), ("engines=vllm", "write it as KEY=VALUE"),
+    ("load_cpu=6", "load_cpu: unknown. Did you mean load_cpus"), ("stop_grace_s=soon", "must be a number"),
+])
+def test_option_for_one_command_refuses_a_wrong_setting(option, message):
+    with pytest.raises(ConfigError, match=f"--llmperf-set.*{message}"):
+        with_options(Settings(), [option])
+
+
+@pytest.mark.parametrize("key", REPLACED)
+def test_earlier_setting_is_refused_with_the_value_that_holds(key):
+    with pytest.raises(ConfigError, match=f"here: {key}: no setting any more. .* Leave it out."):
+        settings_from({key: 1}, "here")
 
 
 def test_engine_options_override_settings():

@@ -79,7 +79,7 @@ def test_timeout_of_request_limits_whole_answer(ask):
     ids=["length", "endless", "chunked", "gzip", "deflate"],
 )
 def test_oversized_answer_is_refused(ask, script):
-    with pytest.raises(AnswerTooLarge, match=r"longer than 0\.000953674 MiB \(setting control_answer_limit_mib\)"):
+    with pytest.raises(AnswerTooLarge, match=r"longer than 0\.000953674 MiB, the limit"):
         ask(script, limits=ControlLimits(timeout_s=5, answer_bytes=1000))
 
 
@@ -120,8 +120,7 @@ def test_connection_without_listener_is_a_connection_error():
 
 
 def test_settings_limit_control_answers():
-    limits = control_limits(Settings(control_timeout_s=3, control_answer_limit_mib=0.5))
-    assert limits == ControlLimits(3, 2**19)
+    assert control_limits(Settings(control_timeout_s=3)) == ControlLimits(3, 2**24)
     assert control_limits(Settings()) == ControlLimits(10, 2**24)
 
 
