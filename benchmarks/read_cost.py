@@ -18,7 +18,7 @@ from our_clients import BODY, PATH
 from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, ReadStamps
 from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.connection_setup import Route
-from pytest_llmperf.load.priority import raise_priority
+from pytest_llmperf.load.cores import raise_priority
 from pytest_llmperf.load.reactor import Reactor
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight

@@ -10,7 +10,7 @@ from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.control.openai import completion_body
 from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
 from pytest_llmperf.kinds import HardwareKind
-from pytest_llmperf.metrics.added import AddedMetric
+from pytest_llmperf.metrics.registry import AddedMetric
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.engine import EngineSpec, Flag
@@ -20,9 +20,9 @@ from pytest_llmperf.report.export.sink import Sink
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.telemetry.prometheus import Scrape
-from pytest_llmperf.workload.added import AddedWorkload
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload
+from pytest_llmperf.workload.expression import AddedWorkload
 
 __all__ = [
     "API",

@@ -27,7 +27,7 @@ from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
 from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind, kind_of, margins_for, prior_for
-from pytest_llmperf.stats.spread import spread
+from pytest_llmperf.stats.shift import spread
 from pytest_llmperf.stats.suite_spread import ENOUGH_DF, variance_ratio
 
 Array = npt.NDArray[np.float64]

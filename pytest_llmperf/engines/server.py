@@ -31,7 +31,7 @@ from pytest_llmperf.process.ports import who_listens
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
 from pytest_llmperf.wire.answer_ids import AnswerIds
-from pytest_llmperf.wire.ends import unsuccessful
+from pytest_llmperf.wire.chunks import unsuccessful
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_whole
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS

@@ -12,13 +12,12 @@ from pytest_llmperf.judging.outcome import each_run_result, requirement_result, 
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
 from pytest_llmperf.judging.sample import Sample, latency_limits, unseen_share
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
-from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
+from pytest_llmperf.metrics.families import output_tokens, prompt_tokens, turns_of
+from pytest_llmperf.metrics.goodput import window_rates
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
-from pytest_llmperf.metrics.turns import turns_of
 from pytest_llmperf.metrics.units import Direction, Unit
-from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult

@@ -24,7 +24,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import BODY_SHARE, Count, View, total
 from pytest_llmperf.stats.exceedance import GROSS, Exceedance, exceedance, or_by_level
-from pytest_llmperf.stats.pass_margin import level_pass_margin, start_pass_margin
+from pytest_llmperf.stats.segments import level_pass_margin, start_pass_margin
 
 _NS_PER_MS = 1_000_000
 

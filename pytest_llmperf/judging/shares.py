@@ -26,7 +26,7 @@ from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import Count, View, total
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance, or_by_level
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.pass_margin import start_pass_margin
+from pytest_llmperf.stats.segments import start_pass_margin
 
 
 def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:

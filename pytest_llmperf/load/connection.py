@@ -8,10 +8,9 @@ from time import monotonic_ns
 from typing import Protocol
 
 from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, ReadStamps, ask_for_stamps
-from pytest_llmperf.load.connection_setup import Opening, Route
+from pytest_llmperf.load.connection_setup import Opening, Route, Tls
 from pytest_llmperf.load.reactor import READ, WRITE
 from pytest_llmperf.load.request_in_flight import RequestInFlight
-from pytest_llmperf.load.tls import Tls
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.wire.http import NotHttpError
 

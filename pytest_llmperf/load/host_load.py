@@ -15,10 +15,9 @@ from pathlib import Path
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.clock_port import ClockPort
-from pytest_llmperf.load.cores import Cores, cores_for
+from pytest_llmperf.load.cores import Cores, cores_for, restore_priority
 from pytest_llmperf.load.load_processes import LoadProcess, LoadProcesses
 from pytest_llmperf.load.pipe_protocol import SIZE, unpack_plan
-from pytest_llmperf.load.priority import restore_priority
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.process.ports import scratch_folder
 from pytest_llmperf.process.scratch import Scratch, sweep
@@ -150,7 +149,7 @@ class HostLoad:
             ready=worker.ready,
             hung=worker.hung,
             status=worker.status if ended else None,
-            error_line=worker.last_error_line() if ended else "",
+            error_line=worker.error_line if ended else "",
             last=worker.last,
             data=data,
             complete=ended and position + len(data) == size,

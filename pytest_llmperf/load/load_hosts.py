@@ -13,17 +13,16 @@ from pytest_llmperf.errors import LlmperfError, LoadError
 from pytest_llmperf.load.cores import Cores
 from pytest_llmperf.load.host_clock import ClockExchange, HostClock
 from pytest_llmperf.load.host_load import MOST_BYTES, ProcessState
-from pytest_llmperf.load.merging import in_our_time, replay_of
 from pytest_llmperf.load.pipe_protocol import pack_plan
-from pytest_llmperf.load.recording import Recording, RecordingTail
-from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.load.recording import Recording
+from pytest_llmperf.load.sharding import in_our_time, replay_of
+from pytest_llmperf.load.transport import RecordingProcess
 from pytest_llmperf.model.exchange import HostReport, Replay
 from pytest_llmperf.model.plan import LoadPlan
 
 _START_DELAY_NS = 500_000_000  # time zero lies so far ahead: the slowest host hears of it before
 _EXCHANGES = 40                # before and after a replay; five a round during it
 _ROUND_S = 0.25                # load processes report their progress as often
-_EMPTY = Progress(0, 0, 0, 0)
 
 
 class Host(Protocol):
@@ -42,19 +41,11 @@ class Host(Protocol):
     def end(self) -> None: ...
 
 
-class HostedProcess:
+class HostedProcess(RecordingProcess):
     """A load process of another host, with a copy of its recording here."""
 
-    def __init__(self, host: str, plan: LoadPlan, recording: Path) -> None:
-        self.host = host
-        self.plan = plan
-        self.recording = recording
-        self.tail = RecordingTail(recording)
-        self.last = _EMPTY
-        self.ready = self.complete = self.hung = False
-        self.status = 0
-        self.copied_bytes = 0
-        self._error_line = ""
+    complete = False
+    copied_bytes = 0
 
     def take(self, state: ProcessState) -> None:
         """Note the state and append the new bytes of the recording."""
@@ -63,11 +54,7 @@ class HostedProcess:
                 file.write(state.data)
             self.copied_bytes += len(state.data)
         self.last, self.ready, self.complete, self.hung = state.last, state.ready, state.complete, state.hung
-        self.status = state.status or 0
-        self._error_line = state.error_line
-
-    def last_error_line(self) -> str:
-        return self._error_line
+        self.status, self.error_line = state.status or 0, state.error_line
 
 
 class _Follower:
@@ -82,7 +69,7 @@ class _Follower:
 
     def __init__(self, host: Host, plans: Sequence[LoadPlan], folder: Path, load_cpus: str, number: int) -> None:
         self.host = host
-        self.processes = [HostedProcess(host.name, plan, folder / f"{number}-{position}")
+        self.processes = [HostedProcess(plan, folder / f"{number}-{position}", host.name)
                           for position, plan in enumerate(plans)]
         self.problem: LlmperfError | None = None
         self.exchanges: list[ClockExchange] = []
@@ -167,7 +154,7 @@ class _Follower:
 
 
 class LoadHosts:
-    """The load processes of several hosts, a `RunningLoad`.
+    """The load processes of several hosts, driven as `LoadProcesses` are.
 
     Args:
         hosts: where they run.
@@ -191,7 +178,7 @@ class LoadHosts:
             follower.begin()
 
     def wait(self, timeout_ms: int) -> bool:
-        """See `RunningLoad.wait`."""
+        """See `LoadProcesses.wait`."""
         time.sleep(timeout_ms / 1000)
         if any(follower.problem for follower in self._followers):
             self.cancel()  # what the others still find out could not be used
@@ -203,7 +190,7 @@ class LoadHosts:
         return any(follower.works for follower in self._followers)
 
     def cancel(self) -> None:
-        """See `RunningLoad.cancel`."""
+        """See `LoadProcesses.cancel`."""
         if not self._cancelled:
             self._cancelled = True
             for follower in self._followers:
@@ -234,7 +221,7 @@ class LoadHosts:
             follower.abandon()
 
     def replay(self, recordings: Sequence[Recording], plan: LoadPlan) -> Replay:
-        """See `RunningLoad.replay`."""
+        """See `LoadProcesses.replay`."""
         place_of = {id(worker): recording for worker, recording in zip(self.workers, recordings, strict=True)}
         converted: list[Recording] = []
         reports: list[HostReport] = []

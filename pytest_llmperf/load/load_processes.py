@@ -14,10 +14,10 @@ from typing import IO
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.cores import Cores
-from pytest_llmperf.load.merging import replay_of
 from pytest_llmperf.load.pipe_protocol import CANCEL, PROGRESS, READY, START, pack_plan
-from pytest_llmperf.load.recording import Recording, RecordingTail
-from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.load.recording import Recording
+from pytest_llmperf.load.sharding import replay_of
+from pytest_llmperf.load.transport import Progress, RecordingProcess
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.process.kernel import kill_child
@@ -32,15 +32,13 @@ _CANCEL_GRACE_S = 2.0
 _SILENCE_LIMIT_S = 60.0
 
 
-class LoadProcess:
-    """One load process."""
+class LoadProcess(RecordingProcess):
+    """One load process of this machine."""
 
     def __init__(self, plan: LoadPlan, folder: Path, cpus: Collection[int]) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.ready = self.ended = self.hung = False
-        self.last = Progress(0, 0, 0, 0)
-        self.tail = RecordingTail(self.recording)
+        super().__init__(plan, folder / "recording")
+        self._folder = folder
+        self.ended = False
         folder.mkdir()
         command = [sys.executable, "-c", _BOOT, ":".join(sys.path), str(self.recording), *map(str, cpus)]
         with (folder / "stderr").open("wb") as errors:
@@ -50,18 +48,6 @@ class LoadProcess:
             )
         self._control, self.reports = _pipe(self._process.stdin), _pipe(self._process.stdout)
         os.set_blocking(self._control.fileno(), False)
-
-    @property
-    def recording(self) -> Path:
-        return self.folder / "recording"
-
-    @property
-    def host(self) -> str:
-        return ""
-
-    @property
-    def status(self) -> int:
-        return self._process.returncode
 
     @property
     def failed(self) -> bool:
@@ -100,13 +86,12 @@ class LoadProcess:
             self.hung = True
             self.kill()
         self.reports.close()
+        self.status = self._process.returncode
+        error_lines = (self._folder / "stderr").read_text("utf-8", "replace").strip().splitlines()
+        self.error_line = error_lines[-1] if error_lines else ""
 
     def kill(self) -> None:
         kill_child(self._process)
-
-    def last_error_line(self) -> str:
-        error_lines = (self.folder / "stderr").read_text("utf-8", "replace").strip().splitlines()
-        return error_lines[-1] if error_lines else ""
 
     def _send(self, data: bytes) -> None:
         """Write to the control pipe.
@@ -127,7 +112,7 @@ class LoadProcess:
 
 
 class LoadProcesses:
-    """The load processes of this machine, a `RunningLoad`.
+    """The load processes of this machine: they start at the same time, and end all.
 
     Args:
         plans: the part of each process.
@@ -189,7 +174,7 @@ class LoadProcesses:
         return any(not worker.ended for worker in self.workers) and time.monotonic() <= self._quiet_until_s
 
     def replay(self, recordings: Sequence[Recording], plan: LoadPlan) -> Replay:
-        """See `RunningLoad.replay`."""
+        """The replay of the plan from whole recordings, one for each of `workers`."""
         return replay_of(recordings, plan, self._cores)
 
     def end(self) -> None:

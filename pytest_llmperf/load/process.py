@@ -7,21 +7,25 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.cores import Cores
-from pytest_llmperf.load.load_processes import local_load
+from pytest_llmperf.load.load_processes import LoadProcesses, local_load
 from pytest_llmperf.load.recording import Recording, read_recording
-from pytest_llmperf.load.running_load import ProgressOfAll, RecordingProcess, RunningLoad
 from pytest_llmperf.load.schedule import problem_of
 from pytest_llmperf.load.sharding import shards
-from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.load.transport import Progress, RecordingProcess, RunningMedians, progress_of_all
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.process.ports import scratch_folder
 from pytest_llmperf.process.scratch import Scratch
 
-Loading = Callable[[LoadPlan, Path], AbstractContextManager[RunningLoad]]
+if TYPE_CHECKING:
+    from pytest_llmperf.load.load_hosts import LoadHosts
+
+    RunningLoad = LoadProcesses | LoadHosts
+    Loading = Callable[[LoadPlan, Path], AbstractContextManager[RunningLoad]]
 
 _POLL_MS = 50
 
@@ -90,12 +94,12 @@ class ProcessTransport:
     ) -> RunningLoad:
         """Start the load processes, send each process its part of the plan, and wait for the end of all processes."""
         reports: list[Progress] = []
-        progress_of_all = ProgressOfAll()
+        medians = RunningMedians()
 
         def report_progress(load: RunningLoad) -> None:
             if progress is not None and (latest := [worker.last for worker in load.workers]) != reports:
                 reports[:] = latest
-                progress(progress_of_all.of(load.workers))
+                progress(progress_of_all(load.workers, medians))
 
         with self._loading(plan, folder) as load:
             reports += [worker.last for worker in load.workers]
@@ -125,7 +129,7 @@ def _death_report(worker: RecordingProcess, recording: Recording, folder: Path |
         else f"was killed by signal {-status}" if status < 0
         else f"ended with exit code {status}"
     )
-    last = f": {error_line}" if (error_line := worker.last_error_line()) else ""
+    last = f": {error_line}" if (error_line := worker.error_line) else ""
     where = f" on {worker.host}" if worker.host else ""
     done = f"{len(recording.exchanges)} of {len(worker.plan.requests)} requests"
     stays = "" if folder is None else f"\nwhat it recorded is in {folder} until the next run"

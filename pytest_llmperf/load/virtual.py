@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_llmperf.clock import VirtualClock
-from pytest_llmperf.load.running_medians import RunningMedians
-from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.load.transport import Progress, RunningMedians
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, StreamLimits
 from pytest_llmperf.model.record import Outcome

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pytest_llmperf.load.connection_setup import route_of
+from pytest_llmperf.load.cores import raise_priority
 from pytest_llmperf.load.pipe_protocol import SIZE, START, unpack_plan
-from pytest_llmperf.load.priority import raise_priority
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.load.replayer import PlanReplayer
 

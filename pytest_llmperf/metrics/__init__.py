@@ -5,12 +5,11 @@ carries the id of its own.
 """
 
 from pytest_llmperf.metrics.families import FAMILIES
-from pytest_llmperf.metrics.goodput import attained, goodput, slo_attainment
+from pytest_llmperf.metrics.goodput import attained, goodput, slo_attainment, window_rates
 from pytest_llmperf.metrics.registry import Metric, Source, all_metrics, find, is_metric
 from pytest_llmperf.metrics.run import RunMetrics, measure
 from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.metrics.units import Direction, Unit
-from pytest_llmperf.metrics.windows import window_rates
 
 __all__ = [
     "FAMILIES",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isinf
 
-from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.families import FAMILIES, turn_names
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic, summarise
-from pytest_llmperf.metrics.turns import turn_names
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 

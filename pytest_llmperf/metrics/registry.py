@@ -1,21 +1,72 @@
-"""Every metric there is: what docs and reports print, and what an SLO may name."""
+"""The metrics of this package and of other packages: what docs and reports print, and what an SLO may name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 
+from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import ConfigError, SloError
-from pytest_llmperf.metrics.added import METRICS, AddedMetric
 from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN, UTILIZATION
-from pytest_llmperf.metrics.families import FAMILIES, Family, family_named
+from pytest_llmperf.metrics.families import FAMILIES, Family, family_named, turns_of
 from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
 from pytest_llmperf.metrics.summary import ALIASES, STATS
-from pytest_llmperf.metrics.turns import turns_of
 from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.model.record import RequestRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedMetric:
+    """A number that a run has, computed by another package. SLOs, claims and baselines treat it like any metric.
+
+    Args:
+        api: version of the doors for which the metric was written: 1.
+        name: as in SLO texts: lower-case letters, digits and "_".
+        unit: of the value; shares are 0…1.
+        direction: which way is better.
+        take: the value of a run from its request records, ordered by intended send time, and from the increases of the
+            server's counters under their canonical names. None if something that the formula needs is missing.
+        formula: in words.
+        needs: what must be there for the value to exist, in words.
+        version: part of the formula id that is stored beside every number. Raise it when the formula changes.
+    """
+
+    api: int
+    name: str
+    unit: Unit
+    direction: Direction
+    take: Callable[[Sequence[RequestRecord], Mapping[str, float | None]], float | None]
+    formula: str
+    needs: str = "a served request"
+    version: int = 1
+
+
+METRICS = Door[AddedMetric]("metric", "an AddedMetric", lambda value: isinstance(value, AddedMetric), {})
+
+
+def added_values(
+    records: Sequence[RequestRecord], counters: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """The value of each added metric in a run.
+
+    Args:
+        records: ordered by intended send time.
+        counters: increases of the server's counters over the run.
+
+    Raises:
+        ConfigError: the function of a metric fails. The message names the metric.
+    """
+    values: dict[str, float | None] = {}
+    for metric in METRICS.all():
+        try:
+            values[metric.name] = metric.take(records, counters)
+        except Exception as error:
+            raise ConfigError(f"The metric {metric.name} fails on a run: {type(error).__name__}: {error}. Let the "
+                              "function return None if a value is missing.") from error
+    return values
 
 
 class Source(Enum):

@@ -9,13 +9,20 @@ from enum import Enum
 from functools import cache, partial
 
 from pytest_llmperf.errors import MetricUnavailable
-from pytest_llmperf.metrics.added import added_values
 from pytest_llmperf.metrics.energy import energy_values
-from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens, prompt_tokens
-from pytest_llmperf.metrics.registry import find, find_family
+from pytest_llmperf.metrics.families import (
+    FAMILIES,
+    Samples,
+    hit_rate,
+    output_tokens,
+    prompt_tokens,
+    served_conversations,
+    turn_names,
+    turns_of,
+)
+from pytest_llmperf.metrics.registry import added_values, find, find_family
 from pytest_llmperf.metrics.server import Counters, counter_difference, server_values
 from pytest_llmperf.metrics.summary import summarise
-from pytest_llmperf.metrics.turns import hit_rate, served_conversations, turn_names, turns_of
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000

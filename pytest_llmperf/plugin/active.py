@@ -2,16 +2,88 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from pytest_llmperf.plugin.configure import pytest_configure, pytest_report_header, pytest_unconfigure
+from pytest_llmperf.plugin.additions import know_additions
+from pytest_llmperf.plugin.baselines import BaselineUpdater, mode_of
+from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.inputs import pytest_runtestloop
 from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
 from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
+from pytest_llmperf.plugin.outcomes import Outcomes
+from pytest_llmperf.plugin.profiling import header as profile_header
+from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
+from pytest_llmperf.plugin.resume import register as register_resume
+from pytest_llmperf.plugin.session_record import SessionRecord
+from pytest_llmperf.plugin.shutdown import SurvivingServers
+from pytest_llmperf.plugin.state import STATE, State
+from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 from pytest_llmperf.plugin.verdicts import pytest_report_teststatus, pytest_sessionfinish
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Called when the session turns out to be about performance: as pytest configures, or while it collects."""
+    config.stash[STATE] = State(config)
+    know_additions(config)
+    if not hasattr(config, "workerinput"):
+        from pytest_llmperf.plugin.refusals import refuse
+        from pytest_llmperf.plugin.reports import ReportWatcher
+
+        refuse(config)
+        config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
+        outcomes = Outcomes(config)
+        config.pluginmanager.register(outcomes, "llmperf-outcomes")
+        config.pluginmanager.register(SessionRecord(config), "llmperf-record")
+        if (mode := mode_of(config)) is not None:
+            config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
+        config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
+        config.pluginmanager.register(EndSummary(config, outcomes), "llmperf-summary")
+        config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
+    register_resume(config)
+    register_budget(config)
+    config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
+    config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
+    _end_cleanly_on_sigterm()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    state = config.stash.get(STATE, None)
+    if state is not None:
+        try:
+            state.close()  # where no session was finished
+        finally:
+            state.end_watchdog()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    state = config.stash[STATE]
+    planted = f"; planted: {' '.join(map(str, state.planted))}" if state.planted else ""
+    if state.emulation is not None:
+        place = f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
+    else:
+        place = f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else ""
+    return [line for line in (place, profile_header(config)) if line]
+
+
+def _end_cleanly_on_sigterm() -> None:
+    """pytest installs no handler: a SIGTERM would skip every teardown."""
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt("SIGTERM")
+
 
 HEARING = ("llmperf-reports", "llmperf-outcomes", "llmperf-baselines")
 

@@ -42,9 +42,9 @@ def know_additions(config: pytest.Config) -> None:
 
 def _door(name: str) -> Door[Any]:
     from pytest_llmperf.engines.adapters import ENGINES
-    from pytest_llmperf.metrics.added import METRICS
+    from pytest_llmperf.metrics.registry import METRICS
     from pytest_llmperf.report.export import SINKS
-    from pytest_llmperf.workload.added import WORKLOADS
+    from pytest_llmperf.workload.expression import WORKLOADS
 
     doors: dict[str, Door[Any]] = {
         "kinds": KINDS, "engines": ENGINES, "metrics": METRICS, "workloads": WORKLOADS, "sinks": SINKS,

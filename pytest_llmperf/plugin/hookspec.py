@@ -13,9 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.engines.adapter import EngineAdapter
     from pytest_llmperf.kinds import HardwareKind
-    from pytest_llmperf.metrics.added import AddedMetric
+    from pytest_llmperf.metrics.registry import AddedMetric
     from pytest_llmperf.report.export.sink import Sink
-    from pytest_llmperf.workload.added import AddedWorkload
+    from pytest_llmperf.workload.expression import AddedWorkload
 
 
 def pytest_llmperf_engines(config: pytest.Config) -> Iterable[EngineAdapter]:  # type: ignore[empty-body]

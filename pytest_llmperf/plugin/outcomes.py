@@ -159,7 +159,7 @@ class Outcomes:
             ])
 
     def _complete_junit(self) -> None:
-        from pytest_llmperf.plugin.junit import JUnit
+        from pytest_llmperf.plugin.reports import JUnit
 
         junit = JUnit(self._config)
         for nodeid in self._nodes():

@@ -1,8 +1,9 @@
-"""Writes `session.json` at the end of a session: durations, emulation, skipped tests. Later sessions read it."""
+"""The end of a session in its run folders: facts that later sessions read, the HTML report, and exports."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +22,7 @@ EMULATED = "emulated"
 
 
 class SessionRecord:
-    """One per session, on the controller. It writes before the report is made, which shows these facts."""
+    """One per session, on the controller: what was measured comes with the reports, from xdist's workers, too."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -30,6 +31,7 @@ class SessionRecord:
         self._skipped: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)  # node id → setup, call and teardown
         self._test_by_node: dict[str, str] = {}
+        self._text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := run_file_of(report)) is not None:
@@ -41,15 +43,21 @@ class SessionRecord:
         if report.skipped and not hasattr(report, "wasxfail"):
             self._skipped[_reason(report)] += 1
 
+    @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:
-        state = self._config.stash[STATE]
-        folders = set(self._folders)
-        if state.session_known:  # reading the id of an unknown session would begin one
-            folders.add(self._config.rootpath / state.settings.runs_dir / state.session_id)
+        state, report_path = self._config.stash[STATE], self._config.getoption("--llmperf-report")
+        folders = sorted(self._folders | set(self._folders_on_disk()))
+        # Reading the id of an unknown session would begin one.
+        own = {self._config.rootpath / state.settings.runs_dir / state.session_id} if state.session_known else set()
+        if recorded := own.union(folders):
+            self._record(recorded)  # the report shows these facts
         if folders:
-            self._write(folders)
+            self._report(folders, self._config.invocation_params.dir / report_path if report_path else folders[0])
+            self._export(folders)
+        elif report_path:
+            self._text = f"no report in {report_path}: nothing was measured"
 
-    def _write(self, folders: set[Path]) -> None:
+    def _record(self, folders: set[Path]) -> None:
         from pytest_llmperf.errors import BaselineError
         from pytest_llmperf.results.reader import read_session
         from pytest_llmperf.session.provenance import add_to_provenance
@@ -64,6 +72,49 @@ class SessionRecord:
             durations_s = {**earlier_s, **own_s} if isinstance(earlier_s, dict) else own_s
             with suppress(OSError, BaselineError):  # the verdicts stand without it
                 add_to_provenance(folder, {**facts, DURATIONS_S: durations_s})
+
+    def _report(self, folders: list[Path], out: Path) -> None:
+        from pytest_llmperf.baseline.store import Store
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.html import write_report
+
+        store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
+        try:
+            self._text = f"report: {write_report(folders, store.read, out)}"
+        except LlmperfError as error:  # the verdicts stand without it
+            self._text = f"no report: {error}"
+        except ImportError as error:  # a GPU host without a registry has not everything
+            where = "Copy it to where jinja2 is installed"
+            self._text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
+
+    def _export(self, folders: list[Path]) -> None:
+        """What cannot be exported is said, and changes no verdict: the run folder holds everything."""
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.export import export
+        from pytest_llmperf.results.reader import read_run
+
+        for option in self._config.getoption("--llmperf-export"):
+            name, _, place = option.partition("=")
+            try:
+                tests = [test for folder in folders for test in read_run(folder)]
+                paths = export(tests, name, self._config.invocation_params.dir / place)
+            except LlmperfError as error:
+                self._text += f"\nllmperf --llmperf-export={option}: {error}"
+            else:
+                self._text += "".join(f"\nllmperf {name}: {path}" for path in paths)
+
+    def _folders_on_disk(self) -> Iterator[Path]:
+        """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
+        from pytest_llmperf.results.reader import stored_runs
+
+        state = self._config.stash[STATE]
+        if state.session_known:
+            places = {self._config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self._folders)}
+            yield from (folder for place in places for folder in stored_runs(place) if folder.name == state.session_id)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._text:
+            terminalreporter.write_line(f"llmperf {self._text}")
 
 
 def known_durations_s(runs_dir: Path, *, emulated: bool) -> dict[str, float]:

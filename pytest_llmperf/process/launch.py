@@ -1,19 +1,47 @@
-"""What to start under supervision."""
+"""What to start under supervision, and the secrets in its command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from pytest_llmperf.errors import EngineError, Evidence
-from pytest_llmperf.masking import SHAPES, mask, needles, secret_values
+from pytest_llmperf.masking import MASK, SHAPES, mask, masked, needles, secret_values
 
-from .arguments import mask_argv, secret_arguments
 from .serverlog import tail_lines
 from .unit import TAG, Member
+
+
+def secret_arguments(argv: Iterable[str]) -> list[str]:
+    """Secret values in a command line, after options such as `--api-key` or inside JSON, as servers log arguments."""
+    return [secret for _, name, value in _values(argv) for secret in secret_values({name: value})]
+
+
+def mask_argv(argv: Iterable[str], secrets: Iterable[str] = ()) -> str:
+    """A command line as a shell would take it, with `***` for these secrets and its own."""
+    hidden, words = list(secrets), []
+    for option, name, value in _values(argv):
+        shown = str(masked(value, hidden, name=name))
+        word = mask(option, hidden) + shown
+        words.append(word if MASK in (shown, word) else shlex.quote(word))
+    return " ".join(words)
+
+
+def _values(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Each argument as the option in it ("--x", "--x=" or ""), and a value with the name whose value it is.
+
+    All up to the next option are values of the one before: `--api-key K1 K2`.
+    """
+    name = ""
+    for argument in argv:
+        option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+        name = option.lstrip("-") or name
+        yield option + equals, name, value
+
 
 # py-setproctitle, which vLLM's workers use, writes their title over /proc/PID/environ unless this is set.
 _KEEP_ENVIRON = {"SPT_NOENV": "1"}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import tree
-from .reaped import Reaped
+from .unit import Reaped
 
 KILL_LIMIT_NS = 10_000_000_000  # after SIGKILL: what still lives then hangs in the kernel
 OTHERS_NS = 3_000_000_000  # what a leader left has as long to end, before SIGKILL; half of a short grace

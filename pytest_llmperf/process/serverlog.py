@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from .streammask import StreamMask
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # Terminal controls (C0, C1), controls of the text direction, and other characters that XML 1.0 forbids.
@@ -123,3 +127,58 @@ def _end_of(path: Path, n_bytes: int) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+CHUNK_BYTES = 1 << 18
+
+
+class Drain:
+    """Reads a server's output, so that the server never waits for the reader, and masks secrets."""
+
+    def __init__(self, log_path: Path, cap_bytes: int, mask: StreamMask) -> None:
+        self._log = BoundedLog(log_path, cap_bytes)
+        self._mask = mask
+        self.read_end, write_fd = os.pipe()
+        self.write_end: BinaryIO = os.fdopen(write_fd, "wb", buffering=0)
+        self.ended = False
+        os.set_blocking(self.read_end, False)
+        _enlarge(self.read_end)
+
+    def read(self) -> bool:
+        """Take one chunk; returns False at the end of the stream."""
+        try:
+            data = os.read(self.read_end, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        self._log.write(self._mask.feed(data))
+        return bool(data)
+
+    def read_all(self) -> None:
+        """Read the current content of the pipe, at most 16 MiB even if a process keeps writing."""
+        for _ in range(64):
+            try:
+                data = os.read(self.read_end, CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self._log.write(self._mask.feed(data))
+
+    def last_words(self) -> None:
+        """Log the last output of a process that has ended, including an unfinished line."""
+        self.read_all()
+        self._log.write(self._mask.end_line())
+
+    def close(self) -> None:
+        self.read_all()
+        self._log.write(self._mask.flush())
+        self._log.close()
+        os.close(self.read_end)
+
+
+def _enlarge(fd: int) -> None:
+    """A larger pipe rides over our pauses; refused where the user's quota of pipe memory is used up."""
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)

@@ -9,8 +9,8 @@ from subprocess import Popen
 from typing import Any
 
 from . import tree
-from .reaped import StopReport
 from .shm import Segment
+from .unit import StopReport
 
 
 class Status:

@@ -18,9 +18,8 @@ from . import leftovers, shm, tree
 from .container import ContainerProcesses
 from .kernel import KILL_WAIT_S, end_child, kill_child
 from .launch import Launch
-from .reaped import Reaped, StopReport, write_report
 from .status import Status
-from .unit import STOP_COMMAND_S, WATCHDOG_TAG, ProcessUnit
+from .unit import STOP_COMMAND_S, WATCHDOG_TAG, ProcessUnit, Reaped, StopReport, write_report
 
 __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 

@@ -37,11 +37,10 @@ if not __package__:  # started by path: make the siblings importable (PEP 366)
     __package__ = "process"
 
 from . import kernel, shm, tree
-from .drain import Drain
-from .reaped import StopReport, write_report
 from .reaper import Reaper
+from .serverlog import Drain
 from .streammask import StreamMask
-from .unit import Member, ProcessUnit
+from .unit import Member, ProcessUnit, StopReport, write_report
 
 CONTROL, STATUS, STDERR = 0, 1, 2
 STEP_S = 0.02

@@ -53,9 +53,8 @@ from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch, str
 from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.canary import canary
-from pytest_llmperf.telemetry.cpu import use_from_now
+from pytest_llmperf.telemetry.cpu import free_host_memory_bytes, use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
-from pytest_llmperf.telemetry.host_memory import free_host_memory_bytes
 
 if TYPE_CHECKING:
     from pytest_llmperf.load.ray_hosts import RayLoad

@@ -33,9 +33,8 @@ from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, increases, total_increases
-from pytest_llmperf.wire.completions import CountTokens, to_record
+from pytest_llmperf.wire.completions import CountTokens, emulated_record, to_record
 from pytest_llmperf.wire.conversation import part_of, read_reply
-from pytest_llmperf.wire.emulated_record import emulated_record
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import relabelled
 

@@ -10,8 +10,7 @@ from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import spent_share
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.prior import Margins, Prior
-from pytest_llmperf.stats.shift import SeededRun, Shift
-from pytest_llmperf.stats.spread import spread
+from pytest_llmperf.stats.shift import SeededRun, Shift, spread
 
 MOST_RUNS = 64
 #: Confidence of the strictest look of a claim, one-sided.

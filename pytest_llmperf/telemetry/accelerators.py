@@ -11,12 +11,9 @@ from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.ranks import gpus_of, size_of
 from pytest_llmperf.model.status import Note, Notify, Waiting
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
-from pytest_llmperf.telemetry.foreign_processes import name_of, user_of
-from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
-from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch
-from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware, call_with_timeout
-from pytest_llmperf.telemetry.nvml import GpuNvml, pynvml
-from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
+from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch, name_of, user_of
+from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, VARIABLE, Gpu, Hardware, call_with_timeout, visible_gpus
+from pytest_llmperf.telemetry.nvml import Nvml, memory_in_use, occupants, pynvml
 
 #: From the time zero of a run, ns, to its trace; None where nothing was watched.
 TraceOf = Callable[[int], GpuTrace | None]
@@ -44,7 +41,7 @@ class Accelerators:
     interval_s: float
     free_bytes: int
     free_timeout_s: float
-    nvml: GpuNvml | None = None
+    nvml: Nvml | None = None
     _noted: set[str] = field(default_factory=set)
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
@@ -189,7 +186,7 @@ def _own_context_note(allowed_bytes: int) -> str:
     )
 
 
-def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
+def _busy(nvml: Nvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
     """A driver that cannot be asked knows of nobody: the run's own trace says that it could not."""
     try:
         nvml.nvmlInit()
@@ -201,7 +198,7 @@ def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
             nvml.nvmlShutdown()
 
 
-def _held(nvml: GpuNvml, gpus: tuple[Gpu, ...], pids: frozenset[int], *, alone: bool) -> list[int]:
+def _held(nvml: Nvml, gpus: tuple[Gpu, ...], pids: frozenset[int], *, alone: bool) -> list[int]:
     """Bytes on each GPU for which the driver reports them."""
     try:
         nvml.nvmlInit()
@@ -220,7 +217,7 @@ def _held(nvml: GpuNvml, gpus: tuple[Gpu, ...], pids: frozenset[int], *, alone: 
             nvml.nvmlShutdown()
 
 
-def _busy_gpu(nvml: GpuNvml, gpu: Gpu, free_bytes: int) -> str | None:
+def _busy_gpu(nvml: Nvml, gpu: Gpu, free_bytes: int) -> str | None:
     handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
     used = memory_in_use(nvml, handle)
     if used is None or used <= free_bytes:

@@ -2,19 +2,171 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from pytest_llmperf.clock import Clock, milliseconds
-from pytest_llmperf.model.telemetry import GpuDevice, GpuSample, GpuTrace
-from pytest_llmperf.telemetry.foreign_processes import ForeignProcesses
-from pytest_llmperf.telemetry.gpu_faults import FaultWatch
-from pytest_llmperf.telemetry.gpu_reading import read_sample, read_settings
+from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.process.tree import read_stat
 from pytest_llmperf.telemetry.hardware import Gpu
-from pytest_llmperf.telemetry.nvml import GpuNvml, loss_reason
+from pytest_llmperf.telemetry.nvml import (
+    XID,
+    Nvml,
+    Occupant,
+    busy_since,
+    loss_reason,
+    occupants,
+    query,
+    read_sample,
+    read_settings,
+    uncorrected_errors,
+)
+
+MOST_XIDS = 20  # a broken GPU repeats itself
+
+
+class FaultWatch:
+    """Finds the GPU faults of a run from events and ECC counters. A driver without them shows no faults.
+
+    Args:
+        nvml: the driver's library.
+    """
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._earlier_errors: dict[int, int | None] = {}
+        self._events: Any = None
+        self._problems: list[str] = []
+
+    def begin(self, index: int, handle: object) -> None:
+        """Note the counters of one GPU, and listen to it."""
+        self._earlier_errors[index] = uncorrected_errors(self._nvml, handle)
+        if self._events is None:
+            self._events = query(self._nvml, "nvmlEventSetCreate")
+        if self._events is not None:
+            query(self._nvml, "nvmlDeviceRegisterEvents", handle, XID, self._events)
+
+    def end(self, handles: Mapping[int, object]) -> None:
+        """Ask what has happened since `begin`."""
+        for _ in range(MOST_XIDS):
+            event = None if self._events is None else query(self._nvml, "nvmlEventSetWait_v2", self._events, 0)
+            if event is None:
+                break
+            self._problems.append(
+                f"a GPU reported Xid {event.eventData} (NVIDIA's list of Xid errors says what it means)"
+            )
+        if self._events is not None:
+            query(self._nvml, "nvmlEventSetFree", self._events)
+        for index, handle in handles.items():
+            before, after = self._earlier_errors.get(index), uncorrected_errors(self._nvml, handle)
+            if before is not None and after is not None and after > before:
+                self._problems.append(f"GPU {index} had {after - before} uncorrected memory errors (ECC)")
+
+    def lost(self, why: str) -> None:
+        """Every further question would be answered in the same way."""
+        self._problems.append(f"a GPU {why}")
+
+    def problems(self) -> tuple[str, ...]:
+        return tuple(self._problems)
+
+
+# A context without work, as an idle monitor or display has one, holds less and uses no SM: no competitor.
+IDLE_BYTES = 256 * 2**20
+
+
+class ForeignProcesses:
+    """Processes on watched GPUs that are none of ours.
+
+    The driver's process ids are this machine's only where our own server is among them: it holds memory, so it must be.
+
+    Args:
+        nvml: the driver's library.
+        ours: the process ids that are ours now.
+        free_bytes: no more than this was free enough for the start of our server.
+    """
+
+    def __init__(self, nvml: Nvml, ours: Callable[[], Collection[int]], free_bytes: int) -> None:
+        self._nvml = nvml
+        self._ask_ours = ours
+        self._idle_bytes = max(IDLE_BYTES, free_bytes)
+        self._ours: set[int] = set()
+        self._seen: dict[tuple[int, int], ForeignProcess] = {}
+        self._own_seen = False
+        self._since_us: dict[int, int] = {}
+
+    @property
+    def pids_visible(self) -> bool | None:
+        """See `GpuTrace`."""
+        if self._own_seen:
+            return True
+        return False if self._seen else None
+
+    def begin(self, index: int, handle: object) -> None:
+        """Ignore the use of the GPU before the run."""
+        self._since_us[index] = busy_since(self._nvml, handle, 0)[1]
+
+    def look(self, index: int, handle: object) -> None:
+        """List the processes of one GPU, and who used it since the last look."""
+        busy, self._since_us[index] = busy_since(self._nvml, handle, self._since_us.get(index, 0))
+        for occupant in [*occupants(self._nvml, handle), *busy]:
+            if occupant.pid not in self._ours:
+                self._ours |= {os.getpid(), *self._ask_ours()}
+            if occupant.pid in self._ours:
+                self._own_seen = True
+            else:
+                self._note(index, occupant)
+
+    def processes(self) -> tuple[ForeignProcess, ...]:
+        """Those that held memory worth the name or used SMs; none where process ids are hidden."""
+        if not self._own_seen:
+            return ()
+        return tuple(process for process in self._seen.values() if self._competes(process))
+
+    def _competes(self, process: ForeignProcess) -> bool:
+        return bool(process.sm_pct) or (process.memory_bytes or 0) > self._idle_bytes
+
+    def _note(self, index: int, occupant: Occupant) -> None:
+        key = (index, occupant.pid)
+        occupant_before = self._seen.get(key) or _foreign_process(index, occupant.pid)
+        self._seen[key] = ForeignProcess(
+            index, occupant.pid, _larger_of(occupant_before.memory_bytes, occupant.memory_bytes),
+            _larger_of(occupant_before.sm_pct, occupant.sm_pct), occupant_before.name, occupant_before.user,
+        )
+
+
+def _foreign_process(index: int, pid: int) -> ForeignProcess:
+    return ForeignProcess(index, pid, name=name_of(pid), user=user_of(pid))
+
+
+def name_of(pid: int) -> str | None:
+    """Of a process that runs here."""
+    stat = read_stat(pid)
+    return None if stat is None else stat.name
+
+
+def user_of(pid: int) -> str | None:
+    """Who runs it; the number where that has no name."""
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    try:
+        import pwd  # not on Windows, where the emulator runs
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return str(uid)
+
+
+def _larger_of(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first if second is None else max(first, second)
+
 
 PROCESSES_EVERY = 5  # samples: listing the processes costs more than all the rest
 JOIN_S = 5.0
@@ -33,7 +185,7 @@ class GpuWatch:
     """
 
     def __init__(
-        self, nvml: GpuNvml, gpus: Sequence[Gpu], ours: Callable[[], Collection[int]], clock: Clock, interval_s: float,
+        self, nvml: Nvml, gpus: Sequence[Gpu], ours: Callable[[], Collection[int]], clock: Clock, interval_s: float,
         *, free_bytes: int = 0,
     ) -> None:
         self._nvml = nvml

@@ -5,16 +5,42 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pytest_llmperf.kinds import CPU, GPU_KINDS, OTHER_GPU, HardwareKind
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
-from pytest_llmperf.telemetry.gpu_reading import read_settings
-from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query
-from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
+from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query, read_settings
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA shows to a process with this environment, in its order.
+
+    Like CUDA it takes indices and beginnings of UUIDs, and ends at the first entry that names no GPU. Indices count as
+    NVML does, which is CUDA's own order where all GPUs are of one model.
+    """
+    listed = environ.get(VARIABLE)
+    if listed is None:
+        return tuple(gpus)
+    visible: list[Gpu] = []
+    for entry in (part.strip() for part in listed.split(",")):
+        named = [gpu for gpu in gpus if _names(entry, gpu)]
+        if len(named) != 1:
+            break
+        visible += named
+    return tuple(visible)
+
+
+def _names(entry: str, gpu: Gpu) -> bool:
+    """A MIG slice is named by its own UUID, `MIG-GPU-<uuid of the GPU>/…` on older drivers."""
+    if entry.isdigit():
+        return int(entry) == gpu.index
+    return bool(gpu.uuid and entry) and (gpu.uuid.startswith(entry) or entry.startswith(f"MIG-{gpu.uuid}/"))
+
 
 NVML_TIMEOUT_S = 10.0
 _MEMORY_TOLERANCE = 0.08  # NVML shows less where ECC takes some

@@ -10,7 +10,7 @@ To be found by a whole pytest run, put a module `pynvml.py` on its path that hol
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -64,8 +64,31 @@ class FakeGpu:
     lost: bool = False
 
 
+#: What each call about one GPU answers, from the GPU and the arguments after its handle.
+ANSWERS: dict[str, Callable[..., object]] = {
+    "nvmlDeviceGetName": lambda gpu: gpu.name,
+    "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
+    "nvmlDeviceGetPersistenceMode": lambda gpu: int(gpu.persistence),
+    "nvmlDeviceGetEccMode": lambda gpu: [int(gpu.ecc_errors is not None)] * 2,
+    "nvmlDeviceGetMigMode": lambda gpu: [int(gpu.mig)] * 2,
+    "nvmlDeviceGetPowerManagementLimit": lambda gpu: gpu.power_limit_mw,
+    "nvmlDeviceGetApplicationsClock": lambda gpu, clock: gpu.application_clocks_mhz[clock - 1],
+    "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=gpu.utilization_pct, memory=0),
+    "nvmlDeviceGetClockInfo": lambda gpu, clock: (gpu.sm_clock_mhz, gpu.memory_clock_mhz)[clock - 1],
+    "nvmlDeviceGetPowerUsage": lambda gpu: gpu.power_mw,
+    "nvmlDeviceGetTemperature": lambda gpu, _sensor: gpu.temperature_c,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.reasons,
+    "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [
+        SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes.items()
+    ],
+    "nvmlDeviceGetGraphicsRunningProcesses": lambda _gpu: [],
+    "nvmlDeviceGetTotalEccErrors": lambda gpu, *_kinds: gpu.ecc_errors,
+    "nvmlDeviceRegisterEvents": lambda _gpu, *_events: None,
+}
+
+
 class FakeNvml:
-    """Implements `telemetry.nvml.GpuNvml`.
+    """Has the calls of pynvml that the telemetry uses.
 
     Args:
         gpus: by index.
@@ -93,6 +116,11 @@ class FakeNvml:
         self.calls: dict[str, int] = {}
         self._now_us = 0
 
+    def __getattr__(self, call: str) -> Callable[..., object]:
+        if call not in ANSWERS:
+            raise AttributeError(call)
+        return lambda handle, *arguments: ANSWERS[call](self._gpu(call, handle), *arguments)
+
     def nvmlInit(self) -> None:
         self._begin("nvmlInit")
 
@@ -113,62 +141,15 @@ class FakeNvml:
         self._gpu("nvmlDeviceGetHandleByIndex", index)
         return index
 
-    def nvmlDeviceGetName(self, handle: object) -> str:
-        return self._gpu("nvmlDeviceGetName", handle).name
-
-    def nvmlDeviceGetUUID(self, handle: object) -> str:
-        return self._gpu("nvmlDeviceGetUUID", handle).uuid
-
     def nvmlDeviceGetMemoryInfo(self, handle: object, version: int | None = None) -> Any:
         gpu = self._gpu("nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo", handle)
         return SimpleNamespace(total=gpu.total_bytes, used=gpu.used_bytes, free=gpu.total_bytes - gpu.used_bytes)
-
-    def nvmlDeviceGetPersistenceMode(self, handle: object) -> int:
-        return int(self._gpu("nvmlDeviceGetPersistenceMode", handle).persistence)
-
-    def nvmlDeviceGetEccMode(self, handle: object) -> Sequence[int]:
-        on = int(self._gpu("nvmlDeviceGetEccMode", handle).ecc_errors is not None)
-        return [on, on]
-
-    def nvmlDeviceGetMigMode(self, device: object) -> Sequence[int]:
-        on = int(self._gpu("nvmlDeviceGetMigMode", device).mig)
-        return [on, on]
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: object) -> int:
-        return self._gpu("nvmlDeviceGetPowerManagementLimit", handle).power_limit_mw
-
-    def nvmlDeviceGetApplicationsClock(self, handle: object, type: int) -> int:
-        return self._gpu("nvmlDeviceGetApplicationsClock", handle).application_clocks_mhz[type - 1]
-
-    def nvmlDeviceGetUtilizationRates(self, handle: object) -> Any:
-        return SimpleNamespace(gpu=self._gpu("nvmlDeviceGetUtilizationRates", handle).utilization_pct, memory=0)
-
-    def nvmlDeviceGetClockInfo(self, handle: object, type: int) -> int:
-        gpu = self._gpu("nvmlDeviceGetClockInfo", handle)
-        return (gpu.sm_clock_mhz, gpu.memory_clock_mhz)[type - 1]
-
-    def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
-        return self._gpu("nvmlDeviceGetPowerUsage", handle).power_mw
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
         counted_mw = self._gpu("nvmlDeviceGetTotalEnergyConsumption", handle).counted_mw
         if counted_mw is None:
             raise FakeNvmlError(NOT_SUPPORTED)
         return counted_mw * self.clock.now_ns() // 10**9
-
-    def nvmlDeviceGetTemperature(self, handle: object, sensor: int) -> int:  # noqa: ARG002
-        return self._gpu("nvmlDeviceGetTemperature", handle).temperature_c
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: object) -> int:
-        return self._gpu("nvmlDeviceGetCurrentClocksThrottleReasons", handle).reasons
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> Sequence[Any]:
-        gpu = self._gpu("nvmlDeviceGetComputeRunningProcesses", handle)
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes.items()]
-
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: object) -> Sequence[Any]:
-        self._gpu("nvmlDeviceGetGraphicsRunningProcesses", handle)
-        return []
 
     def nvmlDeviceGetProcessUtilization(self, handle: object, timeStamp: int) -> Sequence[Any]:  # noqa: ARG002
         gpu = self._gpu("nvmlDeviceGetProcessUtilization", handle)
@@ -177,18 +158,9 @@ class FakeNvml:
         self._now_us += 1
         return [SimpleNamespace(pid=pid, smUtil=used, timeStamp=self._now_us) for pid, used in gpu.sm_pct.items()]
 
-    def nvmlDeviceGetTotalEccErrors(self, handle: object, errorType: int, counterType: int) -> int:  # noqa: ARG002
-        errors = self._gpu("nvmlDeviceGetTotalEccErrors", handle).ecc_errors
-        if errors is None:
-            raise FakeNvmlError(NOT_SUPPORTED)
-        return errors
-
     def nvmlEventSetCreate(self) -> object:
         self._begin("nvmlEventSetCreate")
         return "events"
-
-    def nvmlDeviceRegisterEvents(self, handle: object, eventTypes: int, eventSet: object) -> None:  # noqa: ARG002
-        self._gpu("nvmlDeviceRegisterEvents", handle)
 
     def nvmlEventSetFree(self, eventSet: object) -> None:  # noqa: ARG002
         self._begin("nvmlEventSetFree")

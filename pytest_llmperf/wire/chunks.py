@@ -1,12 +1,109 @@
-"""Parses one event of an OpenAI-style stream, or a whole answer: content, tokens, usage, finish, error."""
+"""Parses one event of an OpenAI-style stream, or a whole answer: content, tokens, usage, finish, error, origin."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_llmperf.wire.content import MODEL_TEXT, delta_text
-from pytest_llmperf.wire.ends import End, end_of
+#: Fields whose text describes an answer and is not generated. Text in every other field is content.
+DESCRIBING = frozenset({
+    "role", "type", "id", "index", "object", "status", "format", "model", "annotations", "citations", "logprobs",
+    "obfuscation",
+})
+OF_DELTA = DESCRIBING | {"name"}  # in a delta the name is of the author, and in a call of the tool
+#: Encrypted or encoded, so their length says nothing about tokens.
+OPAQUE_ENDINGS = ("_id", "_ids", "signature", "signatures", "encrypted_content")
+AUDIO = "audio"
+ARGUMENTS = ("arguments", "input")
+MODEL_TEXT = ("content", "reasoning", "reasoning_content", "refusal", "text")
+
+
+def delta_text(delta: Mapping[str, Any]) -> str:
+    """The text of a delta, or of a whole message.
+
+    Servers send one text under several names (`reasoning`, `reasoning_details`): equal texts count once.
+
+    Raises:
+        TypeError, AttributeError: a field of text has another type.
+    """
+    text = delta.get("content")
+    if len(delta) == 1 and type(text) is str:
+        return text
+    filled = [(name, value) for name, value in delta.items() if value and name not in OF_DELTA]
+    if len(filled) == 1 and filled[0][1] is text and type(text) is str:
+        return text
+    return "".join(dict.fromkeys(_field_text(name, value) for name, value in filled))
+
+
+def _field_text(name: str, value: object) -> str:
+    if name in MODEL_TEXT and not isinstance(value, str | list | dict):
+        raise TypeError(f"the field {name} is {value!r}")
+    if name == AUDIO and isinstance(value, dict):
+        return text_of(value.get("transcript"))
+    if name in ARGUMENTS and isinstance(value, dict):
+        return json.dumps(value)
+    return "" if name.endswith(OPAQUE_ENDINGS) else text_of(value)
+
+
+def text_of(value: object) -> str:
+    """All text in a part of a message: a text, a list of parts, or an object such as a call of a tool."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(text_of, value))
+    if not isinstance(value, dict):
+        return ""
+    hidden = ("data",) if str(value.get("type")).endswith("encrypted") else ()
+    return "".join(dict.fromkeys(_field_text(name, part) for name, part in value.items()
+                                 if part and name not in DESCRIBING and name not in hidden))
+
+
+SHOWN_OF_END = 200
+
+
+class End(NamedTuple):
+    """The end of one choice.
+
+    Args:
+        choice: index of the choice.
+        reason: finish reason as the server wrote it, such as "stop".
+        message: explanation of the server; "" without.
+    """
+
+    choice: int
+    reason: str
+    message: str = ""
+
+
+def end_of(choice: int, reason: object) -> End:
+    """The end that a finish reason states.
+
+    Args:
+        choice: index of the choice.
+        reason: a text, or an object with `type` and `message`, as SGLang writes it. An empty reason is no end.
+
+    Raises:
+        TypeError: the finish reason has another type.
+    """
+    if isinstance(reason, Mapping):
+        return End(choice, str(reason.get("type")), str(reason.get("message") or ""))
+    if not isinstance(reason, str):
+        raise TypeError(f"the finish reason is {reason!r}")
+    return End(choice, reason)
+
+
+def unsuccessful(ends: Collection[End], accepted: Collection[str]) -> str | None:
+    """The sentence about the first end that is no success; None where every end is."""
+    end = next((end for end in ends if end.reason not in accepted), None)
+    if end is None:
+        return None
+    reason, message = end.reason[:SHOWN_OF_END], " ".join(end.message.split())[:SHOWN_OF_END]
+    said = f" ({message})" if message else ""
+    return (f'ended with "{reason}"{said}, which is no success. If it is a success of this service, write '
+            f'endpoint(…, ends=("{reason}",))')
+
 
 #: No context is as long.
 MOST_TOKENS = 10**9
@@ -176,3 +273,55 @@ def error_of(message: dict[str, Any], event_type: str = "") -> str | None:
 def _filled(error: object) -> object:
     """The error; None for an empty one."""
     return error if (any(error.values()) if isinstance(error, dict) else error) else None
+
+
+SHOWN_OF_ID = 64
+
+
+class Origin:
+    """Follows the request id and the index of the choice through the events of one answer.
+
+    With one answer the index of a choice is constant, or it counts the chunks.
+
+    Attributes:
+        id: request id of the answer; None without.
+        problem: what no answer to the request can contain: another request id, or a further choice; None for nothing.
+    """
+
+    __slots__ = ("_index", "_stays", "id", "problem")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.problem: str | None = None
+        self._index: int | None = None  # of the last choice with text
+        self._stays = False  # whether two chunks in a row had the index
+
+    def is_usual(self, chunk: Chunk) -> bool:
+        """Whether the event has the id and the choice of the event before, as nearly every event has."""
+        if chunk.id != self.id or chunk.choice != self._index or chunk.choices > 1:
+            return False
+        self._stays = self._stays or bool(chunk.text)
+        return True
+
+    def check(self, chunk: Chunk, answers: int, ended: bool) -> None:
+        """Take any other event.
+
+        Args:
+            chunk: the event.
+            answers: number of answers to the request (`n`).
+            ended: whether a choice has ended before.
+        """
+        if chunk.id is not None and chunk.id != self.id:
+            if self.id is not None:
+                self.problem = (f"the request id changes from {self.id[:SHOWN_OF_ID]!r} to "
+                                f"{chunk.id[:SHOWN_OF_ID]!r} within the answer")
+            self.id = chunk.id
+        asked = f"the request asks for {answers} answer{'s' * (answers > 1)}"
+        if chunk.choices > answers or (answers > 1 and chunk.last_choice >= answers):
+            self.problem = f"an event has choice {max(chunk.last_choice, chunk.choices - 1)}, and {asked}"
+        if answers > 1 or not (chunk.text or chunk.token_ids):
+            return
+        before, self._index = self._index, chunk.choice
+        stayed, self._stays = self._stays, chunk.choice == before
+        if before is not None and chunk.choice != before and (chunk.choice < before or stayed or ended):
+            self.problem = f"events of choice {before} and of choice {chunk.choice}, and {asked}"

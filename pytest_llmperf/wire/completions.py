@@ -3,16 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from pytest_llmperf.model.api import DEFAULT, Api
-from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.wire.ends import unsuccessful
+from pytest_llmperf.wire.chunks import unsuccessful
 from pytest_llmperf.wire.http import Answer, read_answer
 from pytest_llmperf.wire.refusals import refusal
 from pytest_llmperf.wire.stream import HELD_BACK_CHUNKS, SHOWN_BYTES, Stream, read_stream, read_whole
-from pytest_llmperf.wire.text_checks import repeats, text_contradicts_ids
+
+LEAST_CHUNKS = 4
+#: Different texts that are all doubled. A model that repeats one token may repeat "haha".
+DOUBLED_TEXTS = 3
+#: Text of random tokens has other tokens when it is tokenised again. A text that came twice has twice as many.
+ID_TOLERANCE = 0.5
+
+
+def repeats(texts: Sequence[str], tokens: int) -> bool:
+    """Whether each chunk of one token brings its text twice, or brings all earlier text again.
+
+    Args:
+        texts: of the content chunks.
+        tokens: in all of them.
+    """
+    filled = [text for text in texts if text]
+    if len(texts) != tokens or len(filled) < LEAST_CHUNKS:
+        return False
+    if all(len(after) > len(before) and after.startswith(before) for before, after in pairwise(filled)):
+        return True
+    halves = [text[: len(text) // 2] for text in filled]
+    if any(half * 2 != text for half, text in zip(halves, filled, strict=True)):
+        return False
+    words = {half for half in halves if any(map(str.isalnum, half))}
+    # No vocabulary has a token of two words, " a a".
+    return len(words) >= DOUBLED_TEXTS or any(half[0].isspace() for half in words)
+
+
+def text_contradicts_ids(stream: Stream, count: Callable[[Sequence[str]], tuple[int, ...]]) -> str | None:
+    """Why the text and the token ids of an answer cannot belong together, by the named tokenizer; None if they can.
+
+    Args:
+        stream: the answer.
+        count: counts the tokens of each piece of a text.
+    """
+    if stream.listed_ids is None or not any(stream.texts):
+        return None
+    tokens = sum(count(stream.texts))
+    if abs(tokens - stream.listed_ids) <= max(LEAST_CHUNKS, ID_TOLERANCE * stream.listed_ids):
+        return None
+    return f"the text has {tokens} tokens by the named tokenizer, and its events list {stream.listed_ids} token ids"
+
+
+def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestRecord:
+    """The record that `to_record` would make of the bytes."""
+    return RequestRecord(
+        index=request.index,
+        intended_ns=emulated.intended_ns,
+        sent_ns=emulated.sent_ns,
+        ended_ns=emulated.ended_ns,
+        outcome=emulated.outcome,
+        detail=_emulated_detail(emulated),
+        arrivals_ns=emulated.token_ns,
+        chunk_tokens=emulated.token_counts or None,
+        asked_prompt_tokens=request.prompt_tokens,
+        asked_output_tokens=request.output_tokens,
+        prompt_tokens=emulated.prompt_tokens,
+        output_tokens=emulated.output_tokens,
+        cached_tokens=emulated.cached_tokens,
+        tag=request.tag,
+        turn=request.turn,
+        after=request.after if request.turn > 1 else None,
+        attempts=emulated.attempts,
+        asked_model=request.model,
+        reason=_emulated_reason(emulated),
+    )
+
+
+def _emulated_reason(emulated: EmulatedExchange) -> str:
+    """See `RequestRecord.reason`. The emulator refuses by HTTP 429 alone."""
+    status = (emulated.error or "").partition(":")[0]
+    if emulated.outcome is Outcome.HTTP_STATUS:
+        return status
+    why = {Outcome.TIMEOUT: emulated.error, Outcome.RATE_LIMITED: status}.get(emulated.outcome)
+    return f"{emulated.outcome.value} ({why})" if why else ""
+
+
+def _emulated_detail(emulated: EmulatedExchange) -> str | None:
+    if emulated.outcome is Outcome.OK:
+        return None
+    if emulated.error and emulated.outcome is not Outcome.TIMEOUT:
+        return emulated.error
+    limit = f": {emulated.error}" if emulated.error else ""
+    return f"{emulated.ending.value}{limit} after {len(emulated.token_ns)} content chunks"
+
 
 SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
 CountTokens = Callable[[Sequence[str]], tuple[int, ...]]

@@ -12,9 +12,7 @@ from pytest_llmperf.model.api import DEFAULT, SUCCESSFUL_ENDS, Api
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import ConversationPart, Form
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.wire.chunks import ends_of, error_of
-from pytest_llmperf.wire.content import text_of
-from pytest_llmperf.wire.ends import End, end_of
+from pytest_llmperf.wire.chunks import End, end_of, ends_of, error_of, text_of
 from pytest_llmperf.wire.http import BodyFraming, NotHttpError
 from pytest_llmperf.wire.responses import ENDS, response_ends
 from pytest_llmperf.wire.sse import EventDecoder

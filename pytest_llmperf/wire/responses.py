@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmperf.wire.chunks import Chunk, Usage, count, error_of, model_name, request_id
-from pytest_llmperf.wire.content import text_of
-from pytest_llmperf.wire.ends import End
+from pytest_llmperf.wire.chunks import Chunk, End, Usage, count, error_of, model_name, request_id, text_of
 
 #: Types of the event that ends a stream.
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})

@@ -8,10 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
-from pytest_llmperf.wire.ends import End
+from pytest_llmperf.wire.chunks import Chunk, End, ImpossibleCount, Origin, Usage, read_chunk
 from pytest_llmperf.wire.http import BodyFraming, NotHttpError
-from pytest_llmperf.wire.origin import Origin
 from pytest_llmperf.wire.responses import is_response, response_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 

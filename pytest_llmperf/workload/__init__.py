@@ -3,11 +3,9 @@
 from pytest_llmperf.workload.arrivals import Arrivals, at_times, closed, constant, gamma, poisson, ramp, recorded
 from pytest_llmperf.workload.base import Workload
 from pytest_llmperf.workload.mixed import mixed
-from pytest_llmperf.workload.multi_turn import multi_turn
-from pytest_llmperf.workload.random_tokens import random_tokens
-from pytest_llmperf.workload.shared_prefix import shared_prefix
+from pytest_llmperf.workload.multi_turn import exponential, multi_turn
+from pytest_llmperf.workload.random_tokens import random_tokens, shared_prefix
 from pytest_llmperf.workload.sharegpt import sharegpt
-from pytest_llmperf.workload.think_time import exponential
 from pytest_llmperf.workload.trace import anonymise, trace
 from pytest_llmperf.workload.users import across_models, cancelled, retried
 

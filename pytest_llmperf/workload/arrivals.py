@@ -16,7 +16,7 @@ from random import Random
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.workload.arguments import integer, number, plain
-from pytest_llmperf.workload.seeds import stream
+from pytest_llmperf.workload.prompts import stream
 
 # A gap is a power of a draw of 53 bits: 2 ** (-53 / burstiness) at least, and below 2 ** -1074 a float is 0.
 _LEAST_BURSTINESS = 0.05

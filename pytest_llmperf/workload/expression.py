@@ -1,16 +1,37 @@
-"""Reads the text of a workload, such as "multi_turn(turns=5, …)", back into an equal workload."""
+"""Workloads of other packages, and the text of a workload, such as "multi_turn(turns=5, …)", read back."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from pytest_llmperf import workload as builders
+from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.workload.added import WORKLOADS
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedWorkload:
+    """A builder of workloads. Suites import the builder itself; `--workload NAME(…)` finds it by this name.
+
+    Args:
+        api: version of the doors for which the builder was written: 1.
+        name: of the call on the command line.
+        build: called with the arguments of the call.
+    """
+
+    api: int
+    name: str
+    build: Callable[..., Workload]
+
+
+WORKLOADS = Door[AddedWorkload]("workload", "an AddedWorkload", lambda value: isinstance(value, AddedWorkload), {})
+
 
 BUILDERS = tuple(name for name in builders.__all__ if name[0].islower() and name != "anonymise")
 EXAMPLE = 'random_tokens(input=512, output=128, arrivals=poisson(8), requests=300)'

@@ -10,8 +10,8 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.base import Workload
+from pytest_llmperf.workload.prompts import derive
 from pytest_llmperf.workload.random_tokens import RandomTokens, random_tokens
-from pytest_llmperf.workload.seeds import derive
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -3,16 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
+from random import Random
 from typing import Literal
 
+from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
+from pytest_llmperf.workload.arguments import (
+    Length,
+    as_call,
+    boolean,
+    integer,
+    keywords_only,
+    length,
+    number,
+    pair,
+    plain,
+)
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import DrawnWorkload, Workload, arrival_count, check_arrivals
-from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
-from pytest_llmperf.workload.seeds import stream
-from pytest_llmperf.workload.think_time import ThinkTime, draw_think_ns, think_time
+from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens, stream
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Exponential:
+    """Built by `exponential`."""
+
+    mean_s: float
+
+    def __repr__(self) -> str:
+        return f"exponential({plain(self.mean_s)})"
+
+
+ThinkTime = float | tuple[float, float] | Exponential
+
+
+def exponential(mean_s: float) -> Exponential:
+    """Exponentially distributed think times.
+
+    Args:
+        mean_s: their mean, in seconds.
+
+    Raises:
+        SpecError: the mean is not a number above 0.
+    """
+    return Exponential(number("exponential", "mean_s", mean_s, above=0))
+
+
+def think_time(call: str, name: str, value: object) -> ThinkTime:
+    """`value` as a number of seconds ≥ 0, as (low, high), or as `exponential(mean)`.
+
+    Raises:
+        SpecError: it is none of these.
+    """
+    if isinstance(value, Exponential):
+        return value
+    if isinstance(value, (tuple, list)):
+        low, high = (number(call, name, bound, least=0) for bound in pair(call, name, value))
+        return (low, high)
+    return number(call, name, value, least=0)
+
+
+def draw_think_ns(rng: Random, think_s: ThinkTime) -> int:
+    """A think time in nanoseconds."""
+    if isinstance(think_s, Exponential):
+        return seconds(-think_s.mean_s * log(1.0 - rng.random()))
+    if isinstance(think_s, tuple):
+        low, high = think_s
+        return seconds(low + rng.random() * (high - low))
+    return seconds(think_s)
+
 
 Reply = Literal["seeded", "server"]
 

@@ -1,4 +1,4 @@
-"""Prompts: token ids or words, drawn in bulk.
+"""Prompts: token ids or words, drawn in bulk from streams of seeded random numbers.
 
 Ids come from 1,000 to 9,999 whatever the model, so that a workload is the same for every model: vocabularies are
 larger than that, and their special tokens lie outside.
@@ -6,6 +6,7 @@ larger than that, and their special tokens lie outside.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,11 +16,30 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length
-from pytest_llmperf.workload.seeds import stream, uniform_int
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+def derive(seed: int, *names: object) -> int:
+    """A 128-bit seed for the stream called `names`: first half of SHA-256 over the names joined by "/"."""
+    text = "/".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
+
+
+def stream(seed: int, *names: object) -> Random:
+    """The generator of one stream: what one stream draws never moves another.
+
+    Draw only through `random`, `getrandbits` and `randbytes`: these three are the same in every Python version.
+    """
+    return Random(derive(seed, *names))
+
+
+def uniform_int(rng: Random, low: int, high: int) -> int:
+    """An integer from low to high, both included."""
+    return low + int(rng.random() * (high - low + 1))
+
 
 FIRST_ID, LAST_ID = 1_000, 9_999
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"

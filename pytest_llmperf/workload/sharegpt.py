@@ -15,8 +15,7 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
-from pytest_llmperf.workload.prompts import as_text, draw_tokens
-from pytest_llmperf.workload.seeds import stream, uniform_int
+from pytest_llmperf.workload.prompts import as_text, draw_tokens, stream, uniform_int
 
 BYTES_PER_TOKEN = 4
 LIMIT_BYTES = 2**30

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
@@ -20,11 +20,52 @@ from pytest_llmperf.workload.arguments import as_call, integer, keywords_only, n
 from pytest_llmperf.workload.arrivals import Arrivals, Recorded
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
 from pytest_llmperf.workload.multi_turn import Reply, check_reply
-from pytest_llmperf.workload.prompts import draw_tokens
-from pytest_llmperf.workload.seeds import stream
+from pytest_llmperf.workload.prompts import draw_tokens, stream
 from pytest_llmperf.workload.sharegpt import anonymise_conversations
-from pytest_llmperf.workload.trace_conversations import conversations_of
 from pytest_llmperf.workload.trace_file import BLOCK_TOKENS, UNITS_NS, TraceLine, read_lines
+
+
+def conversations_of(
+    lines: Sequence[TraceLine], times_ns: Sequence[int], prompt: Callable[[TraceLine, int], tuple[int, ...]], path: str
+) -> tuple[Request, ...]:
+    """The requests of a trace that links turns.
+
+    A turn whose parent is not among the lines, or comes later, is a first turn. A turn with fewer tokens than its
+    parent's prompt and answer was cut by its client: its prompt is new, and it waits for the parent all the same.
+
+    Args:
+        lines: by time.
+        times_ns: when to send each line, after the start of the run.
+        prompt: makes the tokens of a line, by its position.
+        path: of the trace, for messages.
+
+    Raises:
+        SpecError: no line has a parent among the lines.
+    """
+    positions: dict[str, int] = {}
+    made: list[Request] = []
+    for index, line in enumerate(lines):
+        parent = None if line.parent is None else positions.get(line.parent)
+        request = Request(index, prompt(line, index), line.output_tokens, line.input_tokens, at_ns=times_ns[index])
+        made.append(request if parent is None else _next_turn(request, made, parent))
+        if line.chat is not None:
+            positions[line.chat] = index
+    if all(request.after is None for request in made):
+        raise SpecError(f'trace: {path} has no parent_chat_id of a request that was asked for, and reply="server" '
+                        'needs it. Write reply="seeded", or ask for more requests. Nothing was sent.')
+    return tuple(made)
+
+
+def _next_turn(request: Request, made: list[Request], parent: int) -> Request:
+    before = made[parent]
+    request = replace(request, after=parent, turn=before.turn + 1)
+    history = (before.prompt_tokens or 0) + before.output_tokens
+    new_tokens = (request.prompt_tokens or 0) - history
+    if new_tokens < 1:
+        return request
+    made[parent] = replace(before, answer_used=True)
+    return replace(request, prompt=request.prompt[-new_tokens:], continues=True)
+
 
 #: Recorded rates outside of these, in requests/s, suggest another unit of the times; fewer gaps show no rate.
 LOWEST_RATE, HIGHEST_RATE = 0.01, 100.0

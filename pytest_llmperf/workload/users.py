@@ -12,7 +12,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Cancellation, Request, RetryPolicy
 from pytest_llmperf.workload.arguments import as_call, integer, number
 from pytest_llmperf.workload.base import FORMAT, Workload
-from pytest_llmperf.workload.seeds import stream
+from pytest_llmperf.workload.prompts import stream
 
 _MOST_ATTEMPTS = 20
 _LARGEST_BACKOFF_S = 60.0

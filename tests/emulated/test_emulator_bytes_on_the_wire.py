@@ -17,8 +17,7 @@ from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import parse
-from pytest_llmperf.wire.completions import to_record
-from pytest_llmperf.wire.emulated_record import emulated_record
+from pytest_llmperf.wire.completions import emulated_record, to_record
 
 PROMPT = tuple(range(40))
 DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']

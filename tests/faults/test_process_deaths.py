@@ -336,7 +336,7 @@ def test_survivors_are_named(started, tmp_path):
     server = started()
     report = server.stop()
     identity = tree.identity_of(os.getpid())
-    from pytest_llmperf.process.reaped import Reaped, StopReport
+    from pytest_llmperf.process.unit import Reaped, StopReport
 
     server._report = StopReport(
         report.tag, "stop", survivors=(Reaped(identity.pid, identity.starttime, "x", "alive", True),)

@@ -4,9 +4,9 @@ import pytest
 
 from pytest_llmperf.engines.adapters import ENGINES
 from pytest_llmperf.kinds import KINDS
-from pytest_llmperf.metrics.added import METRICS
+from pytest_llmperf.metrics.registry import METRICS
 from pytest_llmperf.report.export import SINKS
-from pytest_llmperf.workload.added import WORKLOADS
+from pytest_llmperf.workload.expression import WORKLOADS
 
 CONFTEST = '''
 import sys
@@ -42,7 +42,7 @@ SUITE = '''
 import pytest
 from pytest_llmperf import vllm
 from pytest_llmperf.extending import build_spec
-from pytest_llmperf.workload.added import WORKLOADS
+from pytest_llmperf.workload.expression import WORKLOADS
 
 @pytest.mark.t4
 def test_kind_metric_workload(perf):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.load.tls import tls_context
+from pytest_llmperf.load.connection_setup import tls_context
 from pytest_llmperf.model.plan import Channel
 
 if TYPE_CHECKING:

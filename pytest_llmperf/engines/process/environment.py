@@ -22,7 +22,7 @@ from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.kinds import GPU_KINDS, SHIPPED, row_of_kind
 from pytest_llmperf.masking import mask, secret_values
 from pytest_llmperf.model.engine import REFERENCE
-from pytest_llmperf.process.arguments import mask_argv
+from pytest_llmperf.process.launch import mask_argv
 from pytest_llmperf.version import PACKAGE_DIR
 
 EMULATOR = "pytest_llmperf.emulator"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from pytest_llmperf.metrics import find, is_metric
-from pytest_llmperf.metrics.turns import turns_of
+from pytest_llmperf.metrics.families import turns_of
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
 from pytest_llmperf.report.metric_rows import before_and_change

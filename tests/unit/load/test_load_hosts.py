@@ -181,7 +181,7 @@ def test_host_without_calls_ends_load_processes_and_process():
         assert sent.wait(60)
         assert ended.wait(60)
     assert worker._process.returncode is not None
-    assert not worker.folder.parent.exists()
+    assert not worker.recording.parents[1].exists()
     with pytest.raises(LoadError, match="runs no load process"):
         host.states([0])
 

@@ -8,7 +8,7 @@ import pytest
 
 NEVER_SLEEPS = """
 import os, time
-from pytest_llmperf.load import priority
+from pytest_llmperf.load import cores as priority
 priority._REAL_TIME_LIMIT_US = 200_000  # 2 s would take a core from other tests
 priority.raise_priority(())
 print(os.sched_getscheduler(0) == os.SCHED_FIFO, flush=True)
@@ -21,7 +21,7 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER)
 
 LIMITED = """
 import os, resource, time
-from pytest_llmperf.load import priority
+from pytest_llmperf.load import cores as priority
 resource.setrlimit(resource.RLIMIT_RTTIME, (500_000, 500_000))
 os.setgid(65534), os.setuid(65534)
 priority.raise_priority(())

@@ -1,7 +1,7 @@
 """Latencies of a replay that goes on, from reads alone."""
 
 from pytest_llmperf.load.recording import RecordingTail, RecordingWriter
-from pytest_llmperf.load.running_medians import RunningMedians
+from pytest_llmperf.load.transport import RunningMedians
 from pytest_llmperf.testing.scripted_transport import make_exchange, stream_exchange
 from pytest_llmperf.testing.streams import StreamShape
 

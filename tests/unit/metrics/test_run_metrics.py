@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmperf.errors import MetricUnavailable, SloError
 from pytest_llmperf.metrics import STATS, all_metrics, measure, percentile
-from pytest_llmperf.metrics.windows import window_rates
+from pytest_llmperf.metrics.goodput import window_rates
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.testing.records import make_record
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from pytest_llmperf.stats.drift import drift
+from pytest_llmperf.stats.level import drift
 
 
 def test_a_fresh_server_is_not_steady():

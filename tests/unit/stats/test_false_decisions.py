@@ -11,7 +11,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.design import Count, View, total
 from pytest_llmperf.stats.exceedance import exceedance
-from pytest_llmperf.stats.pass_margin import start_pass_margin
+from pytest_llmperf.stats.segments import start_pass_margin
 from pytest_llmperf.testing.records import make_record
 
 TRIALS = 2000

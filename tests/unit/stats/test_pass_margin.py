@@ -4,7 +4,7 @@ from math import exp, sqrt
 
 import pytest
 
-from pytest_llmperf.stats.pass_margin import LARGEST_MARGIN, MARGIN_HALF_WIDTHS, start_pass_margin
+from pytest_llmperf.stats.segments import LARGEST_MARGIN, MARGIN_HALF_WIDTHS, start_pass_margin
 
 INF = float("inf")
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.weightstats import CompareMeans
 
-from pytest_llmperf.stats.spread import satterthwaite
+from pytest_llmperf.stats.shift import satterthwaite
 
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(2, 20), st.floats(0.1, 10))

@@ -10,8 +10,7 @@ from scipy import stats as scipy_stats
 
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.shift import sessions_by_host, shift
-from pytest_llmperf.stats.spread import spread
+from pytest_llmperf.stats.shift import sessions_by_host, shift, spread
 
 SEEDS = (0, 1, 2)
 NO_PRIOR = Prior(1e-6, 1e-9, 1e-9, "nearly none")

@@ -6,10 +6,9 @@ import sys
 import pytest
 
 from pytest_llmperf.clock import SystemClock
-from pytest_llmperf.telemetry.foreign_processes import user_of
-from pytest_llmperf.telemetry.gpu_watch import GpuWatch
+from pytest_llmperf.telemetry.gpu_watch import GpuWatch, user_of
 from pytest_llmperf.telemetry.hardware import Gpu
-from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
+from pytest_llmperf.testing.fake_nvml import ANSWERS, FakeGpu, FakeNvml
 
 OURS, THEIRS = 1_000_001, os.getppid()
 GPUS = (Gpu(0, "NVIDIA H200", "h200"), Gpu(1, "NVIDIA H200", "h200"))
@@ -149,7 +148,7 @@ def test_lost_gpu_is_reported_and_earlier_samples_are_kept(seen, nvml):
 
 
 def test_silent_driver_is_reported_and_earlier_samples_are_kept(seen, nvml):
-    trace = seen(lambda: nvml.broken.update({*vars(FakeNvml), "nvmlDeviceGetMemoryInfo_v2"}))
+    trace = seen(lambda: nvml.broken.update({*vars(FakeNvml), *ANSWERS, "nvmlDeviceGetMemoryInfo_v2"}))
     assert trace.problem == "NVML: the driver no longer reports GPU 0"
     assert trace.samples
     assert trace.faults == ()

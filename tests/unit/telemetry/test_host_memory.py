@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.telemetry.host_memory import free_host_memory_bytes
+from pytest_llmperf.telemetry.cpu import free_host_memory_bytes
 
 GIB = 2**30
 MEMINFO = f"MemTotal: {64 * GIB // 1024} kB\nMemFree: 1 kB\nMemAvailable: {40 * GIB // 1024} kB\n"

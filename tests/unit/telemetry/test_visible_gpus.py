@@ -2,8 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.telemetry.hardware import Gpu, detect
-from pytest_llmperf.telemetry.visible_gpus import visible_gpus
+from pytest_llmperf.telemetry.hardware import Gpu, detect, visible_gpus
 from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 
 GPUS = [Gpu(0, "H", None, uuid="GPU-aa1"), Gpu(1, "H", None, uuid="GPU-ab2"), Gpu(2, "H", None)]
