@@ -113,14 +113,7 @@ __all__ = [
 ]
 
 
-_REPLACED = {"with_flags": "Write spec.with_flags(max_num_seqs=8) instead of with_flags(spec, max_num_seqs=8)."}
-
-
 def __getattr__(name: str) -> object:
-    if name in _REPLACED:
-        from pytest_llmperf.errors import SpecError
-
-        raise SpecError(f"pytest_llmperf.{name} is a method of a spec now. {_REPLACED[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -222,15 +222,7 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
     Raises:
         ConfigError: an option is not of that form.
     """
-    given: dict[str, str] = {}
-    for option in options:
-        name, equals, place = option.partition("=")
-        if not (name and equals and place):
-            raise ConfigError(
-                f"--llmperf-engine {option!r}: write it as NAME=PLACE, e.g. vllm=.engines/vllm-cpu "
-                "(a folder, an interpreter, a command or image:NAME)."
-            )
-        given[name] = place
+    given = dict(_place(option, "--llmperf-engine", "NAME=PLACE, e.g. vllm=.engines/vllm-cpu") for option in options)
     other_engines = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
     return replace(settings, engines=other_engines | given)
 
@@ -243,16 +235,18 @@ def with_references(settings: Settings, options: list[str]) -> Settings:
     """
     given: dict[str, str] = {}
     for option in options:
-        engine, equals, place = option.partition("=")
-        if not (engine and equals and place) or ":" in engine or "@" in engine:
-            raise ConfigError(
-                f"--llmperf-reference {option!r}: write it as ENGINE=PLACE, e.g. vllm=/opt/engines/vllm-0.26 "
-                "(a folder, an interpreter, a command or image:NAME)."
-            )
+        engine, place = _place(option, "--llmperf-reference", "ENGINE=PLACE, e.g. vllm=/opt/engines/vllm-0.26", ":@")
         if f"{engine}:{REFERENCE}" in given:
             raise ConfigError(f"--llmperf-reference names two builds of {engine}. Name one.")
         given[f"{engine}:{REFERENCE}"] = place
     return replace(settings, engines={**settings.engines, **given})
+
+
+def _place(option: str, name: str, form: str, excluded: str = "") -> tuple[str, str]:
+    engine, equals, place = option.partition("=")
+    if not (engine and equals and place) or set(excluded) & set(engine):
+        raise ConfigError(f"{name} {option!r}: write it as {form} (a folder, an interpreter, a command or image:NAME).")
+    return engine, place
 
 
 def _with_images(engines: Mapping[str, str], command: str) -> Mapping[str, str]:

@@ -18,10 +18,10 @@ from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcol
 from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.profiling import header as profile_header
-from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
+from pytest_llmperf.plugin.progress import WorkerProgress
 from pytest_llmperf.plugin.resume import register as register_resume
 from pytest_llmperf.plugin.session_record import SessionRecord
-from pytest_llmperf.plugin.shutdown import SurvivingServers
+from pytest_llmperf.plugin.shutdown import PytestProcess
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 from pytest_llmperf.plugin.verdicts import pytest_report_teststatus, pytest_sessionfinish
@@ -50,8 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
     register_resume(config)
     register_budget(config)
-    config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
-    config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
+    config.pluginmanager.register(PytestProcess(config), "llmperf-process")
     _end_cleanly_on_sigterm()
 
 

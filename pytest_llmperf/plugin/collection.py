@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,19 +19,6 @@ if TYPE_CHECKING:
 OWN = {"perf", "engine", "request"}
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What pytest collects.
-
-    Args:
-        tests: that can be run without pytest.
-        left_out: ids of those that have fixtures of their own, which only pytest can set up.
-    """
-
-    tests: tuple[SuiteTest, ...]
-    left_out: tuple[str, ...]
-
-
 def collect(paths: Sequence[str], kind: str) -> Collected:
     """The tests below `paths` that would run on an emulated `kind`, in pytest's order.
 
@@ -41,22 +27,27 @@ def collect(paths: Sequence[str], kind: str) -> Collected:
     """
     from pytest_llmperf.errors import UsageError
 
-    collector = _Collector()
+    collected = Collected()
     output = io.StringIO()
     # We are imported already, so that pytest cannot rewrite our assertions, and would say so.
     options = ["--collect-only", "-q", "-p", "no:cacheprovider", "--assert=plain", "--emulate", kind]
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = pytest.main([*options, *paths], [collector])
+        code = pytest.main([*options, *paths], [collected])
     if code != pytest.ExitCode.OK:
         raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {int(code)}): {output.getvalue()[-500:]}")
-    if not collector.tests:
-        left_out = "".join(f" {name} has fixtures of its own." for name in collector.left_out[:1])
+    if not collected.tests:
+        left_out = "".join(f" {name} has fixtures of its own." for name in collected.left_out[:1])
         raise UsageError(f"Nothing below {' '.join(paths)} can be calibrated on an emulated {kind}.{left_out}")
-    return Collected(tuple(collector.tests), tuple(collector.left_out))
+    return collected
 
 
-class _Collector:
-    """Keeps what pytest collects."""
+class Collected:
+    """What pytest collects.
+
+    Attributes:
+        tests: that can be run without pytest.
+        left_out: ids of those that have fixtures of their own, which only pytest can set up.
+    """
 
     def __init__(self) -> None:
         self.tests: list[SuiteTest] = []

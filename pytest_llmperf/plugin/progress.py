@@ -190,36 +190,3 @@ class WorkerProgress:
             whole, end, _ = file.read().rpartition(b"\n")
         self._read_bytes[path.name] = self._read_bytes.get(path.name, 0) + len(whole) + len(end)
         return whole.decode("utf-8", "replace").splitlines() if end else []
-
-
-class Display(Protocol):
-    """The part of the plugin's state that shows progress."""
-
-    subject: str
-
-    def rest(self) -> None: ...
-
-    def stop_showing(self) -> None: ...
-
-
-class DisplayPauses:
-    """Keeps the display out of pytest's own way: it rests whenever pytest writes."""
-
-    def __init__(self, display: Display) -> None:
-        self._state = display
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        self._state.subject = item.nodeid.rpartition("/")[2]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self) -> None:
-        self._state.rest()
-
-    def pytest_enter_pdb(self) -> None:
-        """From here on the terminal belongs to the debugger."""
-        self._state.stop_showing()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
-        self._state.stop_showing()

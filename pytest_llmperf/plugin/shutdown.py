@@ -1,4 +1,7 @@
-"""Ends the servers of a session. A server that does not end is reported and makes the session an ERROR."""
+"""The display of a pytest process rests while pytest writes, and the servers of the process end with the session.
+
+A server that does not end is reported and makes the session an ERROR.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,28 @@ LAST_NOTES = "llmperf_last_notes"
 EXITED = "pytest.exit: "  # prefix of pytest's reason if a test called `pytest.exit`
 
 
-class SurvivingServers:
-    """Plugin object, one per process. A worker passes its notes to the controller."""
+class PytestProcess:
+    """Plugin object, one per process. The display rests whenever pytest writes. A worker passes its notes on."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._state = config.stash[STATE]
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        self._state.subject = item.nodeid.rpartition("/")[2]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        self._state.rest()
+
+    def pytest_enter_pdb(self) -> None:
+        """From here on the terminal belongs to the debugger."""
+        self._state.stop_showing()
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
+        self._state.stop_showing()
         self._state.close()
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import socket
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +66,7 @@ def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | Non
     """
     folder = lock_folder() if folder is None else folder
     check_loopback()
-    for port in _shuffled(ports, rng):
+    for port in rng.sample(ports, len(ports)):  # an order of its own for each caller
         lease = _try_lease(port, folder)
         if lease is not None:
             return lease
@@ -167,14 +165,6 @@ def who_listens(port: int) -> Listener | None:
             if len(fields) > 9 and fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                 return _holder(f"socket:[{fields[9]}]", int(fields[7]))
     return None
-
-
-def _shuffled(ports: range, rng: random.Random) -> Iterator[int]:
-    """Every port once, in an order of its own for each caller."""
-    n = len(ports)
-    first = rng.randrange(n)
-    stride = next(s for s in iter(lambda: rng.randrange(1, n + 1), None) if math.gcd(s, n) == 1)
-    return (ports[(first + i * stride) % n] for i in range(n))
 
 
 def _try_lease(port: int, folder: Path) -> PortLease | None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from pytest_llmperf.clock import Clock, SystemClock
@@ -125,7 +125,7 @@ class Supervised:
     def pids(self) -> tuple[int, ...]:
         """The living processes of this server, wherever they detached themselves to, those of its container among them;
         not the watchdog."""
-        if not self._watched():
+        if self._status.finished.is_set():  # the watchdog has ended
             return ()
         below = (stat.identity.pid for stat in tree.descendants(self._watchdog.pid) if stat.alive)
         return (*below, *self._container.pids())
@@ -178,7 +178,7 @@ class Supervised:
         unit = ProcessUnit(
             tag=self.launch.tag,
             run_dir=str(self.launch.run_dir),
-            parent=list(_pair(leftovers.new_tag("").parent)),
+            parent=list(astuple(leftovers.new_tag("").parent)),
             members=[self.launch.member()],
             abandoned_grace_s=self.launch.abandoned_grace_s,
             leaders_first=self.launch.leader_first,
@@ -198,9 +198,6 @@ class Supervised:
 
     def _stop_margin_s(self) -> float:
         return STOP_MARGIN_S + (STOP_COMMAND_S if self.launch.stop_argv else 0.0)
-
-    def _watched(self) -> bool:
-        return not self._status.finished.is_set()
 
     def _stop_without_watchdog(self) -> StopReport:
         """The watchdog was killed or hangs: what bears our tag is killed from here."""
@@ -230,10 +227,6 @@ class Supervised:
         errors = self.launch.run_dir / ERRORS
         if errors.exists() and errors.stat().st_size == 0:
             errors.unlink()
-
-
-def _pair(identity: tree.Identity) -> tuple[int, int]:
-    return identity.pid, identity.starttime
 
 
 def _reaped(leftover: leftovers.Leftover, ending: str) -> Reaped:

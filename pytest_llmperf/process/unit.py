@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .scratch import write_whole
 
@@ -57,11 +58,6 @@ class StopReport:
     duration_s: float = 0.0
 
     @property
-    def sigkilled(self) -> tuple[Reaped, ...]:
-        """Those that did not end on SIGTERM."""
-        return tuple(process for process in self.reaped if process.sigkill)
-
-    @property
     def shm_note(self) -> str | None:
         """Note about shared-memory segments that were not removed; None if all were removed."""
         if not self.shm_unproven:
@@ -76,21 +72,11 @@ class StopReport:
         return json.dumps(asdict(self), indent=indent)
 
     @staticmethod
-    def from_json(raw: Mapping[str, object]) -> StopReport:
+    def from_json(raw: Mapping[str, Any]) -> StopReport:
         """Of a decoded JSON object."""
-        lists = {key: tuple(Reaped(**item) for item in _list(raw[key])) for key in ("reaped", "survivors")}
-        return StopReport(
-            tag=str(raw["tag"]),
-            why=str(raw["why"]),
-            shm_removed=tuple(str(name) for name in _list(raw["shm_removed"])),
-            shm_unproven=tuple(str(name) for name in _list(raw["shm_unproven"])),
-            duration_s=float(str(raw["duration_s"])),
-            **lists,
-        )
-
-
-def _list(value: object) -> list:  # type: ignore[type-arg]
-    return value if isinstance(value, list) else []
+        processes = {key: tuple(Reaped(**process) for process in raw[key]) for key in ("reaped", "survivors")}
+        segments = {key: tuple(raw[key]) for key in ("shm_removed", "shm_unproven")}
+        return StopReport(**{**raw, **processes, **segments})
 
 
 def write_report(run_dir: Path, report: StopReport) -> None:

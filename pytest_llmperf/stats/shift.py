@@ -112,11 +112,6 @@ class Shift:
     stored_runs: int
     prior: Prior
 
-    @property
-    def provisional(self) -> bool:
-        """Whether the sd between sessions rests on the prior alone, so that the result is provisional."""
-        return self.sessions < 2
-
     def lower(self, confidence: float) -> float:
         return self.effect - t_quantile(confidence, self.df) * self.se
 

@@ -97,7 +97,7 @@ def test_children_of_dead_server_are_reaped(started, tmp_path):
     report = server.stop()
     assert not [role for role, identity in who.items() if tree.is_alive(identity)]
     assert {process.pid for process in report.reaped} >= {identity.pid for identity in who.values()}
-    assert [process.pid for process in report.sigkilled] == [who["detached"].pid]
+    assert [process.pid for process in report.reaped if process.sigkill] == [who["detached"].pid]
 
 
 def test_server_that_ignores_sigterm_is_killed_after_grace_period(tmp_path):
@@ -108,13 +108,13 @@ def test_server_that_ignores_sigterm_is_killed_after_grace_period(tmp_path):
     report = server.stop(grace_s=0.4)
     assert time.monotonic() - began_s >= 0.35
     assert server.ending() == "signal 9 (SIGKILL)"
-    assert [process.pid for process in report.sigkilled] == [server.pid]
+    assert [process.pid for process in report.reaped if process.sigkill] == [server.pid]
 
 
 def test_a_stopped_server_still_ends_on_sigterm(started):
     server = started()
     os.kill(server.pid, signal.SIGSTOP)
-    assert server.stop(grace_s=5.0).sigkilled == ()
+    assert not any(process.sigkill for process in server.stop(grace_s=5.0).reaped)
     assert server.ending() == "signal 15 (SIGTERM)"
 
 

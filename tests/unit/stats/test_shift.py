@@ -69,8 +69,8 @@ def test_closely_agreeing_sessions_shrink_session_sd_to_prior():
 
 def test_shift_against_single_session_is_provisional_and_uses_prior(rng):
     alone, pair = (shift(session(rng), [session(rng)] * count, PRIOR) for count in (1, 2))
-    assert alone.provisional
-    assert not pair.provisional
+    assert alone.sessions == 1
+    assert pair.sessions == 2
     assert alone.session_sd >= PRIOR.session_sd
 
 
@@ -170,4 +170,4 @@ def test_new_host_merges_sessions_of_one_host(rng):
     assert sessions_by_host(stored, ["a", "a", "b", "a", "b"], "a") == stored
     merged = sessions_by_host(stored, ["a", "a", "b", "a", "b"], "c")
     assert merged == [[*stored[0], *stored[1], *stored[3]], [*stored[2], *stored[4]]]
-    assert shift(session(rng), sessions_by_host(stored, ["a"] * 5, "c"), PRIOR).provisional
+    assert shift(session(rng), sessions_by_host(stored, ["a"] * 5, "c"), PRIOR).sessions == 1
