@@ -343,7 +343,7 @@ def _load_hosts_problem(address: str) -> str | None:
 
 
 def with_options(settings: Settings, options: list[str]) -> Settings:
-    """Apply `--llmperf-set KEY=VALUE` options. A value is written as in TOML, a text without quotes.
+    """Apply `--llmperf-set SETTING=VALUE` options. A value is written as in TOML, a text without quotes.
 
     Raises:
         ConfigError: an option is not of that form, or a setting refuses the value.
@@ -352,7 +352,7 @@ def with_options(settings: Settings, options: list[str]) -> Settings:
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or key in TABLES:
-            raise ConfigError(f"--llmperf-set {mask(option)}: write it as KEY=VALUE, e.g. load_cpus=6,7. The "
+            raise ConfigError(f"--llmperf-set {mask(option)}: write it as SETTING=VALUE, e.g. load_cpus=6,7. The "
                               f"tables {' and '.join(TABLES)} stand in pyproject.toml.")
         values[key] = value if isinstance(getattr(settings, key, ""), str) else _from_toml(value)
     accepted = settings_from(values, origin="--llmperf-set")

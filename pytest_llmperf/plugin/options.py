@@ -75,7 +75,7 @@ OPTIONS = (
         "--llmperf-set",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
+        metavar="SETTING=VALUE",
         help="a setting for this command alone, e.g. load_hosts=ray://head:10001 or resident_servers=sleep; may be "
         "repeated",
     ),

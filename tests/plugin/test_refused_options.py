@@ -28,7 +28,7 @@ def test_relative_run_folder_is_accepted(run):
     [
         (("--llmperf-set=load_hosts=here:1",), "*--llmperf-set: load_hosts = 'here:1': must be the address of a Ray*"),
         (("--llmperf-set=load_host=here:1",), "*--llmperf-set: load_host: unknown. Did you mean load_hosts?*"),
-        (("--llmperf-set=load_hosts",), "*--llmperf-set load_hosts: write it as KEY=VALUE*"),
+        (("--llmperf-set=load_hosts",), "*--llmperf-set load_hosts: write it as SETTING=VALUE*"),
         (("--llmperf-set=load_hosts=ray://127.0.0.1:1",), "*load_hosts = 'ray://127.0.0.1:1': *Ray*: *"),
         (("--llmperf-engine=vllm",), "*write it as NAME=PLACE*"),
         (("--llmperf-engine=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),

@@ -95,7 +95,7 @@ def test_option_for_one_command_overrides_a_setting(option, key, value):
 
 
 @pytest.mark.parametrize(("option", "message"), [
-    ("load_cpus", "write it as KEY=VALUE"), ("engines=vllm", "write it as KEY=VALUE"),
+    ("load_cpus", "write it as SETTING=VALUE"), ("engines=vllm", "write it as SETTING=VALUE"),
     ("load_cpu=6", "load_cpu: unknown. Did you mean load_cpus"), ("stop_grace_s=soon", "must be a number"),
 ])
 def test_option_for_one_command_refuses_a_wrong_setting(option, message):
