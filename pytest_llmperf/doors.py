@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Generic, TypeVar
 
 #: Version of the doors. An added object states the version for which it was written in its attribute `api`.
@@ -160,7 +160,13 @@ def _imported(place: str) -> object:
 
 @cache
 def _entry_points() -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=GROUP))
+    """Those of the group, of the first distribution of each name. Every run of pytest asks for them, and searching the
+    texts takes half of the time of parsing them all."""
+    ours: dict[str, Distribution] = {}
+    for each in distributions():
+        if f"[{GROUP}]" in (each.read_text("entry_points.txt") or ""):
+            ours.setdefault(each.name, each)
+    return tuple(point for each in ours.values() for point in each.entry_points.select(group=GROUP))
 
 
 def _package(point: EntryPoint) -> str:
