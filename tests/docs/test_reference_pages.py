@@ -105,6 +105,11 @@ def test_settings_page_contains_every_exit_code():
     assert codes | {int(code) for code in (0, 1, 4)} <= documented
 
 
+def test_no_page_has_more_than_2500_words():
+    words = {str(page.relative_to(DOCS)): len(page.read_text().split()) for page in DOCS.rglob("*.md")}
+    assert {page: count for page, count in words.items() if count > 2500} == {}
+
+
 def test_messages_quoted_in_faq_exist_in_package():
     """Each heading of the page quotes a piece of a message; f-strings and lines are joined before it is looked for."""
     package = Path(pytest_llmperf.__file__).parent
