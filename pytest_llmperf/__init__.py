@@ -12,7 +12,7 @@ from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.control.running_server import RunningServer as Server
-    from pytest_llmperf.engines.models.roofline import decode_floor_ms
+    from pytest_llmperf.engines.models.roofline import decode_floor_ms, prefill_peak_per_s
     from pytest_llmperf.engines.spec import endpoint, sglang, transformers, vllm
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.spending import spending_limit
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.sequential_claim import ClaimResult
     from pytest_llmperf.workload import (
+        Workload,
         across_models,
         at_times,
         cancelled,
@@ -52,6 +53,7 @@ _HOME = {
     "Perf": "session.perf",
     "Server": "engines.control.running_server",
     "Verdict": "model.verdict",
+    "Workload": "workload",
     "across_models": "workload",
     "at_times": "workload",
     "by_kind": "plugin.kinds",
@@ -65,6 +67,7 @@ _HOME = {
     "mixed": "workload",
     "multi_turn": "workload",
     "poisson": "workload",
+    "prefill_peak_per_s": "engines.models.roofline",
     "ramp": "workload",
     "random_tokens": "workload",
     "recorded": "workload",
@@ -86,6 +89,7 @@ __all__ = [
     "Perf",
     "Server",
     "Verdict",
+    "Workload",
     "across_models",
     "at_times",
     "by_kind",
@@ -99,6 +103,7 @@ __all__ = [
     "mixed",
     "multi_turn",
     "poisson",
+    "prefill_peak_per_s",
     "ramp",
     "random_tokens",
     "recorded",

@@ -24,6 +24,7 @@ BROKEN = pytest.StashKey[list[pytest.CollectReport]]()  # files that broke befor
 MARKERS = (
     "cpu: runs on a machine without a GPU",
     "gpus(n): needs that many GPUs",
+    "not_emulated(reason): is skipped with --emulate, because the emulator does not model what the test measures",
     "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
     "case that gives one; fresh=True never shares the server",
 )
@@ -111,7 +112,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def _has_our_marker(item: pytest.Item) -> bool:
     names = {marker.name for marker in item.iter_markers()}
-    return bool(names) and not names.isdisjoint({*kind_names(), "gpus", "engine"})
+    return bool(names) and not names.isdisjoint({*kind_names(), "gpus", "not_emulated", "engine"})
 
 
 @pytest.fixture

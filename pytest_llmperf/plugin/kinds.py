@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 CANNOT_RUN = "llmperf.cannot_run"  # of a test that is skipped because of its hardware: the kind that it needs
 
 
-def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
+def by_kind(**rows: object) -> pytest.MarkDecorator:
     """One test, one row of model, load and limits per hardware kind; the test's `case` argument is its row.
 
     Each row becomes an item of its own with that kind's marker: `test_x[h200]` is what `-m h200` selects.
 
     Args:
-        rows: hardware kind → the fields of the test's `case`, such as `h200={"model": "llama-3.1-8b", "rate": 8}`.
+        rows: hardware kind → the test's `case`: an instance of a dataclass, `by_kind(l4=Case(rate=1), h200=Case())`, or
+            a dict of what `case` has, `h200={"model": "llama-3.1-8b", "rate": 8}`, beside `case.kind`.
 
     Raises:
         SpecError: a key is no hardware kind, or what it stands for is no row.
@@ -39,15 +41,20 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
     if unknown or not rows:
         wrong = ", ".join(unknown) or "no row"
         raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Known: {', '.join(kind_names())}.")
-    for kind, row in rows.items():
-        if not isinstance(row, Mapping) or not all(isinstance(name, str) and name != "kind" for name in row):
-            raise SpecError(f'by_kind({kind}={row!r}): a row is a dict of what `case` has there, {kind}={{"rate": 8}}; '
-                            "its `kind` is set already.")
-    params = [
-        pytest.param(SimpleNamespace(kind=kind, **row), id=kind, marks=getattr(pytest.mark, kind))
-        for kind, row in rows.items()
-    ]
-    return pytest.mark.parametrize("case", params)
+    return pytest.mark.parametrize("case", [
+        pytest.param(_case(kind, row), id=kind, marks=getattr(pytest.mark, kind)) for kind, row in rows.items()
+    ])
+
+
+def _case(kind: str, row: object) -> object:
+    if is_dataclass(row) and not isinstance(row, type):
+        return row
+    if isinstance(row, Mapping) and all(isinstance(name, str) and name != "kind" for name in row):
+        return SimpleNamespace(kind=kind, **row)
+    from pytest_llmperf.errors import SpecError
+
+    raise SpecError(f'by_kind({kind}={row!r}): a row is a dict of what `case` has there, {kind}={{"rate": 8}}, whose '
+                    f"`kind` is set already, or an instance of a dataclass, {kind}=Case(rate=8).")
 
 
 def requested_kinds(expression: str) -> set[str]:
@@ -193,6 +200,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     forget_execution(item)
     with leave_without_traceback(item):
         refuse_unknown_gpu(item)
+    skip_what_is_not_emulated(item)
     try:
         skip_what_cannot_run_here(item)
     except pytest.skip.Exception:
@@ -218,6 +226,18 @@ def skip_what_cannot_run_here(item: pytest.Item) -> None:
     on_cpu = kind == "cpu" and "cpu" in kinds
     if needed > len(hardware.gpus) and not on_cpu and declared_kind(item) is None:
         pytest.skip(f"needs {needed} GPUs; {_machine_text(hardware)}")
+
+
+def skip_what_is_not_emulated(item: pytest.Item) -> None:
+    """Skip an item whose marker says why the emulator cannot answer it."""
+    marker = item.get_closest_marker("not_emulated")
+    if marker is None:
+        return
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str):
+        pytest.fail(f"{item.nodeid}: write the reason as @pytest.mark.not_emulated('an emulated GPU draws no power').",
+                    pytrace=False)
+    if item.config.stash[STATE].hardware.emulated:
+        pytest.skip(marker.args[0])
 
 
 def way_out(kinds: list[str], hardware: Hardware) -> str:

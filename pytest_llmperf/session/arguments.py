@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -72,6 +72,18 @@ def check_together(specs: Sequence[EngineSpec]) -> None:
     if len(set(specs)) < max(2, len(specs)):
         raise SpecError(f"perf.together({', '.join(map(str, specs))}): announce two different specs or more, each "
                         "once.")
+
+
+def check_tables(specs: object, workloads: object) -> None:
+    """Refuse arguments of `measure_each` that name nothing.
+
+    Raises:
+        UsageError: the specs or the workloads are no mapping, or there is no workload.
+    """
+    if not isinstance(specs, Mapping) or not isinstance(workloads, Mapping) or not workloads:
+        wrong = workloads if isinstance(specs, Mapping) else specs
+        raise UsageError(f"perf.measure_each({wrong!r}): name the specs, and several workloads, too: "
+                         "perf.measure_each({'small': vllm(…), 'large': vllm(…)}, {1: random_tokens(…), 64: …}).")
 
 
 def check_workload(workload: Workload, call: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import TypeVar, overload
 
 from pytest_llmperf.engines.accuracy.lm_eval import check_fits, read_task
 from pytest_llmperf.engines.control.running_server import RunningServer, handle_of
@@ -38,6 +39,7 @@ from pytest_llmperf.session.arguments import (
     check_sides_differ,
     check_starts,
     check_streamed,
+    check_tables,
     check_together,
     check_try_rates,
     check_until,
@@ -58,6 +60,7 @@ from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
 DEFAULT_RUNS = 3
+Key = TypeVar("Key", bound=Hashable)
 #: A claim that names one of these is about memory, which no server beside it may take.
 MEMORY_METRICS = frozenset({"kv_blocks", "kv_usage_peak", "preemptions", "startup_s"})
 #: Metrics that show what memory or time a server takes alone. A server beside others has less of the memory.
@@ -222,6 +225,44 @@ class Perf:
         execution.beside |= {spec: group for group in groups if len(group) > 1 for spec in group}
         groups.sort(key=lambda group: not any(map(pool.runs, group)))
         return tuple(spec for group in groups for spec in sorted(group, key=lambda spec: not pool.runs(spec)))
+
+    @overload
+    def measure_each(
+        self, specs: Mapping[str, EngineSpec], workload: Workload, *, runs: int = DEFAULT_RUNS
+    ) -> dict[str, Measurement]: ...
+
+    @overload
+    def measure_each(
+        self, specs: Mapping[str, EngineSpec], workload: Mapping[Key, Workload], *, runs: int = DEFAULT_RUNS
+    ) -> dict[Key, dict[str, Measurement]]: ...
+
+    def measure_each(
+        self, specs: Mapping[str, EngineSpec], workload: Workload | Mapping[Key, Workload], *, runs: int = DEFAULT_RUNS
+    ) -> dict[str, Measurement] | dict[Key, dict[str, Measurement]]:
+        """Measure several specs with a workload, or with each of several, in the order of the fewest server starts.
+
+        The specs start as `together` starts them, and each spec is measured with all workloads before the next spec.
+
+        Args:
+            specs: the specs by the names that `compare` gives to their sides.
+            workload: what to send; or workloads by any names, such as the number of streams.
+            runs: as in `measure`, on one server start.
+
+        Returns:
+            The measurements by the names of `specs`, ready for `perf.compare(…, **sides)`. For several workloads one
+            such table per name of a workload.
+
+        Raises:
+            UsageError: `specs` or the workloads are no mapping.
+            SpecError: as in `measure` and `together`.
+            InfrastructureError: a server or the load generator failed.
+        """
+        if isinstance(workload, Workload):
+            return self.measure_each(specs, {"": workload}, runs=runs)[""]
+        check_tables(specs, workload)
+        measured = {spec: {key: self.measure(spec, load, runs=runs) for key, load in workload.items()}
+                    for spec in self.together(*specs.values())}
+        return {key: {name: measured[spec][key] for name, spec in specs.items()} for key in workload}
 
     def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
         """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.
@@ -608,6 +649,26 @@ class Perf:
         results = judge_ratios(texts, sides, self._execution.session.settings, failed_subjects(self._execution))
         self._execution.add_results(results)
         return results
+
+    def check_smaller(self, subject: str, smaller: CheckResult, larger: CheckResult) -> CheckResult:
+        """Judge at 99 % whether one ratio of `compare` is below another; the noise of both counts.
+
+        Args:
+            subject: what is judged, in words: "gain of 64 streams < gain of one stream".
+            smaller, larger: results of `compare`. A result without an interval, as of an invalid run, is INCONCLUSIVE.
+
+        Raises:
+            UsageError: an argument is no result of `compare`.
+        """
+        from pytest_llmperf.judging.compared_sides import ratio_is_smaller
+
+        for name, ratio in (("smaller", smaller), ("larger", larger)):
+            if not isinstance(ratio, CheckResult):
+                raise UsageError(f"perf.check_smaller(…, {name}={ratio!r}): give it a result of perf.compare, such as "
+                                 '(ratio,) = perf.compare("ttft_p50(cold) / ttft_p50(warm)", cold=cold, warm=warm).')
+        result = ratio_is_smaller(subject, smaller, larger)
+        self._execution.add_results([result])
+        return result
 
     def _until_decided(self, series: Series, slos: Sequence[Slo], runs: int) -> Measurement:
         """Measure run by run until each SLO is decided, at most `runs`."""

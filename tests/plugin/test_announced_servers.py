@@ -121,13 +121,35 @@ def test_two(perf):
     assert tests["test_two"] == [(4, "1 idle server beside it", [1]), (8, None, [3])]
 
 
+def test_each_spec_is_measured_with_all_loads_and_sides_have_given_names(starts):
+    """The server of 8 seats runs, so it comes first; a result keeps the order and the names of the test."""
+    result, tests = starts("""
+def test_first(perf):
+    perf.measure(spec(8), TRAFFIC, runs=1)
+
+def test_second(perf):
+    loads = {"one": TRAFFIC, "two": random_tokens(input=64, output=16, arrivals=closed(4), requests=8)}
+    table = perf.measure_each({"small": spec(4), "large": spec(8)}, loads, runs=2)
+    assert [(load, list(sides)) for load, sides in table.items()] == [(load, ["small", "large"]) for load in loads]
+    assert all(run.workload == str(loads[load]) for load, sides in table.items() for run in sides.values())
+    assert perf.measure_each({"small": spec(4), "large": spec(8)}, TRAFFIC, runs=1).keys() == {"small", "large"}
+    ratios = [perf.compare("tpot_mean(small) / tpot_mean(large)", **sides)[0] for sides in table.values()]
+    perf.check_smaller("one < two", *ratios)
+""")
+    assert [(seats, start) for seats, _, start in tests["test_second"][:4]] == [(8, [1]), (8, [1]), (4, [2]), (4, [2])]
+    result.stdout.fnmatch_lines(["*one < two*against*a factor of*"])
+
+
 @pytest.mark.parametrize(("line", "error"), [
     ('perf.check(run, "kv_blocks >= 1")', "*kv_blocks is of a server that shares the GPU*starts alone*"),
     ('perf.compare("startup_s(a) / startup_s(b)", a=run, b=run)', "*startup_s is of a server that shares the GPU*"),
     ("perf.together(spec(4))", "*perf.together(*: announce two different specs or more*"),
     ("perf.together(spec(4), spec(4))", "*perf.together(*: announce two different specs or more*"),
     ('perf.together(spec(4), "vllm")', "*perf.together('vllm', …): announce specs such as vllm(MODEL)*"),
-], ids=["check", "compare", "one", "twice", "no spec"])
+    ("perf.measure_each([spec(4), spec(8)], TRAFFIC)", "*perf.measure_each(*: name the specs*"),
+    ('perf.measure_each({"small": spec(4), "large": spec(8)}, {})', "*perf.measure_each({}): name the specs*"),
+    ('perf.check_smaller("gain", 1, 2)', "*perf.check_smaller(…, smaller=1): give it a result of perf.compare*"),
+], ids=["check", "compare", "one", "twice", "no spec", "no names", "no loads", "no ratio"])
 def test_invalid_use_of_announced_servers_is_refused(starts, line, error):
     result, _ = starts(f"""
 def test_two(perf):

@@ -1,9 +1,16 @@
 """`@pytest.mark.engine` and `by_kind`: parametrisation, order, and what is refused."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from pytest_llmperf import by_kind
 from pytest_llmperf.errors import SpecError
+
+
+@dataclass
+class Row:
+    rate: float = 8
 
 
 def test_one_row_per_kind_makes_one_item_with_that_marker(pytester):
@@ -20,13 +27,45 @@ def test_one_row_per_kind_makes_one_item_with_that_marker(pytester):
     result.stdout.fnmatch_lines(["*::test_x?cpu?*PASSED*"])
 
 
+def test_dataclass_row_keeps_types_and_defaults_of_fields(pytester):
+    pytester.makepyfile(
+        """
+        from dataclasses import dataclass
+        import pytest
+        from pytest_llmperf import by_kind, vllm
+
+        @dataclass(frozen=True)
+        class Case:
+            model: str = "llama-3.1-8b"
+            rate: float = 8
+
+        @by_kind(cpu=Case("tiny", rate=1), h200=Case())
+        @pytest.mark.engine(lambda case: vllm(case.model))
+        def test_x(case, request): assert case == Case("tiny", 1.0)
+        """
+    )
+    pytester.runpytest_subprocess("-m", "cpu").assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize(("options", "outcome"), [(("--emulate", "h200"), "skipped"), ((), "passed")],
+                         ids=["emulated", "real"])
+def test_emulated_session_skips_not_emulated_test_and_gives_reason(pytester, options, outcome):
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.not_emulated('an emulated GPU draws no power')\ndef test_x(): pass\n"
+    )
+    result = pytester.runpytest_subprocess(*options, "-rs")
+    result.assert_outcomes(**{outcome: 1})
+    if outcome == "skipped":
+        result.stdout.fnmatch_lines(["SKIPPED*: an emulated GPU draws no power"])
+
+
 def test_a_row_for_an_unknown_kind_is_refused(pytester):
     pytester.makepyfile("from pytest_llmperf import by_kind\n@by_kind(b200={})\ndef test_x(case): pass\n")
     result = pytester.runpytest_subprocess()
     result.stdout.fnmatch_lines(["*b200 is no hardware kind. Known: l4, a100, h100, h200, cpu*"])
 
 
-@pytest.mark.parametrize("row", [None, "tiny", ["tiny"], {1: 2}, {"kind": "tiny"}], ids=repr)
+@pytest.mark.parametrize("row", [None, "tiny", ["tiny"], {1: 2}, {"kind": "tiny"}, Row], ids=repr)
 def test_malformed_row_of_by_kind_is_refused(row):
     with pytest.raises(SpecError, match=r"by_kind\(cpu=.*: a row is a dict of what `case` has there"):
         by_kind(cpu=row)
@@ -41,6 +80,7 @@ def test_malformed_row_of_by_kind_is_refused(row):
         ("engine('vllm')", "engine('vllm'): an engine is a spec, vllm(MODEL), or a function"),
         ("engine(lambda case: 3)", "@pytest.mark.engine gives 3, which is no engine: write"),
         ("gpus('2')\n@pytest.mark.h200", "write the number of GPUs as @pytest.mark.gpus(2)"),
+        ("not_emulated", "write the reason as @pytest.mark.not_emulated("),
     ],
 )
 def test_malformed_engine_marker_is_refused_with_correct_form(pytester, marker, complaint):

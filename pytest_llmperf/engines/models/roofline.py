@@ -9,7 +9,7 @@ from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.models.shape import BYTES_PER_VALUE, Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.kinds import GPU_KINDS, HardwareKind
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
@@ -24,28 +24,50 @@ UNKNOWN_SPREAD = ("context_parallel", "cp_size")
 SPECULATION = "spec"  # how the names of flags begin that switch it on, in vLLM and SGLang
 
 
-def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
-    """Lower bound in ms of a decode step at batch size 1: bytes of the weights that the step reads ÷ memory bandwidth.
+def decode_floor_ms(model: str, kind: str, *, gpus: int = 1, kv_tokens: int = 0) -> float:
+    """Lower bound in ms of a decode step: bytes that the step reads ÷ memory bandwidth.
 
-    The bound is the memory term of the roofline model (Williams, Waterman and Patterson, CACM 52(4), 2009). A step at
-    batch size 1 does about one multiplication per weight, some hundred times fewer than the GPU could do meanwhile, so
-    memory bandwidth limits the step. The step reads all weights of the token's path; of routed experts it reads only
-    the active ones. The embedding table is not read, except where the model also uses the table as output projection.
-    Reading the KV cache takes additional time, so no server reaches the bound.
+    The bound is the memory term of the roofline model (Williams, Waterman and Patterson, CACM 52(4), 2009). A step of
+    few streams does about one multiplication per weight and stream. The GPU could do far more meanwhile, so memory
+    bandwidth limits the step. The step reads all weights of the token's path; of routed experts it reads only the
+    active ones. The embedding table is not read, except where the model also uses the table as output projection.
+    Sampling and launches take additional time, so no server reaches the bound.
 
     Args:
         model: name of a shape in the model registry; a step reads the stored weights.
         kind: hardware kind of the GPU.
-        gpus: number of GPUs over which tensor parallelism splits the weights evenly.
+        gpus: number of GPUs over which tensor parallelism splits weights and KV cache evenly.
+        kv_tokens: tokens of all streams in the KV cache, which the step reads, too.
 
     Raises:
-        SpecError: the model or the kind is unknown, or `gpus` is not a whole number ≥ 1.
+        SpecError: the model or the kind is unknown, or a number is not a whole number, `gpus` ≥ 1 and `kv_tokens` ≥ 0.
     """
     count = integer("decode_floor_ms", "gpus", gpus)
+    tokens = integer("decode_floor_ms", "kv_tokens", kv_tokens, least=0)
+    shape, gpu = _known("decode_floor_ms", model, kind)
+    read_bytes = shape.decode_bytes + tokens * shape.kv_bytes_per_token
+    return read_bytes / count / gpu.bandwidth_bytes_per_s * 1e3
+
+
+def prefill_peak_per_s(model: str, kind: str) -> float:
+    """Upper bound of the prompt tokens that one GPU computes in a second: peak bfloat16 arithmetic ÷ FLOP of a token.
+
+    Args:
+        model: name of a shape in the model registry.
+        kind: hardware kind of the GPU.
+
+    Raises:
+        SpecError: the model or the kind is unknown.
+    """
+    shape, gpu = _known("prefill_peak_per_s", model, kind)
+    return gpu.bf16_flops / shape.prompt_flops
+
+
+def _known(call: str, model: str, kind: str) -> tuple[Shape, HardwareKind]:
     if model not in list(SHAPES) or kind not in list(GPU_KINDS):
-        raise SpecError(f"decode_floor_ms({model!r}, {kind!r}): models are {', '.join(SHAPES)}, and kinds "
+        raise SpecError(f"{call}({model!r}, {kind!r}): models are {', '.join(SHAPES)}, and kinds "
                         f"{', '.join(GPU_KINDS)}.")
-    return SHAPES[model].decode_bytes / count / GPU_KINDS[kind].bandwidth_bytes_per_s * 1e3
+    return SHAPES[model], GPU_KINDS[kind]
 
 
 def latency_bound(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_llmperf import decode_floor_ms, endpoint, sglang, vllm
+from pytest_llmperf import decode_floor_ms, endpoint, prefill_peak_per_s, sglang, vllm
 from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.models.roofline import latency_bound
 from pytest_llmperf.errors import SpecError
@@ -15,6 +15,17 @@ def test_decode_floor_reads_dense_weights_once_without_embedding():
     assert decode_floor_ms("llama-3.1-8b", "h200", gpus=2) == pytest.approx(
         decode_floor_ms("llama-3.1-8b", "h200") / 2
     )
+
+
+def test_decode_floor_includes_reading_kv_cache_of_streams():
+    """32 layers × key and value × 8 heads × 128 dimensions × 2 bytes = 131,072 bytes a token."""
+    floors = [decode_floor_ms("llama-3.1-8b", "h200", kv_tokens=tokens) for tokens in (0, 288 * 64)]
+    assert floors[1] - floors[0] == pytest.approx(288 * 64 * 131_072 / 4.8e12 * 1e3)
+
+
+def test_prefill_peak_is_arithmetic_of_gpu_by_arithmetic_of_token():
+    # 6.98e9 parameters in the layers' matrices, two FLOPs each.
+    assert prefill_peak_per_s("llama-3.1-8b", "h200") == pytest.approx(989e12 / (2 * 6.979e9), rel=1e-3)
 
 
 def test_a_tied_table_is_the_output_projection():
@@ -113,3 +124,11 @@ def test_decode_floor_of_unknown_model_or_kind_is_refused(arguments):
     model, kind, gpus = arguments
     with pytest.raises(SpecError, match="decode_floor_ms"):
         decode_floor_ms(model, kind, gpus=gpus)
+    if gpus == 1:
+        with pytest.raises(SpecError, match="prefill_peak_per_s"):
+            prefill_peak_per_s(model, kind)
+
+
+def test_negative_number_of_cached_tokens_is_refused():
+    with pytest.raises(SpecError, match="kv_tokens must be at least 0"):
+        decode_floor_ms("llama-3.1-8b", "h200", kv_tokens=-1)
