@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.sequential_claim import ClaimResult
     from pytest_llmperf.workload import (
+        Arrivals,
         Workload,
         across_models,
         at_times,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOME = {
+    "Arrivals": "workload",
     "CheckResult": "results.check",
     "ClaimResult": "session.sequential_claim",
     "EngineSpec": "model.engine",
@@ -82,6 +84,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Arrivals",
     "CheckResult",
     "ClaimResult",
     "EngineSpec",

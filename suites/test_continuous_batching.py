@@ -5,51 +5,45 @@ step extends n × mean ÷ E[longest of n] answers: all n where the lengths are e
 between 0 and twice the mean, 2.9 of 8 in a mix of 8 to 256 tokens. vLLM refills a place as soon as its answer ends.
 """
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 
 from pytest_llmperf import Perf, by_kind, closed, random_tokens, trace, transformers, vllm
-from pytest_llmperf.workload import Workload
 
 MIXED = "suites/tasks/mixed_lengths.jsonl"  # 8, 16, 32, 128 and 256 tokens, equally often
-CASES = by_kind(cpu={"model": "tiny", "context": 2048, "together": 8, "requests": 80, "mean": 88})
-# So many of 8 rows of a static batch are of use in a step, at most.
-USED_ROWS = {"equal": 8.0, "uniform": 6.0, "mixed": 4.0}
-RUNS = 5  # three pairs left a wide interval on a machine that other programs use
-FILLED_PLACES = 6.0  # of 8, in a continuous batch: a place is empty only while the last answers of a run end
 
 
-def workloads(case: SimpleNamespace) -> dict[str, Workload]:
-    """Equal means, growing variance."""
+@dataclass(frozen=True)
+class Case:
+    model: str = "tiny"
+    context: int = 2048
+    together: int = 8
+    requests: int = 80
+    mean: int = 88
+
+
+@by_kind(cpu=Case())
+@pytest.mark.not_emulated("the emulator schedules as vLLM and SGLang do, and has no static batches")
+def test_gain_of_continuous_batches_grows_with_spread_of_lengths(case: Case, perf: Perf) -> None:
+    engines = {
+        "continuous": vllm(case.model, max_model_len=case.context, max_num_seqs=case.together),
+        "static": transformers(case.model, max_batch_size=case.together),
+    }
     arrivals = closed(case.together)
-    return {
+    answers = {
         "equal": random_tokens(input=32, output=case.mean, arrivals=arrivals, requests=case.requests),
         "uniform": random_tokens(input=32, output=(1, 2 * case.mean - 1), arrivals=arrivals, requests=case.requests),
         "mixed": trace(path=MIXED, arrivals=arrivals, requests=case.requests),
     }
-
-
-@CASES
-def test_gain_of_continuous_batches_grows_with_spread_of_lengths(case: SimpleNamespace, perf: Perf) -> None:
-    if perf.emulated:
-        pytest.skip("the emulator schedules as vLLM and SGLang do, and has no static batches")
-    refilled = vllm(case.model, max_model_len=case.context, max_num_seqs=case.together)
-    padded = transformers(case.model, max_batch_size=case.together)
-    answers = workloads(case)
-    continuous = {name: perf.measure(refilled, workload, runs=RUNS) for name, workload in answers.items()}
-    static = {name: perf.measure(padded, workload, runs=RUNS) for name, workload in answers.items()}
-    for name, rows in USED_ROWS.items():
-        perf.check(continuous[name], f"tokens_per_step >= {FILLED_PLACES}", "error_rate == 0")
-        perf.check(static[name], f"tokens_per_step <= {rows}", "error_rate == 0")
-    gains = {}
-    for name in ("equal", "uniform"):
-        (gains[name],) = perf.compare(
-            "output_throughput(continuous) / output_throughput(static)",
-            continuous=continuous[name], static=static[name],
-        )
+    # Three pairs left a wide interval on a machine that other programs use.
+    measured = perf.measure_each(engines, answers, runs=5)
+    for lengths, rows in (("equal", 8.0), ("uniform", 6.0), ("mixed", 4.0)):
+        # A place of a continuous batch is empty only while the last answers of a run end.
+        perf.check(measured[lengths]["continuous"], "tokens_per_step >= 6.0", "error_rate == 0")
+        perf.check(measured[lengths]["static"], f"tokens_per_step <= {rows}", "error_rate == 0")
+    gain = "output_throughput(continuous) / output_throughput(static)"
+    (of_equal_lengths,) = perf.compare(gain, **measured["equal"])
+    perf.compare(gain, **measured["uniform"])
     # The engines' own speed cancels: what is claimed is that the mix gains more than equal lengths do.
-    perf.compare(
-        f"output_throughput(continuous) / output_throughput(static) >= {gains['equal'].estimate:.3g}",
-        continuous=continuous["mixed"], static=static["mixed"],
-    )
+    perf.compare(f"{gain} >= {of_equal_lengths.estimate:.3g}", **measured["mixed"])

@@ -56,7 +56,7 @@ def comparable_sessions_on(sessions: Sequence[StoredSession], host: str) -> int:
 def session_time(session_id: str) -> str:
     """The part of a session's id that sorts by time.
 
-    >>> began("20261121T112233Z-ab12cd")
+    >>> session_time("20261121T112233Z-ab12cd")
     '20261121T112233Z'
     """
     return session_id.partition("-")[0]

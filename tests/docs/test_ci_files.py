@@ -247,7 +247,10 @@ def test_ray_cluster_has_load_hosts_apart_from_head():
 
 
 def test_kubernetes_job_matches_schema():
-    kubernetes_validate.validate(loaded("kubernetes-job.yaml"), "1.37", strict=True)
+    job = loaded("kubernetes-job.yaml")
+    kubernetes_validate.validate(job, "1.37", strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job | {"spec": job["spec"] | {"parallel": 1}}, "1.37", strict=True)
 
 
 def test_kubernetes_job_runs_once_on_one_gpu():

@@ -131,10 +131,10 @@ SUITE = (ROOT / "suites" / "test_tensor_parallel.py").read_text()
 
 @pytest.mark.thorough
 def test_two_ranks_resolve_size_and_exchange_parts(run_real):
-    _, tags = run_real(SUITE, "-k", "test_two_ranks_serve")
-    assert tags == {"test_two_ranks_serve[cpu]": set()}
+    _, tags = run_real(SUITE, "-k", "test_two_ranks")
+    assert tags == {"test_two_ranks_serve[cpu]": set(), "test_two_ranks_exchange_their_parts[cpu]": set()}
     run = the_run()
-    (profile,) = the_test(run, "test_two_ranks_serve-cpu")["profiles"]
+    (profile,) = the_test(run, "test_two_ranks_exchange_their_parts-cpu")["profiles"]
     assert [rank["all_reduce_name"] for rank in profile["ranks"]] == ["_C::shm_allreduce"] * 2
     assert len(profile["files"]) == 2
 

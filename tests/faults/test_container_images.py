@@ -118,9 +118,6 @@ def test_image_that_cannot_be_reference_is_refused(runtime, launcher, tmp_path, 
     settings = with_references(launcher.settings, [f"vllm={place}"])
     with pytest.raises(refusal, match=words):
         check_reference("vllm", "cpu", settings.engines, tmp_path)
-
-
-def test_reference_in_other_image_is_accepted(runtime, launcher, tmp_path):
     check_reference("vllm", "cpu", with_references(launcher.settings, ["vllm=image:old"]).engines, tmp_path)
 
 

@@ -175,7 +175,11 @@ def test_a_port_taken_between_pick_and_bind_is_retried(launcher, tmp_path):
 def test_a_proxy_in_the_environment_is_bypassed(launcher, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    launcher.start(spec(""), 1).stop(2.0)
+    server = launcher.start(spec(""), 1)
+    try:
+        assert server.served_name in server.served_models()
+    finally:
+        server.stop(2.0)
 
 
 def test_missing_environment_error_names_install_command(tmp_path):

@@ -25,10 +25,6 @@ def frozen(*_):
 frozen.__module__ = "freezegun.api"
 
 
-def test_real_clock_is_accepted():
-    require_real_clock()
-
-
 @pytest.mark.parametrize(("module", "name", "value"), [
     *((time, name, frozen) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "sleep")),
     (datetime, "datetime", FakeDatetime),

@@ -149,6 +149,7 @@ def test_a_monitor_that_the_limit_allows_for_contends_no_run(accelerators, nvml)
 def test_memory_of_unused_gpus_is_ignored(accelerators, nvml):
     nvml.gpus[3].used_bytes = 60 << 30
     accelerators.wait_free(FOUR.gpus[:2])
+    assert accelerators.clock.now_ns() == 0
 
 
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetMemoryInfo_v2"])
@@ -156,6 +157,7 @@ def test_a_driver_that_does_not_say_does_not_stop_the_start(accelerators, nvml, 
     nvml.gpus[0].used_bytes = 60 << 30
     nvml.broken = {call}
     accelerators.wait_free(FOUR.gpus[:1])
+    assert accelerators.clock.now_ns() == 0
 
 
 def test_hanging_driver_before_start_is_reported_once(accelerators, nvml, statuses, monkeypatch):

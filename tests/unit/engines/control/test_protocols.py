@@ -230,6 +230,7 @@ def test_probe_of_several_answers_expects_a_token_of_each(make_server, fake_engi
 def test_endpoint_without_a_list_of_models_is_measured(make_server, fake_engine):
     fake_engine.answers["/v1/models"] = httpx.Response(404)
     make_server().check_identity()
+    assert "/v1/models" in fake_engine.paths
 
 
 def test_probe_asks_for_sixteen_tokens_where_the_length_is_free(make_server, fake_engine):

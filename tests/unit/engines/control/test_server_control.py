@@ -1,5 +1,7 @@
 """The control side of a server: whatever it answers, or whether it answers, an error of ours says so."""
 
+from contextlib import nullcontext
+
 import httpx
 import pytest
 
@@ -24,8 +26,10 @@ def test_malformed_model_list_is_an_engine_error(make_server, fake_engine, answe
 
 
 def test_list_of_models_may_be_a_bare_list(make_server, fake_engine):
-    fake_engine.answers["/v1/models"] = httpx.Response(200, json=[{"id": "m"}])
-    make_server().check_identity()
+    for listed, ending in (("m", nullcontext()), ("x", pytest.raises(WrongServer, match="serves x, not 'm'"))):
+        fake_engine.answers["/v1/models"] = httpx.Response(200, json=[{"id": listed}])
+        with ending:
+            make_server().check_identity()
 
 
 def test_another_model_is_the_wrong_server(make_server, fake_engine):
@@ -204,6 +208,8 @@ def test_a_number_that_is_left_to_the_engine_is_no_other_number(make_server, fak
     config = {"vllm_config": {"model_config": {"max_model_len": 40960}}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
     make_server(vllm("m", max_model_len=-1)).check_configuration()
+    with pytest.raises(WrongServer, match="max_model_len=4096, and the server resolved it to 40960"):
+        make_server(vllm("m", max_model_len=4096)).check_configuration()
 
 
 def test_repr_of_server_hides_secrets(make_server):

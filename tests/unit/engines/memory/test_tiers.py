@@ -1,5 +1,7 @@
 """Which tiers of a cache can be kept while the others are emptied."""
 
+import re
+
 import pytest
 
 from pytest_llmperf.engines.memory.tiers import TIERS, check_keep
@@ -9,6 +11,15 @@ from pytest_llmperf.errors import SpecError
 OFFLOADING = vllm("m", kv_offloading_size=8)
 BY_HAND = vllm("m", kv_transfer_config={"kv_connector": "OffloadingConnector", "kv_role": "kv_both"})
 HICACHE = sglang("m", enable_hierarchical_cache=True)
+
+
+def refusal(spec, keep, *, fresh):
+    """The sentence that refuses these tiers; "" where they are accepted."""
+    try:
+        check_keep(spec, keep, fresh=fresh)
+    except SpecError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -22,17 +33,15 @@ HICACHE = sglang("m", enable_hierarchical_cache=True)
     ],
 )
 def test_tiers_emptied_together_must_be_kept_together(spec, keep, complaint):
-    with pytest.raises(SpecError, match=complaint):
-        check_keep(spec, keep, fresh=False)
-    check_keep(spec, [], fresh=False)
-    check_keep(spec, ["engine", "l1"], fresh=False)
+    assert re.search(complaint, refusal(spec, keep, fresh=False))
+    assert refusal(spec, [], fresh=False) == refusal(spec, ["engine", "l1"], fresh=False) == ""
 
 
 @pytest.mark.parametrize("spec", [vllm("m"), OFFLOADING, HICACHE, vllm("m").with_lmcache(in_process=True)])
 def test_only_tiers_of_lmcache_server_survive_fresh_start(spec):
-    with pytest.raises(SpecError, match=r"fresh=True, keep=\('l1', 'l2'\)\): .* ends with it; only an LMCache server"):
-        check_keep(spec, ["l1", "l2"], fresh=True)
-    check_keep(spec, [], fresh=True)
+    complaint = r"fresh=True, keep=\('l1', 'l2'\)\): .* ends with it; only an LMCache server"
+    assert re.search(complaint, refusal(spec, ["l1", "l2"], fresh=True))
+    assert refusal(spec, [], fresh=True) == ""
 
 
 @pytest.mark.parametrize("keep", [[tier] for tier in TIERS])
@@ -48,8 +57,8 @@ def test_only_tiers_of_lmcache_server_survive_fresh_start(spec):
     ],
 )
 def test_every_other_tier_can_be_kept_alone(spec, fresh, keep):
-    check_keep(spec, keep, fresh=fresh)
+    assert refusal(spec, keep, fresh=fresh) == ""
 
 
 def test_vllm_can_keep_offloaded_tier_and_empty_engine_cache():
-    check_keep(OFFLOADING, ["l1"], fresh=False)
+    assert refusal(OFFLOADING, ["l1"], fresh=False) == ""

@@ -133,7 +133,10 @@ def test_removed_variable_is_refused_in_later_versions(version, refused):
 def test_known_flags_are_accepted():
     check_flags(vllm("m", max_num_batched_tokens=1, enable_prefix_caching=False), KNOWN)
     check_flags(vllm("m").with_flags(**{"compilation_config.mode": 0}), KNOWN)
-    check_flags(vllm("m", something_else_entirely=1), KNOWN, near_only=True)
+    unlisted = vllm("m", something_else_entirely=1)
+    check_flags(unlisted, KNOWN, near_only=True)
+    with pytest.raises(SpecError):
+        check_flags(unlisted, KNOWN)
 
 
 @pytest.mark.parametrize(("engine", "flag"), [
