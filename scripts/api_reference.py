@@ -171,14 +171,15 @@ def _all_verbs(*chosen: str, judging: bool) -> list[Name]:
     return [name for name in _verbs() if (name.shown.removeprefix("perf.") in chosen) != judging]
 
 
-MEASURING = ("measure", "together", "extend", "max_rate", "profile", "refuses", "accuracy")
+MEASURING = ("measure", "measure_each", "together", "extend", "max_rate", "profile", "refuses", "accuracy")
 
 PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
     "specs.md": lambda: ("API: specs", "`from pytest_llmperf import …`", {
         "Engines": [*_top("vllm", "sglang", "endpoint", "transformers", "spending_limit"), *_members("EngineSpec")],
-        "Hardware": _top("by_kind", "decode_floor_ms")}),
+        "Hardware": _top("by_kind", "decode_floor_ms", "prefill_peak_per_s")}),
     "workloads.md": lambda: ("API: workloads", "`from pytest_llmperf import …`", {
-        "Workloads": _top(*WORKLOADS), "When requests come": _top(*ARRIVALS), "What clients do": _top(*MODIFIERS)}),
+        "Workloads": _top(*WORKLOADS, "Workload"), "When requests come": _top(*ARRIVALS, "Arrivals"),
+        "What clients do": _top(*MODIFIERS)}),
     "perf_measure.md": lambda: ("API: perf, measuring", PERF, {
         "Perf": _top("Perf"), "Verbs": _all_verbs(*MEASURING, judging=False)}),
     "perf_judge.md": lambda: ("API: perf, judging", PERF, {
