@@ -4,7 +4,7 @@ To be found by a whole pytest run, put a module `pynvml.py` on its path that hol
 
     from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
     fake = FakeNvml([FakeGpu()])
-    __getattr__ = fake.__getattribute__
+    __getattr__ = lambda name: getattr(fake, name)
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 fake = FakeNvml([FakeGpu(uuid=f"GPU-{i}") for i in range(int(os.environ.get("FAKE_GPUS", "1")))])
 gpu = fake.gpus[0]
 gpu.used_bytes = int(os.environ.get("FAKE_USED", "0")) << 20
-__getattr__ = fake.__getattribute__
+__getattr__ = lambda name: getattr(fake, name)
 """
 # The fixture starts the server; then its process holds memory, and what BODY does happens before anything is measured.
 SUITE = """
