@@ -23,11 +23,8 @@ from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.session_spread import suite_spread
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
-from pytest_llmperf.stats.looks import SUITE_ALPHA
-from pytest_llmperf.stats.prior import Scale
-from pytest_llmperf.stats.priors import scale_of, worse_when_larger
-from pytest_llmperf.stats.suite_spread import SuiteSpread
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, SUITE_ALPHA, decide
+from pytest_llmperf.stats.priors import Scale, SuiteSpread, scale_of, worse_when_larger
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN = "<!-- hosts: written by scripts/compare_hosts.py -->"

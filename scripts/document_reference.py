@@ -184,10 +184,9 @@ def noise() -> str:
 
 def looks() -> str:
     """The rule in a sentence, with the figures of the code."""
-    from pytest_llmperf.stats.decision import GROSS_FACTOR, GROSS_MARGINS
-    from pytest_llmperf.stats.looks import LOOKS, SPENT, SUITE_ALPHA
+    from pytest_llmperf.stats.decision import GROSS_FACTOR, GROSS_MARGINS, LOOKS, SPENT, SUITE_ALPHA
+    from pytest_llmperf.stats.priors import ENOUGH_DF, deciding_sessions
     from pytest_llmperf.stats.shift import SUITE_DF
-    from pytest_llmperf.stats.suite_spread import ENOUGH_DF, deciding_sessions
 
     runs = ", then ".join(map(str, LOOKS))
     spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)

@@ -31,8 +31,7 @@ from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.stats.level import level_change
-from pytest_llmperf.stats.prior import Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for
+from pytest_llmperf.stats.priors import Scale, margins_for, prior_for
 from pytest_llmperf.stats.shift import shift
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 from pytest_llmperf.workload import Workload

@@ -26,11 +26,17 @@ from pytest_llmperf.results.baseline import Baseline, Provenance, StoredSession
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.levels import offsets
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
-from pytest_llmperf.stats.decision import MetricComparison, decide
-from pytest_llmperf.stats.looks import LOOKS, alpha_at
-from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.decision import LOOKS, MetricComparison, alpha_at, decide
+from pytest_llmperf.stats.priors import (
+    SuiteSpread,
+    kind_of,
+    margins_for,
+    prior_for,
+    scale_of,
+    session_levels,
+    worse_when_larger,
+)
 from pytest_llmperf.stats.shift import shift
-from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
 SEEDS = 3
 SUITE_PRIMARIES = 20

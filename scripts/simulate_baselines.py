@@ -22,13 +22,32 @@ from pytest_llmperf.calibration.page import share
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.results.baseline import LARGEST_TOLERATED
-from pytest_llmperf.stats.decision import GROSS_FACTOR, GROSS_MARGINS, LEARNT_PASS, PASS_CONFIDENCE, at_each_look
+from pytest_llmperf.stats.decision import (
+    GROSS_FACTOR,
+    GROSS_MARGINS,
+    LEARNT_PASS,
+    LOOKS,
+    PASS_CONFIDENCE,
+    SUITE_ALPHA,
+    alpha_at,
+    alpha_of_execution,
+    at_each_look,
+)
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution
-from pytest_llmperf.stats.prior import Margins, Prior, Scale
-from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind, kind_of, margins_for, prior_for
+from pytest_llmperf.stats.priors import (
+    _MARGINS,
+    _PRIORS,
+    ENOUGH_DF,
+    Kind,
+    Margins,
+    Prior,
+    Scale,
+    kind_of,
+    margins_for,
+    prior_for,
+    variance_ratio,
+)
 from pytest_llmperf.stats.shift import spread
-from pytest_llmperf.stats.suite_spread import ENOUGH_DF, variance_ratio
 
 Array = npt.NDArray[np.float64]
 PASS, IMPROVED, INCONCLUSIVE, FAIL = range(4)

@@ -16,8 +16,7 @@ from pytest_llmperf.calibration.page import share
 from pytest_llmperf.judging.steadiness import ALPHA, METRIC
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.stats.level import level_change
-from pytest_llmperf.stats.prior import Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for
+from pytest_llmperf.stats.priors import Scale, margins_for, prior_for
 
 Array = npt.NDArray[np.float64]
 REQUESTS, TOKEN_MS = 100, 5.0

@@ -19,9 +19,8 @@ from pytest_llmperf.results.baseline import LARGEST_TOLERATED, Baseline, StoredM
 from pytest_llmperf.results.conditions import EMULATED, FieldRules, comparable_sessions, server_kind
 from pytest_llmperf.results.session_spread import grouped_sessions, suite_spread
 from pytest_llmperf.stats.decision import passing_distance
-from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for, scale_of
+from pytest_llmperf.stats.priors import SuiteSpread, kind_of, margins_for, prior_for, scale_of
 from pytest_llmperf.stats.shift import shift
-from pytest_llmperf.stats.suite_spread import SuiteSpread
 
 Files = dict[str, Baseline | None]
 

@@ -17,13 +17,11 @@ from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.results.session_spread import readings
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_share
+from pytest_llmperf.stats.decision import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
-from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.priors import Kind, margins_for, prior_for, scale_of
+from pytest_llmperf.stats.priors import Kind, Prior, SuiteSpread, margins_for, prior_for, scale_of, session_levels
 from pytest_llmperf.stats.priors import kind_of as kind_of_metric
 from pytest_llmperf.stats.shift import SeededRun
-from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
 EFFECTS = (0.05, 0.10)
 STOP_LIMIT_S = 60.0  # of an interrupted session, whose servers have their time to end

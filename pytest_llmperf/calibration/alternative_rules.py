@@ -13,7 +13,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA
+from pytest_llmperf.stats.decision import LOOKS, SUITE_ALPHA
 
 FIXED = "mean of 3 runs over all stored runs, +5 %"
 PYTEST_BENCHMARK = "pytest-benchmark mean:5%, last session"

@@ -25,7 +25,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.conditions import EMULATED, kind_of
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.stats.looks import LOOKS
+from pytest_llmperf.stats.decision import LOOKS
 
 #: Suite runs begin here, so that their noise is none of a stored session's; the last sessions of other rules, and
 #: drawn baselines, come from the same noise far beyond.

@@ -15,7 +15,7 @@ from pytest_llmperf.calibration.traffic import QUEUES, REQUESTS_OF_QUEUE
 from pytest_llmperf.judging.sample import PERIODS_PER_RUN
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import share_interval
-from pytest_llmperf.stats.looks import LOOKS
+from pytest_llmperf.stats.decision import LOOKS
 
 #: Each of the two limits of an interval: together 95 %.
 CONFIDENCE = 0.975

@@ -14,7 +14,7 @@ from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.check import BASELINE_COMPARISON
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.sentences import estimate_text, reason_text
-from pytest_llmperf.stats.looks import LOOKS
+from pytest_llmperf.stats.decision import LOOKS
 
 BAD = (Verdict.FAIL, Verdict.ERROR)
 LONGEST_REASON = 300

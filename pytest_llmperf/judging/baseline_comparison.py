@@ -29,16 +29,27 @@ from pytest_llmperf.results.conditions import (
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.session_spread import grouped_sessions, readings, sessions_with, suite_spread
 from pytest_llmperf.stats.decision import (
+    LOOKS,
     PASS_CONFIDENCE,
+    SUITE_ALPHA,
     MetricComparison,
+    alpha_at,
+    alpha_of_execution,
     at_each_look,
     decide,
+    spent_share,
 )
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution, spent_share
-from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
-from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for, scale_of
+from pytest_llmperf.stats.priors import (
+    NEGLIGIBLE_PART,
+    Margins,
+    SuiteSpread,
+    deciding_sessions,
+    kind_of,
+    margins_for,
+    prior_for,
+    scale_of,
+)
 from pytest_llmperf.stats.shift import shift
-from pytest_llmperf.stats.suite_spread import SuiteSpread, deciding_sessions
 
 # Median ITL is the decode step, the metric that hosts move least. Mean TPOT adds the pauses between steps, such as
 # prefills, and with speculative decoding the tokens of a step. docs/evidence/compared_metrics.md has the spreads.

@@ -24,9 +24,8 @@ from pytest_llmperf.results.conditions import EMULATED, PRICE, kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_claim
-from pytest_llmperf.stats.looks import SLO_ALPHA, alpha_of_execution
-from pytest_llmperf.stats.prior import Margins
-from pytest_llmperf.stats.priors import margins_for
+from pytest_llmperf.stats.decision import SLO_ALPHA, alpha_of_execution
+from pytest_llmperf.stats.priors import Margins, margins_for
 from pytest_llmperf.stats.ratio import StartSd
 
 # Guard metrics of a claim, unless `allow` names them. Throughput follows from these two metrics, so it is no guard.

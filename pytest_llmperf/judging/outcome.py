@@ -16,8 +16,7 @@ from pytest_llmperf.results.conditions import unseen_gpu
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 from pytest_llmperf.stats.exceedance import Exceedance
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.prior import Scale
-from pytest_llmperf.stats.priors import scale_of, worse_when_larger
+from pytest_llmperf.stats.priors import Scale, scale_of, worse_when_larger
 
 
 def requirement_result(requirement: Slo | Mechanism, verdict: Verdict, cause: Cause | None = None, *,

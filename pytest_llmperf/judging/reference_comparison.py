@@ -17,11 +17,15 @@ from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
 from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
 from pytest_llmperf.results.conditions import build_differences
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
-from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, SUITE_ALPHA, alpha_of_execution
+from pytest_llmperf.stats.decision import (
+    ENOUGH_SESSIONS,
+    PASS_CONFIDENCE,
+    SUITE_ALPHA,
+    alpha_of_execution,
+    at_each_look,
+)
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.prior import Margins
-from pytest_llmperf.stats.priors import reference_margins_for, scale_of, start_sd_for, worse_when_larger
+from pytest_llmperf.stats.priors import Margins, reference_margins_for, scale_of, start_sd_for, worse_when_larger
 from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference
 
 #: Pairs at each look, and the share of α that is spent by then. The last look is of two starts a side.

@@ -14,7 +14,7 @@ from math import log
 from pytest_llmperf.judging.ratios import start_sd_prior
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.stats.looks import ENOUGH_SESSIONS
+from pytest_llmperf.stats.decision import ENOUGH_SESSIONS
 from pytest_llmperf.stats.noise_estimate import estimate_noise, start_sd_factor
 from pytest_llmperf.stats.priors import prior_for
 from pytest_llmperf.stats.ratio import StartSd

@@ -21,8 +21,7 @@ from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, drift, level_change
-from pytest_llmperf.stats.prior import Prior, Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for
+from pytest_llmperf.stats.priors import Prior, Scale, margins_for, prior_for
 from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 
 ALPHA = 0.001  # of one measurement; docs/evidence/steadiness.md has the error rates

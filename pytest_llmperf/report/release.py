@@ -27,10 +27,8 @@ from pytest_llmperf.results.conditions import (
 )
 from pytest_llmperf.results.ended_test import UNDECIDED
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
-from pytest_llmperf.stats.looks import SUITE_ALPHA
-from pytest_llmperf.stats.prior import Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, SUITE_ALPHA, MetricComparison, decide
+from pytest_llmperf.stats.priors import Scale, margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import shift
 
 # Another release may have another engine, driver or flags; another of these measures something else.

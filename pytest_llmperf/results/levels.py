@@ -9,8 +9,7 @@ from statistics import fmean
 
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredSession
-from pytest_llmperf.stats.prior import Scale
-from pytest_llmperf.stats.priors import scale_of
+from pytest_llmperf.stats.priors import Scale, scale_of
 
 
 def offset(session: StoredSession, reference: StoredSession, metric: str) -> float | None:

@@ -22,7 +22,7 @@ from pytest_llmperf.results.ended_test import FAILED, SKIPPED, STORED, UNDECIDED
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.requests_file import all_records
 from pytest_llmperf.results.sentences import reason_text
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from pytest_llmperf.results.session_outcomes import FILE as OUTCOMES_FILE
 from pytest_llmperf.results.session_outcomes import RecordedOutcome, read_outcomes
 from pytest_llmperf.results.strict_json import Node, read_json
 from pytest_llmperf.results.writer import SCHEMA
-from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
+from pytest_llmperf.stats.priors import NEGLIGIBLE_PART, Margins
 
 REPAIR = "It is no run file of this version; run the test again."
 SESSION_FILE = "session.json"

@@ -12,7 +12,7 @@ from pytest_llmperf.results.baseline import YOUNG_BELOW
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION, is_default
-from pytest_llmperf.stats.looks import LOOKS, SLO_ALPHA
+from pytest_llmperf.stats.decision import LOOKS, SLO_ALPHA
 
 #: A ratio above this says that the spread of server starts is unknown rather than large.
 LARGEST_KNOWN_SLOWDOWN = 3

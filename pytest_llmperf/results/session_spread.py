@@ -6,10 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_llmperf.metrics.registry import Metric, find, is_metric
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
-from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.priors import Kind, kind_of, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.priors import (
+    Kind,
+    Prior,
+    SuiteSpread,
+    kind_of,
+    prior_for,
+    scale_of,
+    session_levels,
+    worse_when_larger,
+)
 from pytest_llmperf.stats.shift import SeededRun, sessions_by_host
-from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
 
 def suite_spread(measurements: Iterable[StoredMeasurement], hardware: str, host: str) -> SuiteSpread:

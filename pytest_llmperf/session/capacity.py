@@ -51,7 +51,7 @@ from pytest_llmperf.session.resumption import (
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.stats.looks import SLO_ALPHA
+from pytest_llmperf.stats.decision import SLO_ALPHA
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean, number
 

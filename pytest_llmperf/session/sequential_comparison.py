@@ -28,8 +28,8 @@ from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.arguments import spec_of
 from pytest_llmperf.session.series import Series, run_in_turn
-from pytest_llmperf.stats.looks import LOOKS
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.decision import LOOKS
+from pytest_llmperf.stats.priors import Margins
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession

@@ -22,7 +22,7 @@ from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
 from pytest_llmperf.results.conditions import FieldRules, comparable_sessions
 from pytest_llmperf.results.session_spread import suite_spread
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins, SuiteSpread
 from pytest_llmperf.stats.ratio import StartSd
-from pytest_llmperf.stats.suite_spread import SuiteSpread
 
 
 class Baselines:

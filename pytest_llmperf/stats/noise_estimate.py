@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.stats.decision import MetricComparison
+from pytest_llmperf.stats.decision import MetricComparison, spent_share
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import spent_share
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.prior import Margins, Prior
+from pytest_llmperf.stats.priors import Margins, Prior
 from pytest_llmperf.stats.shift import SeededRun, Shift, spread
 
 MOST_RUNS = 64

@@ -31,13 +31,109 @@ With margins of 3 and 15 % the comparison is INCONCLUSIVE in 0.2 to 7 % of cases
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from math import isfinite, log, log1p
+from statistics import fmean, variance
 
 from pytest_llmperf.metrics.registry import Metric
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
-from pytest_llmperf.stats.prior import Margins, Prior, Scale
+from pytest_llmperf.stats.interval import factor
+
+
+class Scale(Enum):
+    """Where a metric's errors add up."""
+
+    LOG = "log"
+    POINTS = "points"
+
+    def read(self, value: float | None, *, worse_when_larger: bool = True) -> float:
+        """A run's value as the comparison takes it: a larger one is worse.
+
+        Args:
+            value: in the metric's unit.
+            worse_when_larger: False for throughput, hit rate, acceptance.
+
+        Raises:
+            ValueError: it is missing, not finite, or not above 0 where its logarithm is needed.
+        """
+        if value is None or not isfinite(value):
+            raise ValueError(f"a run's value is {'missing' if value is None else value}")
+        if self is Scale.LOG and value <= 0:
+            raise ValueError(f"a run's value is {value:g}, and only values above 0 can be compared as a ratio")
+        number = log(value) if self is Scale.LOG else value
+        return number if worse_when_larger else -number
+
+    def in_unit(self, reading: float, *, worse_when_larger: bool = True) -> float:
+        """The value in the metric's unit whose reading this is: the inverse of `read`."""
+        number = reading if worse_when_larger else -reading
+        return factor(number) if self is Scale.LOG else number
+
+    def width(self, share: float) -> float:
+        """A share of change, 0.02 for 2 % or for 2 percentage points, as a distance on this scale."""
+        return log1p(share) if self is Scale.LOG else share
+
+    def change(self, distance: float, *, worse_when_larger: bool = True) -> float:
+        """A distance on this scale as the change of the metric: 0.02 for +2 %, or for +2 percentage points."""
+        signed = distance if worse_when_larger else -distance
+        return factor(signed) - 1 if self is Scale.LOG else signed
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Prior sds of a metric, with their weight.
+
+    Args:
+        run_sd: sd between runs of the same seed within a session, on the metric's scale; 0.005 is 0.5 %.
+        session_sd: sd between sessions.
+        df: degrees of freedom with which each prior sd enters the estimate.
+        source: origin of the figures, as text for the reader.
+        learnt: whether `session_sd` is what the stored sessions of the suite show (`suite_spread`).
+
+    Raises:
+        ValueError: a figure is not above 0.
+    """
+
+    run_sd: float
+    session_sd: float
+    df: float
+    source: str
+    learnt: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.run_sd, self.session_sd, self.df) <= 0:
+            raise ValueError(f"a prior of {self.run_sd}, {self.session_sd} and {self.df} degrees of freedom")
+
+
+#: Negligible change as a part of the tolerated change, where a test names the tolerated change alone.
+NEGLIGIBLE_PART = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """How much worse a metric may be, as shares: 0.02 is 2 %, or 2 percentage points of a share.
+
+    Args:
+        negligible: only what is proven to be worse by more fails.
+        tolerated: only what is proven to be worse by less passes.
+
+    Raises:
+        ValueError: not 0 ≤ negligible < tolerated.
+    """
+
+    negligible: float
+    tolerated: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.negligible < self.tolerated:
+            raise ValueError(f"margins of {self.negligible:g} (negligible) and {self.tolerated:g} (tolerated): "
+                             "the first must be at least 0 and below the second")
+
+    def on(self, scale: Scale) -> Margins:
+        """As distances on a scale."""
+        return Margins(scale.width(self.negligible), scale.width(self.tolerated))
 
 
 class Kind(Enum):
@@ -149,3 +245,71 @@ def scale_of(metric: Metric) -> Scale:
 def worse_when_larger(metric: Metric) -> bool:
     """True also where neither way is better: a change is then reported as if more were worse."""
     return metric.direction is not Direction.HIGHER
+
+
+#: Degrees of freedom between sessions from which a pool is used, and the weight of the prior in a pool that is quieter.
+ENOUGH_DF = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteSpread:
+    """Spread between the stored sessions of a suite.
+
+    Args:
+        squares: kind of metric → sum of squares between sessions, in units of the prior variance between sessions.
+        dfs: degrees of freedom of each sum.
+    """
+
+    squares: Mapping[Kind, float]
+    dfs: Mapping[Kind, int]
+
+    @classmethod
+    def of(cls, metrics: Iterable[tuple[Kind, Prior, Sequence[float]]]) -> SuiteSpread:
+        """The spread of a suite from the level of each stored session, metric by metric."""
+        squares, dfs = dict.fromkeys(Kind, 0.0), dict.fromkeys(Kind, 0)
+        for kind, prior, levels in metrics:
+            if len(levels) > 1:
+                squares[kind] += (len(levels) - 1) * variance(levels) / prior.session_sd**2
+                dfs[kind] += len(levels) - 1
+        return cls(squares, dfs)
+
+    @property
+    def df(self) -> int:
+        return sum(self.dfs.values())
+
+    def learnt(self, prior: Prior, kind: Kind) -> Prior:
+        """The prior with the session sd that the suite shows; unchanged while the suite shows too little."""
+        squares, df = self.squares.get(kind, 0.0), self.dfs.get(kind, 0)
+        if df < ENOUGH_DF:
+            squares, df = sum(self.squares.values()), self.df
+        if df < ENOUGH_DF:
+            return prior
+        return replace(prior, session_sd=prior.session_sd * variance_ratio(squares, df, max) ** 0.5, learnt=True,
+                       source="from the stored sessions of the suite")
+
+
+def deciding_sessions(suite_primaries: int) -> int:
+    """Stored sessions of each test from which the spread of the suite is known."""
+    return 1 + -(-ENOUGH_DF // suite_primaries)
+
+
+def variance_ratio(squares: float, df: int, larger: Callable[[float, float], float]) -> float:
+    """Variance between sessions as a multiple of the prior's. A pool below the prior is shrunk towards the prior.
+
+    Args:
+        squares, df: of the pool.
+        larger: maximum of two; with numpy's, this works on arrays as well.
+    """
+    return larger(squares / df, (squares + ENOUGH_DF) / (df + ENOUGH_DF))
+
+
+def session_levels(sessions: Sequence[Sequence[tuple[int, float]]]) -> list[float]:
+    """Level of each session over the seeds that all sessions have; empty without such a seed.
+
+    Args:
+        sessions: (seed, value) of each run, session by session.
+    """
+    seeds = set.intersection(*({seed for seed, _ in session} for session in sessions)) if sessions else set()
+    return [
+        fmean(fmean(value for seed, value in session if seed == each) for each in sorted(seeds)) for session in sessions
+    ] if seeds else []

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.priors import Prior
 
 if TYPE_CHECKING:
     from pytest_llmperf.stats.layout import Layout

@@ -10,7 +10,7 @@ from pytest_llmperf.results.baseline import Baseline, Provenance, StoredMeasurem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import fingerprint_of, formulas_of
 from pytest_llmperf.results.measurement import Measurement, Run, StoredTelemetry, TestResult
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 
 TEST = "suites/test_serving.py::test_it"
 CONDITIONS = {"hardware": "h200", "engine.version": "1.0", "model": "m", "formulas": "digest"}

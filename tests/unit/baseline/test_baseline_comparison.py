@@ -33,9 +33,7 @@ from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline
 from pytest_llmperf.session.stored_baselines import Baselines
-from pytest_llmperf.stats.prior import Margins
-from pytest_llmperf.stats.priors import Kind, prior_for
-from pytest_llmperf.stats.suite_spread import SuiteSpread
+from pytest_llmperf.stats.priors import Kind, Margins, SuiteSpread, prior_for
 from pytest_llmperf.testing.records import make_record
 
 

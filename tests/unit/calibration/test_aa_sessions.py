@@ -10,7 +10,7 @@ from pytest_llmperf.calibration.aa_sessions import calibrate_metrics, run_sessio
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
 from pytest_llmperf.results.measurement import Measurement, Run
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.testing.waiting import until
 
 

@@ -10,7 +10,7 @@ from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()

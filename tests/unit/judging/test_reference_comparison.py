@@ -16,7 +16,7 @@ from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 
 TERMS = ReferenceTerms(("itl_p50",), "h200", 15, {})
 START_SD, PAIR_SD = 0.0018, 0.003  # of median ITL between resident servers of one H200

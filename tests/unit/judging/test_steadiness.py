@@ -15,7 +15,7 @@ from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.conditions import DEFAULT_RULES
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.stored_baselines import Baselines
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.priors import Prior
 from pytest_llmperf.stats.shift import shift
 from pytest_llmperf.testing.records import make_record
 

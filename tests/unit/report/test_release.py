@@ -15,7 +15,7 @@ from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.results.sentences import estimate_text
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
 NOISE = (1.0, 1.002, 0.998)

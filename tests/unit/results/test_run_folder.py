@@ -18,7 +18,7 @@ from pytest_llmperf.results.measurement import failures_text
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.results.writer import file_name, writable, write_test
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.telemetry.torch_trace import Breakdown
 from pytest_llmperf.testing.records import make_record
 

@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.decision import MetricComparison, at_each_look, decide, smallest_detectable_effect
-from pytest_llmperf.stats.prior import Margins, Prior
+from pytest_llmperf.stats.priors import Margins, Prior
 from pytest_llmperf.stats.shift import Shift
 
 MARGINS = Margins(0.02, 0.05)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.stats.level import level_change
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.priors import Prior
 
 PRIOR = Prior(0.006, 0.004, 6, "test")
 POSITIONS = np.linspace(0, 1, 100)

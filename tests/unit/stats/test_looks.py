@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, spent_share
+from pytest_llmperf.stats.decision import LOOKS, SUITE_ALPHA, alpha_at, spent_share
 
 
 def spending(counts, primaries=3, suite=30):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
-from pytest_llmperf.stats.prior import Margins, Prior
+from pytest_llmperf.stats.priors import Margins, Prior
 from pytest_llmperf.stats.shift import shift
 
 PRIOR = Prior(0.006, 0.004, 6, "a test", learnt=True)

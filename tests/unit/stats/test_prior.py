@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.metrics.registry import all_metrics, find
-from pytest_llmperf.stats.prior import Margins, Prior, Scale
-from pytest_llmperf.stats.priors import Kind, kind_of, margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.priors import (
+    Kind,
+    Margins,
+    Prior,
+    Scale,
+    kind_of,
+    margins_for,
+    prior_for,
+    scale_of,
+    worse_when_larger,
+)
 
 
 @pytest.mark.parametrize(("name", "kind"), [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.priors import Prior
 from pytest_llmperf.stats.shift import sessions_by_host, shift, spread
 
 SEEDS = (0, 1, 2)

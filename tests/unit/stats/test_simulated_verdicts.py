@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
-from pytest_llmperf.stats.looks import LOOKS, alpha_at, alpha_of_execution
+from pytest_llmperf.stats.decision import LOOKS, PASS_CONFIDENCE, MetricComparison, alpha_at, alpha_of_execution, decide
+from pytest_llmperf.stats.priors import SuiteSpread, session_levels
 from pytest_llmperf.stats.shift import sessions_by_host, shift
-from pytest_llmperf.stats.suite_spread import SuiteSpread, session_levels
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "simulate_baselines.py"
 
