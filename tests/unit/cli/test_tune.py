@@ -161,6 +161,7 @@ def test_head_of_tuning_lacks_host_of_place():
     (("--try", "max_num_seq=8"), "Did you mean max_num_seqs?"),
     (("--try", "max_num_batched_tokens=64"), "no setting differs from the default"),
     (("--try", "max_num_seqs=4,,8"), "--try max_num_seqs=4,,8: write each flag once"),
+    (("--try", "max_num_seqs=4", "--try", "max_num_seqs=8"), "--try max_num_seqs=8: write each flag once"),
     (("--setting", "max_num_seqs"), "NAME=VALUE"),
     (("--try", "max_num_seqs=8", "--metric", "ttft"), "ttft_p50"),
     (("--try", "max_num_seqs=8", "--slo", "ttft <= 1ms"), "ttft_p50"),

@@ -65,6 +65,12 @@ def test_missing_cached_tokens_are_zero_only_where_others_are_reported(cached, c
     assert measure(talk, counters).value("hit_rate_turn2plus") == value
 
 
+def test_hit_rate_is_unknown_where_served_request_has_no_prompt_count():
+    talk = [turn(0, 1), turn(1, 2, after=0, prompt=None, cached=50), turn(2, 3, after=1, prompt=200, cached=100)]
+    assert measure(talk).value("hit_rate_turn2plus") is None
+    assert measure(talk).value("hit_rate_turn3") == 0.5
+
+
 @pytest.mark.parametrize(("name", "unit", "formula_id"), [
     ("hit_rate_turn2plus", Unit.SHARE, "hit_rate_turn2plus.1"), ("hit_rate_turn12", Unit.SHARE, "hit_rate_turn12.1"),
     ("ttft_turn2plus_p99", Unit.MS, "ttft_turn2plus.1/p99"), ("ttft_turn1_median", Unit.MS, "ttft_turn1.1/p50"),

@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -52,6 +52,12 @@ def test_run_contains_seed_start_records_and_counters(make_server, replayer):
     assert run.cache_reset is False  # an endpoint's cache is not ours
     assert run.loop_lag_p99_ms is None
     assert run.wall_clock_jump_ms == 0
+
+
+def test_run_stores_how_far_wall_clock_jumped(make_server, fake_engine):
+    moments = iter([NOW, NOW + timedelta(hours=2)])
+    run = Replayer(fake_engine.transport, lambda: next(moments), clock=StillClock()).run(make_server(), WORKLOAD, 3)
+    assert run.wall_clock_jump_ms == 7_200_000
 
 
 def test_cpu_time_counts_while_the_load_runs(make_server, replayer, fake_engine):

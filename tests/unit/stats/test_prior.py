@@ -64,6 +64,7 @@ def test_change_is_recovered_from_distance_on_scale(change, scale, larger):
 def test_margins_become_distances():
     assert Margins(0.02, 0.05).on(Scale.LOG).tolerated == pytest.approx(log(1.05))
     assert Margins(0.01, 0.03).on(Scale.POINTS) == Margins(0.01, 0.03)
+    assert Margins(0, 0.05).on(Scale.LOG).negligible == 0
 
 
 @pytest.mark.parametrize("margins", [(0.05, 0.05), (0.05, 0.02), (-0.01, 0.05)])

@@ -10,6 +10,7 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.scripted_transport import make_exchange
 from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, StreamShape, event, http_chunk, plain
 from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.responses import response_ends
 
 REQUEST = Request(0, "a b", 2, None)
 USAGE = {"prompt_tokens": 8, "completion_tokens": 2}
@@ -146,3 +147,12 @@ def test_truncated_stream_detail_contains_message_of_service(said):
     assert record.outcome is Outcome.TRUNCATED
     assert "the service says {" in record.detail
     assert "Rate limit" in record.detail
+
+
+@pytest.mark.parametrize(("response", "kind", "reasons"), [
+    ({"status": "completed"}, "completed", ["completed"]), ({}, "completed", ["completed"]), ({}, "", []),
+    ({"status": "completed"}, "failed", ["failed"]), ({"status": "incomplete"}, "completed", ["incomplete"]),
+    ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "", ["max_output_tokens"]),
+])
+def test_response_ends_by_event_then_status_then_reason(response, kind, reasons):
+    assert [end.reason for end in response_ends(response, kind)] == reasons

@@ -17,6 +17,13 @@ def test_body_pieces_keep_stamp_of_read():
     assert answer.header("transfer-encoding") == "chunked"
 
 
+@pytest.mark.parametrize(("status", "until_close"), [(200, True), (204, False), (304, False)])
+def test_answer_without_length_lasts_until_close_unless_status_has_no_body(status, until_close):
+    framing = Framing()
+    framing.feed(b"HTTP/1.1 %d X\r\n\r\n" % status)
+    assert framing.until_close == until_close
+
+
 def test_answer_is_read_byte_by_byte():
     message = CHUNKED + b"3\r\nabc\r\n0\r\n\r\n"
     answer = read_answer(make_exchange([(at, message[at : at + 1]) for at in range(len(message))]))
