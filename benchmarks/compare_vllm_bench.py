@@ -114,7 +114,7 @@ def theirs(bench: Bench, server: Server, seed: int, folder: Path) -> dict[str, f
     case = bench.case
     bench.run(
         "-m", "vllm.entrypoints.cli.main", "bench", "serve",
-        "--backend", "openai", "--base-url", server.url, "--model", server.served_name,
+        "--backend", "openai", "--base-url", server.contact.url, "--model", server.contact.served_name,
         "--tokenizer", server.model.path_or_hub_id, "--dataset-name", "random",
         "--random-input-len", str(case.tokens_in), "--random-output-len", str(case.tokens_out),
         "--num-prompts", str(case.requests), "--request-rate", str(case.rate), "--seed", str(seed), "--ignore-eos",
@@ -144,7 +144,7 @@ def compare(kind: str, engine: str | None, rounds: int) -> str:
         folder = Path(name)
         launcher = Launcher(settings, ROOT, folder, kind, SystemClock(), random.Random(), print)
         with EnginePool(launcher, lock_of_this_machine()) as pool:
-            server = pool.acquire(vllm(case.model, max_model_len=case.context), kind)
+            server = pool.acquire(vllm(case.model, max_model_len=case.context).on(kind))
             replayer = Replayer(ProcessTransport(), lambda: datetime.now(UTC))
             rows = [one_round(bench, server, replayer, seed, folder) for seed in range(rounds)]
     return table(rows, case.requests)
@@ -184,7 +184,7 @@ def one_round(
 
 def server_tpot(server: Server) -> tuple[float, float]:
     """Sum in seconds and count of the server's own time per output token."""
-    scrape = server.pages().get("")
+    scrape = server.counters.pages().get("")
     assert scrape is not None
     return scrape.total(f"{SERVER_TPOT}_sum") or 0.0, scrape.total(f"{SERVER_TPOT}_count") or 0.0
 

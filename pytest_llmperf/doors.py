@@ -66,10 +66,6 @@ class Door(Generic[T]):
             if (value := self.get(name)) is not None:
                 yield value
 
-    def added_names(self) -> tuple[str, ...]:
-        """The names that this package does not ship."""
-        return tuple(name for name in self.names() if name not in self._shipped)
-
     @contextmanager
     def added(self, values: Iterable[T], origin: str) -> Iterator[None]:
         """Register the objects until the block ends.

@@ -97,7 +97,7 @@ def soak(streams: int, minutes: float, step_time: str) -> Soaked:
         session = PerfSession(Settings(), Path(folder), emulated_hardware("h200", 8), lambda _: None,
                               rng=random.Random(1), emulation=emulation)
         try:
-            server = session.pool.acquire(ENGINE, "h200")
+            server = session.pool.acquire(ENGINE.on("h200"))
             return _loaded(session, server, streams, minutes)
         finally:
             session.close()
@@ -106,7 +106,7 @@ def soak(streams: int, minutes: float, step_time: str) -> Soaked:
 def _loaded(session: PerfSession, server: Server, streams: int, minutes: float) -> Soaked:
     workload = random_tokens(input=16, output=OUTPUT_TOKENS, arrivals=closed(streams),
                              requests=streams * (2 + round(60 * minutes / FASTEST_ANSWER_S)))
-    replayer = session.replayer(None, gauges=False, keep=(), kind="h200")
+    replayer = session.replayer(None, gauges=False, keep=())
     plan = replayer.plan(server, workload.requests(0), workload.concurrency)
     cancel, processes = threading.Event(), dict[int, Process]()
     began_s = time.monotonic()
@@ -114,7 +114,7 @@ def _loaded(session: PerfSession, server: Server, streams: int, minutes: float) 
     def watch(done: threading.Event) -> None:
         gauges = 0
         while not done.wait(GAUGE_INTERVAL_S):
-            server.gauges()  # as a test does that samples them
+            server.counters.gauges()  # as a test does that samples them
             gauges += 1
             at_min = (time.monotonic() - began_s) / 60
             if at_min >= minutes:

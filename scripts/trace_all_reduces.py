@@ -60,9 +60,9 @@ def streaming(streams: int, output: int) -> Workload:
 
 def trace(server: Server, seconds: float) -> None:
     """Let the profiler run so long; it has written when this returns."""
-    server.client.post("/start_profile", timeout=TRACE_WAIT_S).raise_for_status()
+    server.control.client.post("/start_profile", timeout=TRACE_WAIT_S).raise_for_status()
     time.sleep(seconds)
-    server.client.post("/stop_profile", timeout=TRACE_WAIT_S).raise_for_status()
+    server.control.client.post("/stop_profile", timeout=TRACE_WAIT_S).raise_for_status()
 
 
 def spec(kind: str, gpus: int, folder: Path) -> EngineSpec:
@@ -81,7 +81,7 @@ def rows(kind: str, engine: str | None, gpus: Sequence[int]) -> Iterable[str]:
             for count in gpus:
                 folder = Path(name) / f"traces-{count}"
                 folder.mkdir()
-                server = pool.acquire(spec(kind, count, folder), kind)
+                server = pool.acquire(spec(kind, count, folder).on(kind))
                 replayer = Replayer(ProcessTransport(), lambda: datetime.now(UTC))
                 trace(server, 0.0)  # the first one takes seconds to begin
                 for streams in STREAMS:

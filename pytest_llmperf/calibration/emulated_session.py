@@ -75,7 +75,7 @@ class EmulatedSession(PerfSession):
         self.restarter.suite_run = suite_run
         self.pool = self._virtual_pool(self.restarter)
 
-    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:  # noqa: ARG002
+    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...]) -> Replayer:  # noqa: ARG002
         """One that needs no gauges and no GPUs, which an emulator does not have."""
         return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
                          timeout_s=self.settings.measure_timeout_s, keep=keep, planned_requests=self._planned_requests)

@@ -13,6 +13,7 @@ from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.process.emulated import VirtualLauncher
 from pytest_llmperf.engines.process.environment import noise_seed
 from pytest_llmperf.engines.process.resolution import Resolver
+from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
@@ -42,18 +43,20 @@ class RestartedServer(Server):
 
     def __init__(self, reused: ReusedProcess, engine: VirtualEngine, start_id: int) -> None:
         old = reused.server
-        super().__init__(old.spec, old.adapter, old.url, old.served_name, start_id=start_id,
-                         model=old.model, process=reused.process, transport=PipeControl(engine), clock=engine.clock)
+        super().__init__(old.reader, old.contact, Unit(old.spec, reused.process),
+                         old.contact.client(transport=PipeControl(engine)), start_id=start_id, model=old.model,
+                         clock=engine.clock)
         self.engine = engine
-        self.launched_ns = engine.begun_ns
+        self.unit.launched_ns = engine.begun_ns
         self.plans = reused.plans
         self.facts = old.facts  # of the command line, which is the same
         self.warmed_for = EveryWorkload()
-        if old.lmcache is not None:
-            self.lmcache = EmulatedLMCache(self.client)
+        if old.unit.lmcache is not None:
+            self.unit.lmcache = EmulatedLMCache(self.control.client)
 
     def stop(self, grace_s: float) -> None:  # noqa: ARG002 - the process goes on
-        self.client.close()
+        self.unit.stopped = True
+        self.control.client.close()
 
 
 class Restarter:
@@ -87,34 +90,32 @@ class Restarter:
     def resolver(self) -> Resolver:
         return self._launcher.resolver
 
-    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+    def check(self, spec: EngineSpec) -> None:
         """Raise SpecError where it cannot be started."""
-        self._launcher.check(spec, kind)
+        self._launcher.check(spec)
 
-    def start(
-        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
-    ) -> Server:
+    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
         """The server as another start of it.
 
         Raises:
             EngineError: it does not start.
         """
         if spec not in self._processes:
-            server = self._launcher.start(spec, start_id, kind, lmcache)
-            if not isinstance(server.process, PipedProcess):
+            server = self._launcher.start(spec, start_id, lmcache)
+            if not isinstance(server.unit.process, PipedProcess):
                 raise TypeError(f"{server} is no emulator behind a pipe")
-            self._processes[spec] = ReusedProcess(server.process, server)
+            self._processes[spec] = ReusedProcess(server.unit.process, server)
         reused = self._processes[spec]
         reused.process.call({"restart": {"noise_seed": noise_seed(self.suite_run, start_id)}})
         return RestartedServer(reused, VirtualEngine(reused.process, self._launcher.clock), start_id)
 
-    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int) -> list[Server]:
         """The servers as further starts of them.
 
         Raises:
             EngineError: one does not start.
         """
-        return [self.start(spec, first_id + number, kind) for number, spec in enumerate(specs)]
+        return [self.start(spec, first_id + number) for number, spec in enumerate(specs)]
 
     def close(self) -> None:
         """End the processes."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.engine import Endpoint
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
@@ -17,7 +18,7 @@ CELL_CHARACTERS = 140
 
 def check_started(spec: EngineSpec, command: str) -> None:
     """Raise UsageError for a server that runs already: its flags cannot change."""
-    if spec.url is not None:
+    if isinstance(spec, Endpoint):
         raise UsageError(f"{spec.url}: llmperf {command} must start servers to change flags. Write ENGINE:MODEL.")
 
 

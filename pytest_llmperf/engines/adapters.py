@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from pytest_llmperf.doors import Door
 from pytest_llmperf.engines.adapter import EngineAdapter
+from pytest_llmperf.engines.control.reader import ServerReader
+from pytest_llmperf.engines.endpoint.adapter import EndpointReader
 from pytest_llmperf.errors import ConfigError, SpecError
 from pytest_llmperf.kinds import OTHER_GPU, kind_names
-from pytest_llmperf.model.engine import INSTALLATION
+from pytest_llmperf.model.engine import INSTALLATION, Endpoint, EngineSpec
 
-ENDPOINT = "endpoint"  # the name of servers that are already running
 #: lm-evaluation-harness, whose environment the settings name as an engine's.
 HARNESS = "lm_eval"
 
@@ -18,7 +19,6 @@ ENGINES = Door[EngineAdapter]("engine", "an EngineAdapter", lambda value: isinst
     "vllm": "pytest_llmperf.engines.vllm.adapter:VLLM",
     "sglang": "pytest_llmperf.engines.sglang.adapter:SGLANG",
     "transformers": "pytest_llmperf.engines.transformers.adapter:TRANSFORMERS",
-    "endpoint": "pytest_llmperf.engines.endpoint.adapter:ENDPOINT",
 })
 
 
@@ -35,6 +35,15 @@ def adapter_of(engine: str) -> EngineAdapter:
     return adapter
 
 
+def reader_of(spec: EngineSpec) -> ServerReader:
+    """How to talk to a server of this spec.
+
+    Raises:
+        SpecError, ConfigError: as in `adapter_of`.
+    """
+    return EndpointReader(spec.api) if isinstance(spec, Endpoint) else adapter_of(spec.engine)
+
+
 def package_of(engine: str) -> str:
     """Import name of an engine's Python package: the engine's own name, unless its adapter states another."""
     adapter = ENGINES.get(engine)
@@ -42,8 +51,8 @@ def package_of(engine: str) -> str:
 
 
 def startable() -> list[str]:
-    """Names of the engines that a session can start, in alphabetical order; an endpoint is not startable."""
-    return sorted(set(ENGINES.names()) - {ENDPOINT})
+    """Names of the engines that a session can start, in alphabetical order."""
+    return sorted(ENGINES.names())
 
 
 def check_configured(names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
-from pytest_llmperf.model.engine import EngineSpec, Flag, fields_as_json, flags_as_json
+from pytest_llmperf.model.engine import ENDPOINT, Endpoint, EngineSpec, Flag, fields_as_json, flags_as_json
 from pytest_llmperf.model.spending import SpendingLimit
 
 #: Fields of a request that a workload, or another argument of `endpoint`, decides.
@@ -131,7 +131,7 @@ def endpoint(
     limit: SpendingLimit | None = None,
     api_key: object = None,
     headers: object = None,
-) -> EngineSpec:
+) -> Endpoint:
     """Describe an OpenAI-compatible server that is already running.
 
     The session measures this server and never starts, stops or resets the server.
@@ -216,8 +216,8 @@ def endpoint(
     if limit is not None and not isinstance(limit, SpendingLimit):
         raise SpecError(f"{call}, limit={limit!r}): write limit=spending_limit(tokens=2_000_000).")
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
-    return EngineSpec(
-        engine="endpoint", model=model, url=shortest(url), model_aliases=aliases, secret_headers=sources,
+    return Endpoint(
+        engine=ENDPOINT, model=model, url=shortest(url), model_aliases=aliases, secret_headers=sources,
         api=api, metrics=addresses, metrics_headers=metrics_headers, kind=kind, limit=limit,
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from typing import Self
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
@@ -22,6 +23,7 @@ NO_FLAGS = frozenset({"model", "env", "model_alias"})
 INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
 #: The installation that `--llmperf-reference` names: the build that every comparison is made against.
 REFERENCE = "reference"
+ENDPOINT = "endpoint"  # as adapter name: a server that already runs
 LITERAL = ("stream", "fields", "text", "ends")  # values of an Api that are no text
 #: Hardware of an endpoint on another machine, unless somebody says what it is.
 UNKNOWN_HARDWARE = "unknown"
@@ -103,39 +105,35 @@ class EngineSpec:
         model: name in the shape registry, path, or hub id.
         flags: (name, value as JSON), sorted, with the engine's own names. Values are text so that the spec is hashable.
         env: further environment variables, sorted.
-        url: URL of a server that is already running; None if the project starts the server.
         lmcache: LMCache attached below the engine's own KV cache; None without LMCache. See `with_lmcache`.
         installation: name of one of several installations of this engine; "" is the default. See `with_installation`.
         model_aliases: further names that the chunks of an answer may give the model.
-        secret_headers: of an endpoint, pairs of HTTP header and source, such as "env:VARIABLE"; never a value.
-        api: how requests are written and answers are read; another than the default only of an endpoint.
-        metrics: of an endpoint, addresses of the replicas' counters; None: the page of `url`; (): no page at all.
-        metrics_headers: of an endpoint, pairs of HTTP header and source for `metrics`; never a value.
-        kind: of an endpoint, the hardware kind that its test declares; None without a declaration.
-        limit: of an endpoint, the most that a session may spend there; None without a limit.
+        kind: hardware kind on which the server runs; None for the kind of the session. The session sets it.
     """
 
     engine: str
     model: str
     flags: tuple[tuple[str, str], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    url: str | None = None
     lmcache: LMCache | None = None
     installation: str = ""
     model_aliases: tuple[str, ...] = ()
-    secret_headers: tuple[tuple[str, str], ...] = ()
-    api: Api = DEFAULT
-    metrics: tuple[str, ...] | None = None
-    metrics_headers: tuple[tuple[str, str], ...] = ()
-    kind: str | None = None
-    limit: SpendingLimit | None = None
+    kind: str | None = field(default=None, compare=False)
 
     @property
     def installed_as(self) -> str:
         """Under which name settings and options say where it is installed: "vllm", "vllm:old"."""
         return f"{self.engine}:{self.installation}" if self.installation else self.engine
 
-    def with_flags(self, /, **flags: Flag) -> EngineSpec:
+    def on(self, kind: str | None) -> Self:
+        """The same spec on a hardware kind, unless the spec has a kind already."""
+        return self if self.kind is not None else replace(self, kind=kind)
+
+    def serving_kind(self, kind: str) -> str:
+        """Hardware kind of the machine that serves, for a test that runs as `kind`."""
+        return self.kind or kind
+
+    def with_flags(self, /, **flags: Flag) -> Self:
         """The same engine with some flags changed.
 
         Args:
@@ -144,15 +142,13 @@ class EngineSpec:
         Raises:
             SpecError: the engine is an endpoint, or an argument is not a flag.
         """
-        if self.url is not None:
-            raise SpecError(f"{self}.with_flags(…): an endpoint was started by somebody else, with flags of its own.")
         if wrong := sorted(NO_FLAGS & set(flags)):
             raise SpecError(f"with_flags({wrong[0]}=…): {wrong[0]} is not a flag. Build another spec: "
                             f"{self.engine}(MODEL, …).")
         merged = {name: json.loads(value) for name, value in self.flags} | flags
         return replace(self, flags=flags_as_json(self.engine, self.model, merged))
 
-    def with_installation(self, name: str) -> EngineSpec:
+    def with_installation(self, name: str) -> Self:
         """The same engine from another installation, for instance to compare two builds in one session.
 
         Args:
@@ -161,13 +157,11 @@ class EngineSpec:
         Raises:
             SpecError: the name is invalid, or the engine is an endpoint.
         """
-        if self.url is not None:
-            raise SpecError(f"{self}.with_installation(…): an endpoint was started by somebody else.")
         if not isinstance(name, str) or (name and not INSTALLATION.fullmatch(name)):
             raise SpecError(f"{self}.with_installation({name!r}): a name is letters, digits, '.', '_' and '-'.")
         return replace(self, installation=name)
 
-    def with_lmcache(self, **options: object) -> EngineSpec:
+    def with_lmcache(self, **options: object) -> Self:
         """The same engine with LMCache below its KV cache: one unit, started, watched and stopped together.
 
         Args:
@@ -177,26 +171,74 @@ class EngineSpec:
         Raises:
             SpecError: an option is unknown, a value is invalid, or the engine is an endpoint.
         """
-        if self.url is not None:
-            raise SpecError(f"{self}.with_lmcache(…): an endpoint was started by somebody else, with its own caches.")
         return replace(self, lmcache=lmcache_of(options))
 
     def __repr__(self) -> str:
         """For people and files: secrets in its flags and environment are masked."""
         flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
         secrets = secret_values(flags, env)
-        shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
-        shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
-        shown = [mask(text, secrets) for text in shown]
-        shown += [f"kind={self.kind!r}"] if self.kind is not None else []
-        shown += [f"limit={self.limit}"] if self.limit is not None else []
-        shown += [f"{name}={value if name in LITERAL else repr(value)}" for name, value in self.api.stated.items()]
-        shown += [f"header.{header}={source}" for header, source in self.secret_headers]
-        shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []
-        shown += [f"metrics_header.{header}={source}" for header, source in self.metrics_headers]
+        shown = [mask(text, secrets) for text in (repr(self.model), *_aliases(self.model_aliases))]
         shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
                   for name, value in flags.items()]
         shown += [f"env.{name}={value}" for name, value in masked_env(env, secrets).items()]
         attached = "" if self.lmcache is None else mask(f".with_lmcache({self.lmcache})", secrets)
         place = f".with_installation({self.installation!r})" if self.installation else ""
         return f"{self.engine}({', '.join(shown)}){attached}{place}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Endpoint(EngineSpec):
+    """A server that already runs. Somebody else chose its flags, so the spec has no flags, variables or caches.
+
+    Args:
+        kind: the hardware kind that the test declares; None without a declaration.
+        url: URL of the server.
+        secret_headers: pairs of HTTP header and source, such as "env:VARIABLE"; never a value.
+        api: how requests are written and answers are read.
+        metrics: addresses of the replicas' counters; None: the page of `url`; (): no page at all.
+        metrics_headers: pairs of HTTP header and source for `metrics`; never a value.
+        limit: the most that a session may spend at this endpoint; None without a limit.
+    """
+
+    kind: str | None = None
+    url: str = ""
+    secret_headers: tuple[tuple[str, str], ...] = ()
+    api: Api = DEFAULT
+    metrics: tuple[str, ...] | None = None
+    metrics_headers: tuple[tuple[str, str], ...] = ()
+    limit: SpendingLimit | None = None
+
+    def on(self, kind: str | None) -> Self:  # noqa: ARG002 - the machine that sends has another kind
+        """The endpoint itself: only its test can declare a kind."""
+        return self
+
+    def serving_kind(self, kind: str) -> str:
+        """As of `serving_hardware`, unless the test declares a kind."""
+        return self.kind or serving_hardware(kind, self.url)
+
+    def with_flags(self, /, **flags: Flag) -> Self:  # noqa: ARG002
+        """Raise SpecError."""
+        raise SpecError(f"{self}.with_flags(…): an endpoint was started by somebody else, with flags of its own.")
+
+    def with_installation(self, name: str) -> Self:  # noqa: ARG002
+        """Raise SpecError."""
+        raise SpecError(f"{self}.with_installation(…): an endpoint was started by somebody else.")
+
+    def with_lmcache(self, **options: object) -> Self:  # noqa: ARG002
+        """Raise SpecError."""
+        raise SpecError(f"{self}.with_lmcache(…): an endpoint was started by somebody else, with its own caches.")
+
+    def __repr__(self) -> str:
+        """For people and files; without values of secrets."""
+        shown = [repr(self.url), f"model={self.model!r}", *_aliases(self.model_aliases)]
+        shown += [f"kind={self.kind!r}"] if self.kind is not None else []
+        shown += [f"limit={self.limit}"] if self.limit is not None else []
+        shown += [f"{name}={value if name in LITERAL else repr(value)}" for name, value in self.api.stated.items()]
+        shown += [f"header.{header}={source}" for header, source in self.secret_headers]
+        shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []
+        shown += [f"metrics_header.{header}={source}" for header, source in self.metrics_headers]
+        return f"{self.engine}({', '.join(shown)})"
+
+
+def _aliases(names: tuple[str, ...]) -> list[str]:
+    return [f"model_alias={list(names)!r}"] if names else []

@@ -24,7 +24,7 @@ def know_additions(config: pytest.Config) -> None:
     """
     from pytest_llmperf.errors import LlmperfError
 
-    known = ExitStack()
+    known, marked = ExitStack(), KINDS.names()  # the kinds of packages have their marker lines
     config.add_cleanup(known.close)
     try:
         if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
@@ -36,7 +36,7 @@ def know_additions(config: pytest.Config) -> None:
                 known.enter_context(_door(name).added(values, CONFTEST))
     except LlmperfError as error:
         raise pytest.UsageError(str(error)) from error
-    for kind in KINDS.added_names():
+    for kind in KINDS.names()[len(marked):]:
         config.addinivalue_line("markers", f"{kind}: runs on this GPU")
 
 

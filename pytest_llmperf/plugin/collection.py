@@ -80,7 +80,7 @@ class Collected:
 
             arguments = {name: value for name, value in params.items() if name != "engine"}
             if spec is not None:
-                arguments["engine"] = execution.session.pool.acquire(spec, kind)
+                arguments["engine"] = execution.session.pool.acquire(spec.on(kind))
             with contextlib.suppress(pytest.skip.Exception):
                 function(perf=Perf(execution), **arguments)
 

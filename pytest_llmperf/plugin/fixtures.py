@@ -65,7 +65,7 @@ def server_of(item: pytest.Item) -> RunningServer:
         check_written_slos(getattr(item, "obj", None))
         session = item.config.stash[STATE].session
         with _record_startup_failure(item, session):
-            return RunningServer(session.pool.acquire(spec, kind_of(item), fresh=fresh, beside=session.beside(spec)))
+            return RunningServer(session.pool.acquire(spec.on(kind_of(item)), fresh=fresh, beside=session.beside(spec)))
 
 
 def perf_of(item: pytest.Item) -> Iterator[Perf]:

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.adapters import adapter_of, reader_of
 from pytest_llmperf.engines.control.running_server import RunningServer, handle_of
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.server import Server
@@ -15,7 +15,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Claim, Mechanism, Slo
@@ -53,7 +53,8 @@ def check_sides_differ(a: RunningServer | EngineSpec, b: RunningServer | EngineS
     """
     if spec_of(a) != spec_of(b):
         return
-    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: a.with_flags(…)"
+    attached = isinstance(spec_of(a), Endpoint)
+    change = "name the other endpoint" if attached else "change a flag of one side: a.with_flags(…)"
     raise SpecError(f"perf.claim(a, b, …): both sides are {spec_of(a)}, and a claim is about what differs. To claim "
                     f"something, {change}. To see how much two starts differ, measure it twice with "
                     "perf.measure(…, fresh=True) and put both into perf.compare.")
@@ -108,10 +109,12 @@ def check_requests(spec: EngineSpec, workload: Workload, model: ResolvedModel | 
     Raises:
         SpecError: names the request and the limit.
     """
+    if model is None:
+        return
     _check_vocabulary(spec, workload.longest(), workload, model)
     flag = adapter_of(spec.engine).context_flag
     requested = flags_of(spec).get(flag)
-    longest = model.longest_sequence if model is not None and requested is None else None
+    longest = model.longest_sequence if requested is None else None
     limit = requested if type(requested) is int and requested > 0 else longest
     if limit is None:
         return
@@ -126,8 +129,8 @@ def check_requests(spec: EngineSpec, workload: Workload, model: ResolvedModel | 
         )
 
 
-def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, model: ResolvedModel | None) -> None:
-    size = None if model is None else model.vocabulary_size
+def _check_vocabulary(spec: EngineSpec, request: Request, workload: Workload, model: ResolvedModel) -> None:
+    size = model.vocabulary_size
     if size is None or isinstance(request.prompt, str) or max(request.prompt, default=0) < size:
         return
     if adapter_of(spec.engine).interface.sends_text:
@@ -156,7 +159,7 @@ def check_streamed(spec: EngineSpec, metrics: Iterable[str]) -> None:
     Raises:
         SpecError: the endpoint is measured with whole answers, and a metric needs streamed answers.
     """
-    if not spec.api.stream and (missing := streamed(metrics)):
+    if not reader_of(spec).interface.stream and (missing := streamed(metrics)):
         raise SpecError(f"{spec}: {missing[0]} needs streamed answers, and stream=False asks for whole answers. "
                         "Nothing was sent. Write stream=True, or limit e2el, error_rate or a throughput.")
 
@@ -304,7 +307,7 @@ def check_refusal(spec: object, reason: object) -> None:
         SpecError: the first argument is no spec of an engine that this session starts, or the reason is no text.
     """
     call = f"perf.refuses({spec!s}, {reason!r})"
-    if not isinstance(spec, EngineSpec) or spec.url is not None:
+    if not isinstance(spec, EngineSpec) or isinstance(spec, Endpoint):
         raise SpecError(f"{call}: the engine is started and must refuse, so hand over a spec such as vllm(MODEL, "
                         "max_model_len=…), not a server that runs.")
     if not isinstance(reason, str) or len(reason.strip()) < SHORTEST_REASON:

@@ -33,13 +33,13 @@ def cancelled_at_deadline(timeout_s: float, cancel: threading.Event) -> Iterator
 @contextmanager
 def cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None]:
     """Set `cancel` as soon as a process of the server's unit ends."""
-    if server.process is None:
+    if server.unit.process is None:
         yield
         return
 
     def watch(done: threading.Event) -> None:
         while not done.is_set():
-            if server.wait_death(DEATH_POLL_S):
+            if server.unit.wait_death(DEATH_POLL_S):
                 cancel.set()
                 return
 

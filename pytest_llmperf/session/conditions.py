@@ -11,7 +11,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -51,11 +51,11 @@ def conditions(
         values_by_name["installation"] = spec.installation
     if spec.model_aliases:
         values_by_name["model_alias"] = json.dumps(sorted(spec.model_aliases))
-    values_by_name |= spec.api.stated
-    if spec.kind is not None:
-        values_by_name[DECLARED] = spec.kind
-    if server.replica_count:
-        values_by_name["replicas"] = str(server.replica_count)
+    if isinstance(spec, Endpoint):
+        values_by_name |= spec.api.stated
+        values_by_name |= {} if spec.kind is None else {DECLARED: spec.kind}
+    if server.counters.replica_count:
+        values_by_name["replicas"] = str(server.counters.replica_count)
     if connections != "keep-alive":
         values_by_name["connections"] = connections
     if handling:
@@ -65,7 +65,7 @@ def conditions(
     if planted:
         values_by_name[PLANTED] = mask(" ".join(map(str, planted)), secrets)
     values_by_name |= {f"host_env.{name}": value for name, value in server.host_env.items()}
-    place = _machine(hardware, kind) if spec.url is None else {"url": spec.url}
+    place = {"url": spec.url} if isinstance(spec, Endpoint) else _machine(hardware, kind)
     compared = {name: value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
     return values_by_name | place | {f"engine.{name}": value for name, value in compared.items()}
 

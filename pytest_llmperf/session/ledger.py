@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.spending import Tokens
@@ -39,11 +39,10 @@ class Ledger:
         Raises:
             SpendingLimitReached: states the cost, what was spent, and the limit.
         """
-        limit = spec.limit
-        if limit is None:
+        if not isinstance(spec, Endpoint) or (limit := spec.limit) is None:
             return
         planned = sum((most_tokens(request, spec) for request in requests), Tokens())
-        cost, spent = limit.cost(planned) * runs, limit.cost(self._spent.get(str(spec.url), Tokens()))
+        cost, spent = limit.cost(planned) * runs, limit.cost(self._spent.get(spec.url, Tokens()))
         if spent + cost > limit.most:
             what = f"{runs} runs of {len(requests)} requests" if runs > 1 else f"{len(requests)} requests"
             more = "more " if spent else ""
@@ -60,12 +59,12 @@ class Ledger:
             SpendingLimitReached: as in `check`.
         """
         self.check(spec, requests)
-        if spec.limit is not None:
+        if isinstance(spec, Endpoint) and spec.limit is not None:
             self._add(spec, (most_tokens(request, spec) for request in requests))
 
     def settle(self, spec: EngineSpec, requests: Sequence[Request], records: Sequence[RequestRecord]) -> None:
         """Replace the most that reserved requests can cost by what their answers state."""
-        if spec.limit is None:
+        if not isinstance(spec, Endpoint) or spec.limit is None:
             return
         for request, record in zip(requests, records, strict=True):
             if record.ok and record.prompt_tokens is not None and record.output_tokens is not None:
@@ -73,11 +72,11 @@ class Ledger:
                 self._add(spec, [Tokens(record.prompt_tokens * record.attempts - most.prompt,
                                         record.output_tokens - most.output)])
 
-    def _add(self, spec: EngineSpec, tokens: Iterable[Tokens]) -> None:
-        self._spent[str(spec.url)] = sum(tokens, self._spent.get(str(spec.url), Tokens()))
+    def _add(self, spec: Endpoint, tokens: Iterable[Tokens]) -> None:
+        self._spent[spec.url] = sum(tokens, self._spent.get(spec.url, Tokens()))
 
 
-def most_tokens(request: Request, spec: EngineSpec) -> Tokens:
+def most_tokens(request: Request, spec: Endpoint) -> Tokens:
     """The most that a request can cost, every attempt and every answer included."""
     words = len(request.prompt.split()) if isinstance(request.prompt, str) else len(request.prompt)
     prompt = words * TOKENS_PER_WORD if spec.api.sends_text or isinstance(request.prompt, str) else words

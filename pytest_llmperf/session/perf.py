@@ -16,7 +16,7 @@ from pytest_llmperf.judging.outcome import with_unseen_gpu
 from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.model.engine import EngineSpec, serving_hardware
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
@@ -207,7 +207,7 @@ class Perf:
         pool = execution.session.pool
         check_together(specs)
         for spec in specs:
-            pool.check(spec, self.kind)
+            pool.check(spec.on(self.kind))
         groups: list[tuple[EngineSpec, ...]] = [(spec,) for spec in specs]
         if any(map(execution.session.reference_of, specs)):
             reason = "each runs beside its reference build"
@@ -220,7 +220,7 @@ class Perf:
         elif len(specs) == 2 and any(map(pool.runs_alone, specs)):  # one start alone is shorter than two together
             reason = "the server of one of the two specs runs already"
         else:
-            groups, reason = execution.session.groups(specs, self.kind)
+            groups, reason = execution.session.groups([spec.on(self.kind) for spec in specs])
         execution.alone |= {group[0]: reason for group in groups if len(group) == 1}
         execution.beside |= {spec: group for group in groups if len(group) > 1 for spec in group}
         groups.sort(key=lambda group: not any(map(pool.runs, group)))
@@ -585,7 +585,7 @@ class Perf:
         read = read_task(task, execution.session.settings, execution.session.root)
         check_fits(read, spec_of(engine))
         handle = handle_of(engine)
-        server = execution.session.pool.acquire(handle, self.kind) if isinstance(handle, EngineSpec) else handle
+        server = execution.session.pool.acquire(handle.on(self.kind)) if isinstance(handle, EngineSpec) else handle
         answers = answers_of(execution, server, read)
         execution.add_results([judge_accuracy(answers, at_least)])
         return answers
@@ -610,9 +610,9 @@ class Perf:
         check_refusal(spec, reason)
         execution = self._execution
         pool = execution.session.pool
-        prediction, evidence = execution.session.predicted_refusal(spec, self.kind), None
+        prediction, evidence = execution.session.predicted_refusal(spec.on(self.kind)), None
         try:
-            pool.acquire(spec, self.kind, fresh=True)
+            pool.acquire(spec.on(self.kind), fresh=True)
         except ExitedEarly as error:
             evidence = error.evidence
             if evidence is None:
@@ -701,7 +701,7 @@ class Perf:
             text, texts_of(mechanism, "mechanism"), {} if allow is None else allow, self._execution.session.settings,
             kind=self._serving_kind(a, b), margins=margins_from(guards),
             start_sd={} if start_sd is None else start_sd,
-            restartable=not any(spec_of(side).url for side in (a, b)),
+            restartable=not any(isinstance(spec_of(side), Endpoint) for side in (a, b)),
         )
         check_price([judge.claim, *judge.causes, *judge.prices], self._execution.session.settings)
         if self.emulated:
@@ -715,7 +715,7 @@ class Perf:
         for spec in (a, b):
             check_streamed(spec_of(spec), metrics)
             if isinstance(spec, EngineSpec):
-                self._execution.session.pool.check(spec, self.kind)
+                self._execution.session.pool.check(spec.on(self.kind))
 
     def _beside_sides(
         self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, judge: ClaimJudge, *, may_preempt: bool
@@ -738,7 +738,7 @@ class Perf:
             return (), reason
         if b in execution.beside.get(a, ()):
             return execution.beside[a], ""
-        reason = session.reason_apart((a, b), self.kind)
+        reason = session.reason_apart((a.on(self.kind), b.on(self.kind)))
         return (() if reason else (a, b)), reason
 
     def _note_alone(self, count: int, reason: str) -> None:
@@ -784,7 +784,7 @@ class Perf:
     def _serving_kind(self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> str:
         """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
         specs = [spec_of(side) for side in (a, b)]
-        kinds = [spec.kind or serving_hardware(self.kind, spec.url) for spec in specs]
+        kinds = [spec.serving_kind(self.kind) for spec in specs]
         return self.kind if self.kind in kinds else kinds[0]
 
     def _capacity(

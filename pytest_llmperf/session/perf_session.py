@@ -35,7 +35,7 @@ from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
-from pytest_llmperf.model.engine import REFERENCE, EngineSpec
+from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
 from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.model.status import Note, Notify, Starting
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
@@ -83,10 +83,11 @@ def _ray_load(settings: Settings) -> RayLoad | None:
     return RayLoad(settings.load_hosts, settings.load_processes, settings.load_cpus)
 
 
-def _emulated_shares(specs: Sequence[EngineSpec], kind: str | None, *, in_turn: bool) -> Shares | str:
+def _emulated_shares(specs: Sequence[EngineSpec], *, in_turn: bool) -> Shares | str:
     """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
     if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
         return "they take different GPUs"
+    kind = specs[0].kind
     memory_bytes = None if kind is None or kind not in GPU_KINDS else GPU_KINDS[kind].nvml_memory_bytes
     shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
     if isinstance(shares, str):
@@ -188,7 +189,7 @@ class PerfSession:
         return EnginePool(starter, lock_path=None, plant=self._plant, share_memory=self._share_memory,
                           steady_age_s=self._steady_age_s)
 
-    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
+    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...]) -> Replayer:
         """What sends a workload: see `Replayer`."""
         return Replayer(
             self.transport,
@@ -199,32 +200,32 @@ class PerfSession:
             limits=stream_limits(self.settings),
             timeout_s=self.settings.measure_timeout_s,
             keep=keep,
-            watched=lambda server: self.watched(server, kind),
+            watched=self.watched,
             fresh_connections=self.settings.connections == "fresh",
             cpu_use=self.cpu_use,
             rng=self.rng,
             ledger=self.ledger,
-            gpu_costs=lambda server: self.gpu_costs(server.spec, kind),
+            gpu_costs=lambda server: self.gpu_costs(server.spec),
         )
 
-    def gpu_costs(self, spec: EngineSpec, kind: str) -> dict[str, float]:
+    def gpu_costs(self, spec: EngineSpec) -> dict[str, float]:
         """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
-        gpus = 0 if spec.url is not None or kind == "cpu" else len(self._gpus(spec, kind))
-        if self.hardware.emulated and spec.url is None:
-            gpus = gpus_of(flags_of(spec))
+        if isinstance(spec, Endpoint):
+            return {}
+        gpus = gpus_of(flags_of(spec)) if self.hardware.emulated else len(self._gpus(spec))
         if not gpus:
             return {}
         price = self.settings.gpu_price
         return {GPUS: gpus} if price is None else {GPUS: gpus, GPU_HOUR_PRICE: price.amount}
 
-    def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
+    def watched(self, server: Server) -> AbstractContextManager[TraceOf]:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
-        gpus = () if server.spec.url is not None else self._gpus(server.spec, kind)
+        gpus = () if isinstance(server.spec, Endpoint) else self._gpus(server.spec)
         return self.accelerators.watched(gpus, self.pool.pids)
 
     def reference_of(self, spec: EngineSpec) -> EngineSpec | None:
         """The same specification on the reference build; None where no reference build was named for this engine."""
-        if spec.engine not in self.references or spec.installation or spec.url is not None:
+        if spec.engine not in self.references or spec.installation:
             return None
         return spec.with_installation(REFERENCE)
 
@@ -233,13 +234,13 @@ class PerfSession:
         reference = self.reference_of(spec)
         return () if reference is None else (reference,)
 
-    def reason_apart(self, specs: Sequence[EngineSpec], kind: str) -> str:
+    def reason_apart(self, specs: Sequence[EngineSpec]) -> str:
         """Why each of these specs runs alone in a test that names them together; "" if their servers live together.
 
         The servers share the memory. Servers that start one after the other save no time and differ in age. So servers
         that sleep in turn, or of an engine that sizes its memory by what is free, need the setting `resident_servers`.
         """
-        if any(each.url is not None for each in specs):
+        if any(isinstance(each, Endpoint) for each in specs):
             return "a server that already runs is measured as it is"
         if any(each.kind != specs[0].kind for each in specs):
             return "the servers are measured on different hardware kinds"
@@ -249,9 +250,9 @@ class PerfSession:
             self.notify(Note(f"Each server runs alone: {reason}. --llmperf-set resident_servers=share lets them live "
                              "together."))
             return reason
-        return self.pool.reason_apart(specs, specs[0].kind or kind, in_turn=wanted == "sleep")
+        return self.pool.reason_apart(specs, in_turn=wanted == "sleep")
 
-    def groups(self, specs: Sequence[EngineSpec], kind: str) -> tuple[list[tuple[EngineSpec, ...]], str]:
+    def groups(self, specs: Sequence[EngineSpec]) -> tuple[list[tuple[EngineSpec, ...]], str]:
         """Specs whose servers live together, in groups of equal size as far as possible, the last one being smaller.
 
         The text says why the groups are not larger; "" for one group of all specs.
@@ -259,7 +260,7 @@ class PerfSession:
         reason = ""
         for size in range(len(specs), 1, -1):
             groups = [tuple(specs[first : first + size]) for first in range(0, len(specs), size)]
-            reasons = (self.reason_apart(group, kind) for group in groups if len(group) > 1)
+            reasons = (self.reason_apart(group) for group in groups if len(group) > 1)
             if not (apart := next(filter(None, reasons), "")):
                 return groups, reason
             reason = apart
@@ -272,35 +273,33 @@ class PerfSession:
     def _plant(self, spec: EngineSpec) -> EngineSpec:
         return with_planted_flags(spec, self.planted_in(spec))
 
-    def _share_memory(
-        self, specs: Sequence[EngineSpec], kind: str | None, in_turn: bool
-    ) -> Shares | str:
+    def _share_memory(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:
         """A server on a CPU takes little memory; on a GPU each gets a share of it, or a turn."""
         wanted = self.settings.resident_servers
         if wanted not in ("auto", "sleep" if in_turn else "share"):
             return f'resident_servers is "{wanted}"'
         if self.hardware.emulated:
-            return _emulated_shares(specs, kind, in_turn=in_turn)
-        taken = [self._gpus(spec, kind) for spec in specs]
+            return _emulated_shares(specs, in_turn=in_turn)
+        taken = [self._gpus(spec) for spec in specs]
         if not any(taken):
             return "a CPU has no memory of its own to release" if in_turn else Shares(tuple(specs))
         if any(gpus != taken[0] for gpus in taken):
             return "they take different GPUs"
         sizes = [gpu.memory_bytes for gpu in taken[0] if gpu.memory_bytes is not None]
         memory_bytes = min(sizes) if len(sizes) == len(taken[0]) else None
-        measured = self._memories.of(specs, taken[0][0].name, kind)
+        measured = self._memories.of(specs, taken[0][0].name)
         if in_turn:
             return sleeping_specs(specs, memory_bytes, free_host_memory_bytes(), measured)
         return memory_shares(specs, memory_bytes, measured)
 
-    def _measure_memory(self, spec: EngineSpec, server: Server, kind: str | None) -> None:
+    def _measure_memory(self, spec: EngineSpec, server: Server) -> None:
         """Keep what a server holds on its GPUs right after its start, for the plans of later sessions."""
-        if gpus := self._gpus(server.spec, kind):
-            held_bytes = self.accelerators.held_bytes(gpus, server.pids(), alone=not server.siblings)
-            self._memories.add(spec, gpus[0].name, kind, server, held_bytes)
+        if gpus := self._gpus(server.spec):
+            held_bytes = self.accelerators.held_bytes(gpus, server.unit.pids(), alone=not server.siblings)
+            self._memories.add(spec, gpus[0].name, server, held_bytes)
 
-    def _wait_free(self, spec: EngineSpec, kind: str | None, stay: int) -> None:
-        gpus = self._gpus(spec, kind)
+    def _wait_free(self, spec: EngineSpec, stay: int) -> None:
+        gpus = self._gpus(spec)
         self.accelerators.wait_free(gpus, stay)
         if gpus and not self._canary_seen:
             self._canary_seen = True
@@ -314,21 +313,21 @@ class PerfSession:
                 self.notify(Starting("the canary of this host"))
                 add_canary(self.run_dir, self.host, {"gpu": gpu.name, **canary()})
 
-    def predicted_refusal(self, spec: EngineSpec, kind: str) -> str | None:
+    def predicted_refusal(self, spec: EngineSpec) -> str | None:
         """Why this engine should refuse its longest sequence, by arithmetic; None if nothing speaks against a start."""
-        sizes = [gpu.memory_bytes for gpu in self._gpus(spec, kind)]
+        sizes = [gpu.memory_bytes for gpu in self._gpus(spec)]
         if self.hardware.emulated:
-            sizes = [GPU_KINDS[kind].nvml_memory_bytes] if kind in GPU_KINDS else []
+            sizes = [GPU_KINDS[spec.kind].nvml_memory_bytes] if spec.kind and spec.kind in GPU_KINDS else []
         readable = [size for size in sizes if size is not None]
-        return predicted_refusal(spec, kind, min(readable) if readable and len(readable) == len(sizes) else None)
+        return predicted_refusal(spec, min(readable) if readable and len(readable) == len(sizes) else None)
 
-    def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
+    def hardware_of(self, spec: EngineSpec) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
-        taken = self._gpus(spec, kind)
+        taken = self._gpus(spec)
         return replace(self.hardware, gpus=taken) if taken else self.hardware
 
-    def _gpus(self, spec: EngineSpec, kind: str | None) -> tuple[Gpu, ...]:
-        return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
+    def _gpus(self, spec: EngineSpec) -> tuple[Gpu, ...]:
+        return self.accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind)
 
     def executions(self, test: str) -> list[MeasuringTest]:
         """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.process.nsys import SUFFIX, NsightSystems, installed_nsys
 from pytest_llmperf.errors import EngineError, InfrastructureError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.process.scratch import Scratch
@@ -138,9 +138,9 @@ def capture_run(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Pat
     session, first_run = series.session, series.finished.runs[0]
     try:
         with session.pool.launching_under(nsys.launch_words):
-            server = session.pool.acquire(spec, series.kind, fresh=True)
+            server = session.pool.acquire(spec, fresh=True)
         session.notify(WarmingUp(str(server.spec)))
-        replayer = session.replayer(None, gauges=False, keep=(), kind=series.kind)
+        replayer = session.replayer(None, gauges=False, keep=())
         warm_up(server, series.workload, replayer)
         duration_s = first_run.metrics.value("duration_s") or 0.0
         problems: list[EngineError] = []
@@ -174,17 +174,18 @@ def _spec_of(series: Series) -> EngineSpec:
 def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
     """Traces by rank of one run on a new server, which is stopped afterwards."""
     session, first_run = series.session, series.finished.runs[0]
-    flags = None if spec.url is not None else adapter_of(spec.engine).profiler_flags(folder, STEPS)
+    flags = None if isinstance(spec, Endpoint) else adapter_of(spec.engine).profiler_flags(folder, STEPS)
     if flags is None:
-        why = f"no profiler of {spec.engine} is known" if spec.url is None else "this session did not start the server"
+        attached = isinstance(spec, Endpoint)
+        why = "this session did not start the server" if attached else f"no profiler of {spec.engine} is known"
         raise EngineError(f"{spec} cannot be traced: {why}.")
     try:
-        server = session.pool.acquire(spec.with_flags(**flags), series.kind, fresh=True)
+        server = session.pool.acquire(spec.with_flags(**flags), fresh=True)
         session.notify(WarmingUp(str(server.spec)))
-        replayer = session.replayer(None, gauges=False, keep=(), kind=series.kind)
+        replayer = session.replayer(None, gauges=False, keep=())
         warm_up(server, series.workload, replayer)
-        server.start_profiler(folder, STEPS)  # the first start may take seconds
-        server.stop_profiler()
+        server.control.start_profiler(folder, STEPS)  # the first start may take seconds
+        server.control.stop_profiler()
         empty_traces = set(folder.rglob(TRACES))
         duration_s = first_run.metrics.value("duration_s") or 0.0
         with _tracing(server, folder, duration_s * BEFORE_TRACE):
@@ -216,7 +217,7 @@ def _tracing(server: Server, folder: Path, after_s: float) -> Iterator[None]:
         if done.wait(after_s):
             return
         try:
-            server.start_profiler(folder, STEPS)
+            server.control.start_profiler(folder, STEPS)
             begun.set()
         except EngineError as error:
             problems.append(error)
@@ -228,4 +229,4 @@ def _tracing(server: Server, folder: Path, after_s: float) -> Iterator[None]:
     if not begun.is_set():
         raise EngineError(f"The traced run of {server.spec} ended within {after_s:.1f} s, before its trace began. Send "
                           "more requests.")
-    server.stop_profiler()
+    server.control.stop_profiler()

@@ -21,6 +21,7 @@ from pytest_llmperf.metrics import percentile
 from pytest_llmperf.metrics.energy import gpu_counters
 from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
+from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.ranks import TENSOR
@@ -98,7 +99,7 @@ class Replayer:
         """
         cache_reset = server.reset_cache(self.keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
-        counters_before = server.counters()
+        counters_before = server.counters.read()
         watched = nullcontext(_empty_trace) if self.watched is None else self.watched(server)
         with watched as trace, self._sampling(server) as gauges:
             used = None if self.cpu_use is None else self.cpu_use()
@@ -106,11 +107,11 @@ class Replayer:
             cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         served = sum(record.choices for record in records if record.ok)
-        after = server.wait_idle(counters_before.get("requests_finished", 0.0), served)
-        server.check_alive()
+        after = server.counters.wait_idle(counters_before.get("requests_finished", 0.0), served)
+        server.unit.check_alive()
         if not self.keep and any(record.outcome is Outcome.ABANDONED for record in records):
             server.reset_cache()  # fails if the server still holds the blocks of cancelled requests
-        scaled = server.scaling()
+        scaled = server.counters.scaling()
         _check_counted(counters_before, after, scaled)
         by_replica = increases(counters_before, after)
         gpu = trace(replay.started_ns)
@@ -122,7 +123,7 @@ class Replayer:
             counters=total_increases(by_replica) | _peaks(gauges) | _constants(server)
             | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
             cache_reset=cache_reset,
-            restarted=server.restart(),
+            restarted=server.counters.restart(),
             scaled=scaled,
             replicas={name: counters for name, counters in by_replica.items() if name != ALONE},
             loop_lag_p99_ms=lag,
@@ -142,7 +143,7 @@ class Replayer:
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
         records = server.answer_ids.checked(
-            records_of(requests, replay, server.api, server.secrets, server.text_counter))
+            records_of(requests, replay, server.api, server.contact.secrets, server.text_counter))
         self.ledger.settle(server.spec, requests, records)
         return records, replay
 
@@ -150,7 +151,7 @@ class Replayer:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
         emptied. So the prompts are relabelled for each run. If tiers are kept, a repeated seed keeps its labels."""
         requests = workload.requests(seed)
-        if server.spec.url is None:
+        if not isinstance(server.spec, Endpoint):
             return server.as_sent(requests)
         key = str(workload), seed
         if not (self.keep and key in server.labels):
@@ -177,13 +178,13 @@ class Replayer:
                     raise
                 raise self._timeout_error() from error
             except LoadError:
-                server.check_alive()  # whoever sends may hang, once the server has died
+                server.unit.check_alive()  # whoever sends may hang, once the server has died
                 raise
-        server.check_alive()
+        server.unit.check_alive()
         if late.is_set():
             raise self._timeout_error()
         if any(exchange.ending in SILENT for exchange in replay.exchanges):
-            server.check_responsive(self.limits.idle_ns / 1e9)
+            server.control.check_responsive(self.limits.idle_ns / 1e9)
         return replay
 
     def _timeout_error(self) -> LoadError:
@@ -194,12 +195,12 @@ class Replayer:
 
     def plan(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> LoadPlan:
         """The requests as this server takes them."""
-        host, port = server.address
+        host, port = server.contact.address
         planned = tuple(_planned(server, request) for request in requests)
-        channel = replace(server.channel, fresh=self.fresh_connections)
+        channel = replace(server.contact.channel, fresh=self.fresh_connections)
         limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.api.choices)
-        return LoadPlan(host, port, planned, server.headers, concurrency, limits, channel,
-                        keeps_recording=server.spec.url is None)
+        return LoadPlan(host, port, planned, server.contact.headers, concurrency, limits, channel,
+                        keeps_recording=not isinstance(server.spec, Endpoint))
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
@@ -212,7 +213,7 @@ class Replayer:
         def sample(done: threading.Event) -> None:
             while not done.wait(interval_s):
                 with suppress(EngineError):  # it died, which the replay says, or is too busy just now
-                    values = server.gauges()
+                    values = server.counters.gauges()
                     samples.append(GaugeSample(self.clock.now_ns(), values))
 
         with in_background(sample, "llmperf-gauges"):
@@ -304,7 +305,7 @@ def _constants(server: Server) -> dict[str, float]:
         metric: next((facts[name] for name in names if name in facts), "") for metric, names in CONSTANTS.items()
     }
     constants = {name: SWITCHES.get(text, whole_number(text)) for name, text in fact_texts.items()}
-    constants["startup_s"] = server.starting_s
+    constants["startup_s"] = server.unit.starting_s
     return {name: value for name, value in constants.items() if value is not None}
 
 

@@ -99,7 +99,7 @@ def _live_together(execution: Execution, side_a: Series, side_b: Series) -> bool
     a, b = side_a.engine, side_b.engine
     if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec) and side_a.beside):
         return False
-    return execution.session.pool.lives_beside(a, [b], side_a.kind)
+    return execution.session.pool.lives_beside(a, [b])
 
 
 def _runs_already(execution: Execution, side: Series) -> bool:

@@ -115,7 +115,7 @@ def compare_with_reference(
     candidate = spec_of(series.engine)
     sides = [begin(series.twin(engine, label, (other,))) for engine, label, other in (
         (candidate, "candidate", reference), (reference, "reference", candidate))]
-    together = session.pool.lives_beside(candidate, [reference], series.kind)
+    together = session.pool.lives_beside(candidate, [reference])
     kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)
     suite_primaries = session.baselines.terms(kind, measurement.primaries, {}).suite_primaries
     terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {})

@@ -13,7 +13,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.metrics import measure as metrics_of
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.results.conditions import kind_of
@@ -91,8 +91,8 @@ class Series:
     ) -> None:
         self.session = session
         self.test = test
-        self.kind = (engine if isinstance(engine, EngineSpec) else engine.spec).kind or kind
-        self.engine = engine
+        self.engine = engine.on(kind) if isinstance(engine, EngineSpec) else engine
+        self.kind = (self.engine if isinstance(self.engine, EngineSpec) else self.engine.spec).kind or kind
         self.workload = workload
         self.measurement: Measurement | None = None
         self._on_run = on_run
@@ -204,7 +204,7 @@ class Series:
             InfrastructureError: the server or the load generator failed.
         """
         server = self.server(steady=steady)
-        if server.spec.limit is not None:
+        if isinstance(server.spec, Endpoint):
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
@@ -266,14 +266,13 @@ class Series:
         if isinstance(self.engine, EngineSpec):
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
-            server = self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache,
-                                               beside=self.beside)
+            server = self.session.pool.acquire(self.engine, fresh=fresh, keep_lmcache=keep_lmcache, beside=self.beside)
             if steady:
-                self.session.pool.wait_steady([server], self.kind)
+                self.session.pool.wait_steady([server])
             return server
-        if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
-            return self.session.pool.acquire(self.engine.spec, self.kind)
-        self.engine.check_alive()
+        if isinstance(self.engine.spec, Endpoint) and self.engine.unit.stopped:  # others had a turn at it meanwhile
+            return self.session.pool.acquire(self.engine.spec)
+        self.engine.unit.check_alive()
         self.session.pool.wake(self.engine)
         return self.engine
 
@@ -287,13 +286,13 @@ class Series:
         return notify
 
     def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
-        return self.session.replayer(progress, gauges=gauges, keep=self._keep_tiers, kind=self.kind)
+        return self.session.replayer(progress, gauges=gauges, keep=self._keep_tiers)
 
     def _empty_measurement(self, server: Server) -> Measurement:
         facts = server.facts
         attached = server.spec.lmcache
         values_by_name = conditions(
-            server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
+            server, facts, self.workload, self.session.hardware_of(server.spec), self.kind,
             connections=self.session.settings.connections, planted=self.session.planted_in(server.spec),
             handling=self._handling(server), price=self.session.settings.gpu_price,
         )
@@ -309,7 +308,7 @@ class Series:
             side=self.side,
             looks=self._looks,
             earlier_looks=self._earlier_looks,
-            bound=latency_bound(server.spec, server.model, self.kind, facts),
+            bound=latency_bound(server.spec, server.model, facts),
             alone="" if server.siblings else self.alone,
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
         )

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from pytest_llmperf.engines.control.identity import check_models
 from pytest_llmperf.engines.endpoint.probe import probe
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.judging.validity import other_model
+from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.model.exchange import Exchange, Replay
 from pytest_llmperf.model.record import RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.model.request import Request
@@ -38,22 +40,22 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         WrongServer: another model answers, the server lacks a model of the workload, or an endpoint refuses the
             request.
     """
-    server.check_models(workload.requests(SEED))
-    if server.spec.url is not None:
+    check_models(server, workload.requests(SEED))
+    if isinstance(server.spec, Endpoint):
         smallest = server.as_sent([min(workload.requests(SEED), key=lambda request: len(request.prompt))])
         probe(server, smallest[0], replayer.limits.total_ns / 1e9)
-    counters_before = server.counters()
+    counters_before = server.counters.read()
     medians_ms: list[float] = []
     for batch in range(MOST_BATCHES):
         requests = server.as_sent(_batch(workload, SEED + batch))
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = server.answer_ids.checked(records_of(requests, replay, server.api, server.secrets))
+        records = server.answer_ids.checked(records_of(requests, replay, server.api, server.contact.secrets))
         failed = [record for record in records if not record.ok]
         if failed:
             raise EngineError(
                 f"{len(failed)} of {len(records)} warm-up requests failed ({reasons_text(failure_counts(failed))}; "
                 f"first: {failed[0].detail}). Nothing was measured.",
-                server.process.evidence() if server.process else None,
+                server.unit.evidence,
             )
         _check_answers(requests, replay, records)
         if (stranger := other_model(records, server.model_names)) is not None:
@@ -63,13 +65,13 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
             # Counted late, these requests would look like a stranger's in the first run.
-            server.wait_idle(counters_before.get("requests_finished", 0.0), len(medians_ms) * len(requests))
+            server.counters.wait_idle(counters_before.get("requests_finished", 0.0), len(medians_ms) * len(requests))
             return
     raise EngineError(
         "The server did not become steady: medians of successive warm-up batches were "
         f"{', '.join(f'{value:.1f}' for value in medians_ms)} ms. "
         "Something else uses this machine, or it still compiles.",
-        server.process.evidence() if server.process else None,
+        server.unit.evidence,
     )
 
 

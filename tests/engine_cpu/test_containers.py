@@ -138,16 +138,16 @@ def listening_addresses(port):
 
 def test_server_in_container_listens_on_loopback_and_has_no_stranger_on_gpu(runtime, server):
     assert server.facts["version"] == "0.32.0"
-    assert listening_addresses(server.address[1]) == {"0100007F"}
+    assert listening_addresses(server.contact.address[1]) == {"0100007F"}
     (name,) = runtime.containers()
     inside = runtime.processes(name)
-    below_client = {stat.identity.pid for stat in tree.descendants(server.process.pid)}
+    below_client = {stat.identity.pid for stat in tree.descendants(server.unit.process.pid)}
     assert inside
-    assert inside <= set(server.pids())
+    assert inside <= set(server.unit.pids())
     assert not inside & below_client
     used_bytes = dict.fromkeys(inside, 9 << 30) | {os.getppid(): 5 << 30}
     watch = GpuWatch(FakeNvml([FakeGpu(used_bytes=40 << 30, processes=used_bytes)]), [Gpu(0, "NVIDIA H200", "h200")],
-                     server.pids, SystemClock(), interval_s=10)
+                     server.unit.pids, SystemClock(), interval_s=10)
     watch.start()
     watch.stop()
     trace = watch.trace(0)
@@ -156,10 +156,10 @@ def test_server_in_container_listens_on_loopback_and_has_no_stranger_on_gpu(runt
 
 def test_stop_after_death_of_watchdog_removes_container(runtime, server):
     (name,) = runtime.containers()
-    server.process._watchdog.kill()
+    server.unit.process._watchdog.kill()
     server.stop(10.0)
     assert name not in runtime.containers()
-    assert not listening_addresses(server.address[1])
+    assert not listening_addresses(server.contact.address[1])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ NAMED = {"vllm": ("vllm:prefix_cache_hits_total{", ""),
 
 def own_counter(engine):
     \"\"\"The engine's page, read without our parser.\"\"\"
-    lines = engine._handle.client.get("/metrics").text.splitlines()
+    lines = engine._handle.control.client.get("/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(NAMED[0]) and NAMED[1] in line)
 
 

@@ -23,7 +23,7 @@ FOLDER = Path(os.environ["KILL_MATRIX_FOLDER"])
 @pytest.mark.engine(vllm("tiny", max_model_len=1024))
 def test_hold(engine):
     (FOLDER / "holder").write_text(str(os.getpid()))
-    (FOLDER / "port").write_text(str(engine._handle.address[1]))
+    (FOLDER / "port").write_text(str(engine._handle.contact.address[1]))
     (FOLDER / "pids").mkdir()
     for pid in engine.pids:
         who = tree.identity_of(pid)

@@ -32,8 +32,8 @@ def test_tiers(perf):
 
     def pages():
         \"\"\"What engine and LMCache say themselves, read without our parser.\"\"\"
-        server = perf._execution.session.pool.acquire(spec, "cpu")
-        text = server.client.get("/metrics").text + server.lmcache.client.get("/metrics").text
+        server = perf._execution.session.pool.acquire(spec.on("cpu"))
+        text = server.control.client.get("/metrics").text + server.unit.lmcache.client.get("/metrics").text
         named = [line for line in text.splitlines() if line.startswith(OWN) and 'source="device"' not in line
                  and 'source="total"' not in line]
         assert named or OWN[0].startswith("sglang")  # which shows a source from its first hit on
@@ -74,7 +74,7 @@ def test_restarted(perf):
     perf.measure(spec, prompts, runs=1)
     run = perf.measure(spec, prompts, runs=1, fresh=True, keep=("l1",))
     perf.check(run, "external_cached_tokens == 1024", "lmcache_evictions == 0")
-    folder = perf._execution.session.pool.acquire(spec, "cpu").lmcache.launch.run_dir
+    folder = perf._execution.session.pool.acquire(spec.on("cpu")).unit.lmcache.launch.run_dir
     told = [line for line in (folder / "lmcache.log").read_text().splitlines() if "Unregistered" in line]
     assert len(told) == 1, told
 """
@@ -91,7 +91,7 @@ def test_vllm_stop_releases_kv_cache_of_lmcache(run_real, pytester):
 KILLED = HEAD + """
 def processes(engine):
     \"\"\"Each process of the unit by its name, but for Python's resource trackers: they serve nothing.\"\"\"
-    found = {"lmcache": engine._handle.lmcache.process.pid, "engine": engine._handle.process.pid}
+    found = {"lmcache": engine._handle.unit.lmcache.process.pid, "engine": engine._handle.unit.process.pid}
     for pid in engine.pids:
         with open(f"/proc/{pid}/cmdline") as file:
             if pid not in found.values() and "resource_tracker" not in file.read():

@@ -125,7 +125,7 @@ def test_each_protocol_is_measured(engine, perf):
             assert {{record.output_tokens for record in run.runs[0].records}} == {{8}}
 
 def test_three_seconds_more_to_the_first_token(engine, perf):
-    command = [sys.executable, {str(STUBS / "slow_proxy.py")!r}, str(engine._handle.address[1]), "3"]
+    command = [sys.executable, {str(STUBS / "slow_proxy.py")!r}, str(engine._handle.contact.address[1]), "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
         try:
             slow = endpoint(f"http://127.0.0.1:{{proxy.stdout.readline().strip()}}", model=engine.model)
@@ -136,7 +136,7 @@ def test_three_seconds_more_to_the_first_token(engine, perf):
 
 def test_the_server_is_killed_mid_run(engine, perf):
     long = random_tokens(input=100, output=200, arrivals=closed(2), requests=40)
-    killer = threading.Timer(6.0, lambda: __import__("os").kill(engine._handle.process.pid, 9))
+    killer = threading.Timer(6.0, lambda: __import__("os").kill(engine._handle.unit.process.pid, 9))
     killer.start()
     perf.check(perf.measure(engine, long, runs=3), "error_rate == 0")
 """

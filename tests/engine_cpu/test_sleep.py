@@ -28,17 +28,17 @@ def server(tmp_path):
 
 
 def test_sleeping_server_answers_no_request_before_wake_up(server):
-    body = {"model": server.served_name, "prompt": [1, 2, 3], "max_tokens": 4}
+    body = {"model": server.contact.served_name, "prompt": [1, 2, 3], "max_tokens": 4}
     server.sleep()
     with pytest.raises(httpx.ReadTimeout):
-        server.client.post("/v1/completions", json=body, timeout=5)
+        server.control.client.post("/v1/completions", json=body, timeout=5)
     answers = []
 
     def post():
-        answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).status_code)
+        answers.append(httpx.post(f"{server.contact.url}/v1/completions", json=body, timeout=300).status_code)
 
     held = threading.Thread(target=post)
     held.start()
-    server.wake()
+    server.control.wake()
     held.join(300)
     assert answers == [200]

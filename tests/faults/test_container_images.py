@@ -73,7 +73,7 @@ def test_stop_of_server_in_image_removes_container(runtime, launcher):
 
 def test_killed_watchdog_leaves_removal_of_container_to_stop(runtime, launcher):
     server = launcher.start(vllm("tiny"), 1)
-    server.process._watchdog.kill()
+    server.unit.process._watchdog.kill()
     server.stop(2.0)
     (name,) = container_names(runtime())
     assert f"rm --force {name}" in runtime()
@@ -85,10 +85,10 @@ def test_processes_of_container_are_no_strangers_on_gpu(runtime, launcher, monke
     nvml = FakeNvml([FakeGpu(used_bytes=9 << 30, processes={4000001: 9 << 30})])
     server = launcher.start(vllm("tiny"), 1)
     try:
-        watch = GpuWatch(nvml, [Gpu(0, "NVIDIA H200", "h200")], server.pids, SystemClock(), interval_s=10)
+        watch = GpuWatch(nvml, [Gpu(0, "NVIDIA H200", "h200")], server.unit.pids, SystemClock(), interval_s=10)
         watch.start()
         watch.stop()
-        assert server.process.pid in server.pids()
+        assert server.unit.process.pid in server.unit.pids()
     finally:
         server.stop(2.0)
     trace = watch.trace(0)
@@ -101,7 +101,7 @@ def test_processes_of_container_are_no_strangers_on_gpu(runtime, launcher, monke
 def test_server_without_process_list_has_processes_of_client(runtime, tmp_path, command):
     settings = Settings(ready_timeout_s=20.0, stop_grace_s=2.0, engine_processes_command=command)
     server = launcher_with(tmp_path, settings).start(vllm("tiny"), 1)
-    assert server.pids() == (server.process.pid,)
+    assert server.unit.pids() == (server.unit.process.pid,)
     server.stop(2.0)
 
 

@@ -71,8 +71,8 @@ def test_servers_start_together_and_each_is_ready(launcher):
     servers = launcher.start_together([spec(""), spec("", STUB_NAME="second")], 7)
     try:
         assert [server.start_id for server in servers] == [7, 8]
-        assert len({server.url for server in servers}) == 2
-        assert all(server.served_name in server.served_models() for server in servers)
+        assert len({server.contact.url for server in servers}) == 2
+        assert all(server.contact.served_name in server.control.served_models() for server in servers)
     finally:
         for server in servers:
             server.stop(2.0)
@@ -89,8 +89,8 @@ def test_failed_start_among_several_leaves_no_server_running(launcher, modes):
 def test_a_server_that_generates_is_ready(launcher):
     server = launcher.start(spec(""), 1)
     try:
-        assert server.served_name in server.served_models()
-        assert server.starting_s is not None
+        assert server.contact.served_name in server.control.served_models()
+        assert server.unit.starting_s is not None
         assert server.facts["version"] == "stub-1"
     finally:
         server.stop(2.0)
@@ -101,7 +101,7 @@ def test_startup_time_excludes_lmcache_verification(launcher):
     began_s = time.monotonic()
     server = launcher.start(spec("hits").with_lmcache(in_process=True), 1)
     try:
-        assert time.monotonic() - began_s - server.starting_s > PAUSE_NS / 1e9
+        assert time.monotonic() - began_s - server.unit.starting_s > PAUSE_NS / 1e9
     finally:
         server.stop(2.0)
 
@@ -167,7 +167,7 @@ def test_a_server_that_wants_a_key_fails_at_once(launcher):
 def test_a_port_taken_between_pick_and_bind_is_retried(launcher, tmp_path):
     server = launcher.start(spec("port-taken", STUB_ONCE=str(tmp_path / "once")), 1)
     try:
-        assert server.served_name in server.served_models()
+        assert server.contact.served_name in server.control.served_models()
     finally:
         server.stop(2.0)
 
@@ -206,7 +206,7 @@ def test_a_host_that_no_resolver_takes_is_refused(launcher):
 def test_an_endpoint_with_another_model_is_refused(launcher):
     server = launcher.start(spec(""), 1)
     try:
-        with pytest.raises(WrongServer, match=server.served_name):
-            launcher.start(endpoint(server.url, model="m"), 2)
+        with pytest.raises(WrongServer, match=server.contact.served_name):
+            launcher.start(endpoint(server.contact.url, model="m"), 2)
     finally:
         server.stop(2.0)

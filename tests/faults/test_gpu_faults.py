@@ -29,7 +29,7 @@ def after_next(call, change):
 @pytest.mark.h200
 @pytest.mark.engine(stub())
 def test_x(engine, perf):
-    gpu.processes = {{engine._handle.process.pid: 70 << 30}}
+    gpu.processes = {{engine._handle.unit.process.pid: 70 << 30}}
     gpu.used_bytes = 70 << 30
     {body}
     run = perf.measure(engine, FEW, runs={runs})

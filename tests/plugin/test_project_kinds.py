@@ -100,3 +100,17 @@ def test_undefined_emulated_kind_is_a_usage_error(run):
     result = run(MARKED.format(marker="h200"), "--emulate", "h20")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--emulate h20: there is no such GPU kind. Did you mean h200? Known: l4, a100*"])
+
+
+def test_kind_of_a_package_has_one_marker_line(pytester, monkeypatch):
+    pytester.makepyfile(own_kinds="""
+        from dataclasses import replace
+        from pytest_llmperf.kinds import SHIPPED
+        OWN = replace(SHIPPED[0], name="b200", nvml_words=frozenset({"b200"}))
+    """)
+    metadata = pytester.mkdir("own_kinds-1.0.dist-info")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-kinds\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[llmperf]\nkind.b200 = own_kinds:OWN\n")
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path))
+    lines = pytester.runpytest_subprocess("--markers", "-m", "b200").outlines
+    assert lines.count("@pytest.mark.b200: runs on this GPU") == 1

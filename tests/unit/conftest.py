@@ -7,11 +7,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.adapters import reader_of
+from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import Evidence
 from pytest_llmperf.metrics import measure
+from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.testing.records import make_record
@@ -118,16 +121,17 @@ def make_server(fake_engine):
     """A `Server` that talks to `fake_engine`."""
     made = []
 
-    def make(spec=None, *, process=None, engine=None, url="http://127.0.0.1:8000", **kwargs):
+    def make(spec=None, *, process=None, engine=None, url="http://127.0.0.1:8000", channel=None, headers=(),
+             lmcache=None, **kwargs):
         spec = spec or endpoint(url, model="m")
-        transport = httpx.MockTransport((engine or fake_engine).answer)
-        kwargs = {"start_id": 1, "process": process, "transport": transport} | kwargs
-        made.append(Server(spec, adapter_of(spec.engine), url, "m", **kwargs))
+        contact = Contact(url, "m", channel or Channel(), headers)
+        client = contact.client(transport=httpx.MockTransport((engine or fake_engine).answer))
+        made.append(Server(reader_of(spec), contact, Unit(spec, process, lmcache), client, **{"start_id": 1} | kwargs))
         return made[-1]
 
     yield make
     for server in made:
-        server.client.close()
+        server.control.client.close()
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
 
     session = execution.session
     for spec in tuning.specs:
-        session.pool.check(spec, execution.kind)
+        session.pool.check(spec.on(execution.kind))
         check_requests(spec, tuning.plan.workload, session.pool.model_of(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings, expanded
-from pytest_llmperf.engines.adapters import HARNESS
+from pytest_llmperf.engines.adapters import HARNESS, reader_of
 from pytest_llmperf.engines.process.environment import Environment, configured_place, find_environment
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.process.supervisor import Launch, Supervised
 from pytest_llmperf.results.accuracy import Accuracy
 
@@ -79,14 +79,15 @@ def check_fits(task: Task, spec: EngineSpec) -> None:
     Raises:
         SpecError: the harness has no route to this endpoint, or the endpoint lacks log-probabilities.
     """
-    if spec.api.protocol == "responses":
+    protocol = reader_of(spec).interface.protocol
+    if protocol == "responses":
         raise SpecError(f"accuracy: the harness asks over the completions or the chat route, and {spec} is measured "
                         'over the responses route. Nothing was sent. Name the endpoint with protocol="chat".')
-    if task.by_probability and spec.api.protocol == "chat":
+    if task.by_probability and protocol == "chat":
         raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities of the prompt, and the "
                         f"chat endpoint {spec} gives none. Nothing was sent. Use a task with output_type: "
                         'generate_until, or protocol="completions".')
-    if spec.url is not None and task.by_probability:
+    if isinstance(spec, Endpoint) and task.by_probability:
         raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities, which need the model's "
                         f"tokenizer, and the files of {spec} are not at hand. Nothing was sent. Use a task with "
                         "output_type: generate_until.")
@@ -106,11 +107,11 @@ def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accurac
     described, out, cache = folder / "server.json", folder / OUT, folder / "cache"
     described.write_text(json.dumps(_server_facts(task, server, settings), indent=1), encoding="utf-8")
     command = _command(task.environment, "answer", task.source, str(described), str(out))
-    own = {"LLMPERF_SECRET_HEADERS": json.dumps(dict(server.headers)), "TOKENIZERS_PARALLELISM": "false",
+    own = {"LLMPERF_SECRET_HEADERS": json.dumps(dict(server.contact.headers)), "TOKENIZERS_PARALLELISM": "false",
            "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"}
     if task.is_local:  # a data set of the Hub is in the user's cache
         own["HF_DATASETS_CACHE"] = str(cache)
-    launch = Launch(command, {**os.environ, **own}, folder, folder, log_name=LOG, hidden=server.secrets)
+    launch = Launch(command, {**os.environ, **own}, folder, folder, log_name=LOG, hidden=server.contact.secrets)
     process = Supervised.start(launch, server.clock)
     try:
         ending = _wait(process, server, settings.measure_timeout_s)
@@ -133,7 +134,7 @@ def _command(environment: Environment, *arguments: str) -> tuple[str, ...]:
 def _wait(process: Supervised, server: Server, timeout_s: float) -> str:
     began_ns = server.clock.now_ns()
     while (ending := process.wait_exit(POLL_S)) is None:
-        server.check_alive()
+        server.unit.check_alive()
         if (server.clock.now_ns() - began_ns) / 1e9 > timeout_s:
             raise EngineError(f"lm_eval did not end within {timeout_s:g} s and was given up. Ask fewer questions, or "
                               "raise measure_timeout_s.", process.evidence(40))
@@ -144,10 +145,10 @@ def _server_facts(task: Task, server: Server, settings: Settings) -> dict[str, o
     chat = server.api.protocol == "chat"
     tokenizer = server.model.path_or_hub_id if task.by_probability and server.model is not None else None
     return {
-        "url": server.service.url(f"/v1/{'chat/' if chat else ''}completions"),
-        "model": server.served_name, "tokenizer": tokenizer, "chat": chat, "headers": {},
+        "url": server.contact.service.url(f"/v1/{'chat/' if chat else ''}completions"),
+        "model": server.contact.served_name, "tokenizer": tokenizer, "chat": chat, "headers": {},
         "concurrency": CONCURRENCY, "timeout_s": round(settings.request_timeout_s),
-        "tls_verify": server.channel.tls_verify, "tls_ca_file": server.channel.tls_ca_file,
+        "tls_verify": server.contact.channel.tls_verify, "tls_ca_file": server.contact.channel.tls_ca_file,
     }  # fmt: skip
 
 

@@ -34,12 +34,12 @@ class RunningServer:
     @property
     def url(self) -> str:
         """Address of the server, such as "http://127.0.0.1:8000"."""
-        return self._handle.url
+        return self._handle.contact.url
 
     @property
     def model(self) -> str:
         """Model name that requests to this server contain."""
-        return self._handle.served_name
+        return self._handle.contact.served_name
 
     @property
     def start_id(self) -> int:
@@ -49,12 +49,12 @@ class RunningServer:
     @property
     def starting_s(self) -> float | None:
         """Seconds from the launch to the first generated token; None for an attached server."""
-        return self._handle.starting_s
+        return self._handle.unit.starting_s
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Ids of the server's processes, LMCache included; empty for an attached server."""
-        return self._handle.pids()
+        return self._handle.unit.pids()
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -67,7 +67,7 @@ class RunningServer:
         Raises:
             EngineError: a counter has an impossible value, or the server does not answer.
         """
-        return MappingProxyType(dict(self._handle.counters()))
+        return MappingProxyType(dict(self._handle.counters.read()))
 
 
 def handle_of(engine: RunningServer | ServerHandle | EngineSpec) -> ServerHandle | EngineSpec:

@@ -1,16 +1,15 @@
-"""The adapter of a server that is already running: read and loaded, never started or reset."""
+"""How to talk to a service that already runs. Its metrics page shows the family of the server."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.adapter import Placement
-from pytest_llmperf.engines.control.openai import PATHS, request_body
-from pytest_llmperf.engines.endpoint.metric_families import PageNames, PlainNames, family_of
-from pytest_llmperf.engines.vllm.adapter import VllmAdapter
-from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.request import Request
+from pytest_llmperf.engines.control.reader import ServerReader
+from pytest_llmperf.engines.counters.page_names import PageNames
+from pytest_llmperf.engines.endpoint.metric_families import family_of
+from pytest_llmperf.engines.vllm.adapter import VLLM
+from pytest_llmperf.model.api import Api
 
 if TYPE_CHECKING:
     import httpx
@@ -18,22 +17,20 @@ if TYPE_CHECKING:
     from pytest_llmperf.telemetry.prometheus import Scrape
 
 
-class EndpointAdapter(VllmAdapter):
-    """An attached server, which is never started or reset. Its metrics page shows the family of the server."""
+class EndpointReader(ServerReader):
+    """Reads and loads a service, and never resets the caches of other people.
+
+    Args:
+        interface: as the test describes the service.
+    """
 
     name = "endpoint"
 
-    def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
-        raise NotImplementedError("an endpoint is never started")
+    def __init__(self, interface: Api) -> None:
+        self.interface = interface
 
-    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
-        raise NotImplementedError("an endpoint is never started")
-
-    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
-        return PATHS[spec.api.protocol], request_body(request, model, spec.api)
-
-    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - other people's caches
-        return False
+    def ready(self, client: httpx.Client) -> bool:  # noqa: ARG002 - other routes than OpenAI's need not exist
+        return True
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         return _names_of(scrape).counters(scrape)
@@ -44,11 +41,12 @@ class EndpointAdapter(VllmAdapter):
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
         return _names_of(scrape).facts(scrape)
 
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:
+        """The configuration of a vLLM server; empty for any other service."""
+        return VLLM.resolved(client)
+
 
 def _names_of(scrape: Scrape) -> PageNames:
     """The names of the page's family; of an unknown family only the start of the process is read."""
     family = family_of(scrape)
-    return PlainNames({}, {}) if family is None else family.names
-
-
-ENDPOINT = EndpointAdapter()
+    return PageNames() if family is None else family.names

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import MIN_LENGTH
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key given in place of a name is almost never upper case
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -59,7 +59,7 @@ def secret_headers(
 
 
 def header_values(
-    spec: EngineSpec, root: Path, environ: Mapping[str, str], sources: tuple[tuple[str, str], ...] | None = None
+    spec: Endpoint, root: Path, environ: Mapping[str, str], sources: tuple[tuple[str, str], ...] | None = None
 ) -> tuple[tuple[str, str], ...]:
     """The headers of an endpoint with their values.
 
@@ -90,7 +90,7 @@ def _from_variable(call: str, variable: object) -> str:
     return f"env:{variable}"
 
 
-def _value(spec: EngineSpec, header: str, source: str, root: Path, environ: Mapping[str, str]) -> str:
+def _value(spec: Endpoint, header: str, source: str, root: Path, environ: Mapping[str, str]) -> str:
     kind, _, name = source.partition(":")
     if kind.endswith("env"):
         if name not in environ:

@@ -7,9 +7,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.control.api import MODELS
+from pytest_llmperf.engines.control.identity import check_end, without_token
 from pytest_llmperf.engines.control.openai import PATHS
 from pytest_llmperf.engines.control.service_url import V1
-from pytest_llmperf.engines.server import MODELS, Server
+from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import WrongServer
 from pytest_llmperf.model.api import PROTOCOLS, Api
 from pytest_llmperf.model.request import Request
@@ -39,17 +41,17 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
     api = server.api
     tokens = 1 if api.forces_length else min(FREE_TOKENS, request.output_tokens)
     path, body = server.post(replace(request, output_tokens=tokens))
-    with server.answering("one token"):
-        response = server.client.post(server.service.origin + path, content=body, timeout=timeout_s,
-                                      headers={"content-type": "application/json"})
-    server.check_admitted(response)
+    with server.control.answering("one token"):
+        response = server.control.client.post(server.contact.service.origin + path, content=body, timeout=timeout_s,
+                                              headers={"content-type": "application/json"})
+    server.control.check_admitted(response)
     answered = f"POST {path} answered {response.status_code}"
     if response.status_code in REFUSED and (field := _refused_field(response, body)) is not None:
-        raise WrongServer(_field_refused(server, field, f"{answered}: {server.shown(response)!r}"))
+        raise WrongServer(_field_refused(server, field, f"{answered}: {server.control.shown(response)!r}"))
     if response.status_code in ABSENT:
         raise WrongServer(_absent(server, response, answered))
     if response.status_code != 200:
-        raise server.without_token(path, response)
+        raise without_token(server, path, response)
     _check_answer(server, response, path)
 
 
@@ -58,12 +60,12 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
     api = server.api
     answer = Answer(200, (), ((0, response.content),), complete=True)
     stream = read_stream(answer.pieces, answers=api.choices) if api.stream else read_whole(answer.pieces, api.choices)
-    server.check_end(path, stream)
+    check_end(server, path, stream)
     if not _has_token(stream, api):
         hint = ""
         if api.stream and not stream.events and response.content[:1] == b"{":
             hint = " The service does not stream this answer: write endpoint(…, stream=False)."
-        raise server.without_token(path, response, _without_token(answer, stream, api), f".{hint}")
+        raise without_token(server, path, response, _without_token(answer, stream, api), f".{hint}")
 
 
 def _has_token(stream: Stream, api: Api) -> bool:
@@ -109,16 +111,16 @@ def _field_refused(server: Server, field: str, answered: str) -> str:
             remedy = f"{remedy[:-1]}, or leave the field out: {removal}."
     else:
         remedy = f"Leave the field out: endpoint(…, {removal})."
-    return f"The service at {server.url} refuses the field {field}: {answered}. Nothing was measured. {remedy}"
+    return f"The service at {server.contact.url} refuses the field {field}: {answered}. Nothing was measured. {remedy}"
 
 
 def _absent(server: Server, response: httpx.Response, answered: str) -> str:
-    name, protocol = server.served_name, server.api.protocol
+    name, protocol = server.contact.served_name, server.api.protocol
     if _names_model(response.text, name):
-        return (f"The service at {server.url} does not serve the model {name!r}: {answered}: "
-                f"{server.shown(response)!r}. Nothing was measured. Write an id that {server.service.url(MODELS)} "
-                "lists.")
+        return (f"The service at {server.contact.url} does not serve the model {name!r}: {answered}: "
+                f"{server.control.shown(response)!r}. Nothing was measured. Write an id that "
+                f"{server.contact.service.url(MODELS)} lists.")
     others = " or ".join(f'protocol="{other}"' for other in PROTOCOLS if other != protocol)
-    full_url = server.service.origin + server.service.root + PATHS[protocol].removeprefix(V1)
-    return (f"The server at {server.url} has no {protocol} endpoint: {answered}. Nothing was measured. Write {others}, "
-            f'or the full URL of the requests, such as endpoint("{full_url}", …).')
+    full_url = server.contact.service.origin + server.contact.service.root + PATHS[protocol].removeprefix(V1)
+    return (f"The server at {server.contact.url} has no {protocol} endpoint: {answered}. Nothing was measured. Write "
+            f'{others}, or the full URL of the requests, such as endpoint("{full_url}", …).')

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 
 from pytest_llmperf.clock import seconds
+from pytest_llmperf.engines.control.identity import generate_one_token
 from pytest_llmperf.engines.control.json_answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError
@@ -37,17 +38,17 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
     deadline_ns = server.clock.now_ns() + seconds(TRY_FOR_S)
     while True:
         server.clock.sleep_ns(PAUSE_NS)
-        hits_before = server.counters().get("external_cache_hits", 0.0)
+        hits_before = server.counters.read().get("external_cache_hits", 0.0)
         if not server.reset_cache(keep=("l1", "l2")):
             return  # where the engine's own cache cannot be emptied nothing can be proved
         _send(server, prompt, timeout_s)
-        if server.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > hits_before:
+        if server.counters.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > hits_before:
             return
         if server.clock.now_ns() > deadline_ns:
             raise EngineError(
                 f"LMCache is attached and had no hit: {server.spec} serves, and a prompt of {len(prompt)} "
                 "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
-                server.process.evidence() if server.process else None,
+                server.unit.evidence,
             )
 
 
@@ -76,13 +77,13 @@ def _chunk_size(spec: EngineSpec) -> int:
 
 
 def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:
-    with server.answering(f"a token after a prompt of {len(prompt)} for LMCache"):
-        server.generate_one_token(max(TRY_FOR_S, timeout_s), prompt)
+    with server.control.answering(f"a token after a prompt of {len(prompt)} for LMCache"):
+        generate_one_token(server, max(TRY_FOR_S, timeout_s), prompt)
 
 
 def _check_configuration(server: Server) -> None:
     """Refuse a configuration that LMCache ignores in part. LMCache itself only logs a warning for unknown keys."""
-    evidence = server.process.evidence() if server.process else None
+    evidence = server.unit.evidence
     if evidence is None or evidence.log_path is None:
         return
     text = Path(evidence.log_path).read_text(encoding="utf-8", errors="replace")

@@ -10,12 +10,12 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Notify
 
-#: Specs that should live together, the hardware kind and whether all but one sleep → the same specs with the flags that
-#: this takes, or the reason why they cannot live together so.
-ShareMemory = Callable[[Sequence[EngineSpec], str | None, bool], Shares | str]
+#: Specs that should live together, and whether all but one sleep → the same specs with the flags that this takes, or
+#: the reason why they cannot live together so.
+ShareMemory = Callable[[Sequence[EngineSpec], bool], Shares | str]
 
 
-def never_together(_specs: Sequence[EngineSpec], _kind: str | None, _sleep: bool) -> str:
+def never_together(_specs: Sequence[EngineSpec], _sleep: bool) -> str:
     """Servers that take the whole machine each."""
     return "one server runs at a time"
 
@@ -43,13 +43,11 @@ class GroupPlans:
 
     Args:
         share_memory: how specs share the memory.
-        check: raises SpecError for a spec that cannot be started on this hardware kind.
+        check: raises SpecError for a spec that cannot be started.
         notify: receives each plan as a note.
     """
 
-    def __init__(
-        self, share_memory: ShareMemory, check: Callable[[EngineSpec, str | None], None], notify: Notify
-    ) -> None:
+    def __init__(self, share_memory: ShareMemory, check: Callable[[EngineSpec], None], notify: Notify) -> None:
         self._share_memory = share_memory
         self._check = check
         self._notify = notify
@@ -57,19 +55,18 @@ class GroupPlans:
         self._sleepless: dict[EngineSpec, str] = {}  # specs whose servers did not take turns → why
         self._lines: set[str] = set()
 
-    def group(self, planted: Mapping[EngineSpec, EngineSpec], kind: str | None) -> Group:
+    def group(self, planted: Mapping[EngineSpec, EngineSpec]) -> Group:
         """What is started for the first spec. Of three specs that do not fit, the first two may. Awake siblings are the
         first choice.
 
         Args:
             planted: each spec that was asked for, the most important first → the same spec as it is started alone.
-            kind: hardware kind.
         """
         requested, alone = list(planted), list(planted.values())
         reasons: dict[int, str] = {}
         for in_turn in (False, True):
             for count in range(len(requested), 1, -1):
-                shares = self._together(alone[:count], kind, in_turn=in_turn)
+                shares = self._together(alone[:count], in_turn=in_turn)
                 if not isinstance(shares, str):
                     self._note_shares(shares, reasons.get(count, ""), in_turn=in_turn)
                     return Group(dict(zip(requested, shares.specs, strict=False)), in_turn)
@@ -80,15 +77,15 @@ class GroupPlans:
                 self._note_once(f"{count} servers do not run at the same time: {reasons[count]}{also}.")
         return Group({requested[0]: alone[0]})
 
-    def reason_apart(self, planted: Mapping[EngineSpec, EngineSpec], kind: str | None, *, in_turn: bool) -> str:
+    def reason_apart(self, planted: Mapping[EngineSpec, EngineSpec], *, in_turn: bool) -> str:
         """Why servers of all these specs cannot live together: awake, or all but one asleep; "" if they can. The
         reason is told once.
 
         Args:
-            planted, kind: as in `group`.
+            planted: as in `group`.
             in_turn: whether all but one sleep.
         """
-        shares = self._together(list(planted.values()), kind, in_turn=in_turn)
+        shares = self._together(list(planted.values()), in_turn=in_turn)
         if isinstance(shares, str):
             self._note_once(f"{len(planted)} servers do not {'take turns' if in_turn else 'run at the same time'}: "
                             f"{shares}.")
@@ -100,29 +97,27 @@ class GroupPlans:
         self._sleepless |= dict.fromkeys(specs, f"an earlier try failed: {why}".removesuffix("."))
         self._note_once(f"The servers do not take turns, and each starts alone: {why}")
 
-    def _together(self, planted: Sequence[EngineSpec], kind: str | None, *, in_turn: bool) -> Shares | str:
+    def _together(self, planted: Sequence[EngineSpec], *, in_turn: bool) -> Shares | str:
         """The specs as they are started together, or the reason why they cannot be."""
         if in_turn and (failed := next((self._sleepless[spec] for spec in planted if spec in self._sleepless), None)):
             return failed
-        key = frozenset(planted), kind, in_turn
+        key = frozenset(planted), planted[0].kind, in_turn
         if key not in self._shares:
-            self._shares[key] = self._planned(planted, kind, in_turn=in_turn)
+            self._shares[key] = self._planned(planted, in_turn=in_turn)
         shares = self._shares[key]
         if isinstance(shares, str):
             return shares
         started, text = shares
         return Shares(tuple(started[spec] for spec in planted), text)
 
-    def _planned(
-        self, planted: Sequence[EngineSpec], kind: str | None, *, in_turn: bool
-    ) -> _Planned:
-        shares = self._share_memory(planted, kind, in_turn)
+    def _planned(self, planted: Sequence[EngineSpec], *, in_turn: bool) -> _Planned:
+        shares = self._share_memory(planted, in_turn)
         if isinstance(shares, str):
             return shares
         if in_turn:
             try:
                 for each in shares.specs:
-                    self._check(each, kind)
+                    self._check(each)
             except SpecError as error:  # a version without such a mode has no such flag
                 return str(error).removesuffix(".")
         return dict(zip(planted, shares.specs, strict=True)), shares.text

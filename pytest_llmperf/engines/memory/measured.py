@@ -54,10 +54,10 @@ def memory_key(spec: EngineSpec, gpu: str, version: str | None) -> dict[str, str
 
 def memory_of(server: Server, held_bytes: int | None) -> MeasuredMemory | None:
     """The memory of a server; None if the driver does not state it, or nothing states the size of the KV cache."""
-    process = server.process
+    process = server.unit.process
     if held_bytes is None or not isinstance(process, Supervised):
         return None
-    sizes = logged_sizes(server.adapter.memory_in_log, process.evidence(LOG_LINES).log_tail)
+    sizes = logged_sizes(server.reader.memory_in_log, process.evidence(LOG_LINES).log_tail)
     stated = flags_of(server.spec).get("kv_cache_memory_bytes")
     kv_bytes = stated if isinstance(stated, int) else sizes.get("kv")
     if kv_bytes is None:
@@ -92,27 +92,27 @@ class MemoryRecords:
 
     Args:
         runs_dir: folder of the run folders.
-        version: the installed version of a spec's engine, on a hardware kind.
+        version: the installed version of a spec's engine.
     """
 
-    def __init__(self, runs_dir: Path, version: Callable[[EngineSpec, str | None], str | None]) -> None:
+    def __init__(self, runs_dir: Path, version: Callable[[EngineSpec], str | None]) -> None:
         self._runs_dir = runs_dir
         self._version = version
         self._memories: dict[str, MeasuredMemory] | None = None
 
-    def of(self, specs: Iterable[EngineSpec], gpu: str, kind: str | None) -> dict[EngineSpec, MeasuredMemory]:
+    def of(self, specs: Iterable[EngineSpec], gpu: str) -> dict[EngineSpec, MeasuredMemory]:
         """The measured specs among these, on this GPU model."""
         if self._memories is None:
             self._memories = read_memories(self._runs_dir)
-        keys = {spec: as_text(memory_key(spec, gpu, self._version(spec, kind))) for spec in specs}
+        keys = {spec: as_text(memory_key(spec, gpu, self._version(spec))) for spec in specs}
         return {spec: self._memories[key] for spec, key in keys.items() if key in self._memories}
 
-    def add(self, spec: EngineSpec, gpu: str, kind: str | None, server: Server, held_bytes: int | None) -> None:
+    def add(self, spec: EngineSpec, gpu: str, server: Server, held_bytes: int | None) -> None:
         """Keep what a server of this spec holds, in memory and beside the log of the server."""
-        memory, process = memory_of(server, held_bytes), server.process
+        memory, process = memory_of(server, held_bytes), server.unit.process
         if memory is not None and isinstance(process, Supervised):
-            self.of((), gpu, kind)  # the memories of earlier sessions come first
-            key = memory_key(spec, gpu, self._version(spec, kind))
+            self.of((), gpu)  # the memories of earlier sessions come first
+            key = memory_key(spec, gpu, self._version(spec))
             (self._memories or {})[as_text(key)] = memory
             write_memory(process.launch.run_dir, key, memory)
 

@@ -17,14 +17,13 @@ CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"  # GiB
 UNKNOWN_SIZE = SHAPE_CHANGING | {"kv_cache_dtype", "quantization", "cpu_offload_gb", "kv_transfer_config", "dtype"}
 
 
-def predicted_refusal(spec: EngineSpec, kind: str, memory_bytes: int | None) -> str | None:
+def predicted_refusal(spec: EngineSpec, memory_bytes: int | None) -> str | None:
     """Why vLLM should refuse this length of a sequence; None if the length fits or the sizes are unknown.
 
     The available memory is an upper bound: activations, CUDA graphs and the block that vLLM keeps are left out.
 
     Args:
-        spec: of the engine.
-        kind: hardware kind.
+        spec: of the engine, with its hardware kind.
         memory_bytes: of each GPU; None if unknown, and on a CPU.
     """
     flags, shape = flags_of(spec), SHAPES.get(spec.model)
@@ -34,22 +33,20 @@ def predicted_refusal(spec: EngineSpec, kind: str, memory_bytes: int | None) -> 
         return None
     ranks = size_of(flags, TENSOR)
     needed_bytes = length * shape.kv_bytes_per_token / min(ranks, shape.kv_heads)
-    available_bytes = _most_cache_bytes(spec, shape, ranks, kind, memory_bytes)
+    available_bytes = _most_cache_bytes(spec, shape, ranks, memory_bytes)
     if available_bytes is None or needed_bytes <= available_bytes:
         return None
     return (f"one sequence of {length:,} tokens needs {needed_bytes / GIB:.3g} GiB of KV cache, and "
             f"{available_bytes / GIB:.3g} GiB are available at most")
 
 
-def _most_cache_bytes(
-    spec: EngineSpec, shape: Shape, ranks: int, kind: str, memory_bytes: int | None
-) -> float | None:
+def _most_cache_bytes(spec: EngineSpec, shape: Shape, ranks: int, memory_bytes: int | None) -> float | None:
     """Upper bound of the KV cache on each rank; None if unknown."""
     flags, env = flags_of(spec), CPU_ENV | dict(spec.env)
     if isinstance(blocks := flags.get("num_gpu_blocks_override"), int):
-        size = flags.get("block_size", CPU_BLOCK_TOKENS if kind == "cpu" else BLOCK_TOKENS)
+        size = flags.get("block_size", CPU_BLOCK_TOKENS if spec.kind == "cpu" else BLOCK_TOKENS)
         return blocks * size * shape.kv_bytes_per_token / min(ranks, shape.kv_heads) if isinstance(size, int) else None
-    if kind == "cpu":  # the variable replaces kv_cache_memory_bytes
+    if spec.kind == "cpu":  # the variable replaces kv_cache_memory_bytes
         return float(env[CPU_CACHE]) * GIB if env[CPU_CACHE].isdigit() else None
     if isinstance(stated := flags.get("kv_cache_memory_bytes"), int):
         return stated

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 
 TIERS = ("engine", "l1", "l2")
 HICACHE = ("enable_hierarchical_cache", "enable_hicache")
@@ -15,7 +15,7 @@ HICACHE = ("enable_hierarchical_cache", "enable_hicache")
 def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool, starts: int = 1) -> None:
     """Raise SpecError if the engine cannot keep these tiers, or can keep these tiers only together with others."""
     anew = "fresh=True" if fresh else f"starts={starts}" if starts > 1 else ""
-    if spec.url is None and (problem := _problem(spec, set(keep), anew)) is not None:
+    if not isinstance(spec, Endpoint) and (problem := _problem(spec, set(keep), anew)) is not None:
         shown = f"{anew}, " if anew else ""
         raise SpecError(f"perf.measure({spec}, …, {shown}keep={tuple(keep)}): {problem}")
 

@@ -70,9 +70,7 @@ def _known(call: str, model: str, kind: str) -> tuple[Shape, HardwareKind]:
     return SHAPES[model], GPU_KINDS[kind]
 
 
-def latency_bound(
-    spec: EngineSpec, model: ResolvedModel | None, kind: str, facts: Mapping[str, str]
-) -> LatencyBound | None:
+def latency_bound(spec: EngineSpec, model: ResolvedModel | None, facts: Mapping[str, str]) -> LatencyBound | None:
     """Lower bound of the latencies of an engine; None if the model, the GPU or the effect of a flag is unknown.
 
     A step reads the weights on a token's path; of routed experts it reads only the active ones. Tensor parallelism
@@ -82,13 +80,12 @@ def latency_bound(
 
     Args:
         spec, model: the started engine. An endpoint has no bound, because its GPUs and flags are unknown.
-        kind: hardware kind of the GPUs.
         facts: configuration that the server resolved.
     """
     shape, flags = None if model is None else model.shape, flags_of(spec)
     tokens = _tokens_per_step(flags, facts)
     spread = any(part in name for name in flags for part in UNKNOWN_SPREAD)
-    if shape is None or kind not in GPU_KINDS or tokens is None or spread:
+    if shape is None or spec.kind is None or spec.kind not in GPU_KINDS or tokens is None or spread:
         return None
     weights = _weights(shape, flags)
     if weights is None or any(name in flags for name in UNKNOWN_SHAPE):
@@ -96,7 +93,7 @@ def latency_bound(
     read_bytes, operand = weights
     ranks = {group: size_of(flags, group) for group in (TENSOR, PIPELINE, DATA)}
     reading = ranks[TENSOR] * (ranks[DATA] if shape.experts > 1 else 1)  # whole experts may lie on any rank
-    computing, gpu, name = prod(ranks.values()), GPU_KINDS[kind], kind.upper()
+    computing, gpu, name = prod(ranks.values()), GPU_KINDS[spec.kind], spec.kind.upper()
     read = max(0.0, read_bytes / reading - gpu.cache_bytes)
     flops = gpu.flops(operand)
     return LatencyBound(

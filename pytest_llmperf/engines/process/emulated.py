@@ -13,11 +13,14 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
 from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.process.environment import emulator_environment
 from pytest_llmperf.engines.process.launch import refuse_endpoint
 from pytest_llmperf.engines.process.resolution import Resolver
+from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import child_environment
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
@@ -58,31 +61,31 @@ class VirtualLauncher:
         """Models that this launcher has looked up."""
         return Resolver(self.settings, self.root, emulated=True)
 
-    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+    def check(self, spec: EngineSpec) -> None:
         """As a `Launcher` does; every engine is installed.
 
         Raises:
             SpecError: there is no such model or flag, or it is an endpoint, which is no engine that we start.
         """
         refuse_endpoint(spec)
-        self.resolver.of(spec, kind or self.emulation.kind)
+        self.resolver.of(spec.on(self.emulation.kind))
 
     def start(
-        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None  # noqa: ARG002
+        self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None  # noqa: ARG002
     ) -> Server:
         """An emulated server that has generated one token under our name.
 
         Raises:
             EngineError: with the evidence; nothing is left running.
         """
+        spec = spec.on(self.emulation.kind)
         adapter = adapter_of(spec.engine)
-        kind = kind or self.emulation.kind
-        resolution = self.resolver.of(spec, kind)
+        resolution = self.resolver.of(spec)
         model = resolution.model
         environment = emulator_environment(self.emulation, spec.engine, start_id,
                                            faults=spec.installation != REFERENCE)
         name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
-        placement = Placement(kind, NO_PORT, name, model, environment, root=self.root)
+        placement = Placement(spec.kind or self.emulation.kind, NO_PORT, name, model, environment, root=self.root)
         launch = Launch(
             argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),
             env=ONE_THREAD | child_environment(spec, adapter, placement),
@@ -97,21 +100,22 @@ class VirtualLauncher:
         launched_ns = self.clock.now_ns()
         engine = self._begin(launch, spec)
         self.engines[host] = engine
-        server = Server(spec, adapter, f"http://{host}", name, start_id=start_id, model=model, process=engine.process,
-                        transport=PipeControl(engine), clock=self.clock)
-        server.launched_ns = launched_ns
+        contact, unit = Contact(f"http://{host}", name), Unit(spec, engine.process)
+        unit.launched_ns = launched_ns
+        server = Server(adapter, contact, unit, contact.client(transport=PipeControl(engine)), start_id=start_id,
+                        model=model, clock=self.clock)
         if spec.lmcache is not None:
-            server.lmcache = EmulatedLMCache(server.client)
+            unit.lmcache = EmulatedLMCache(server.control.client)
         try:
-            server.check_identity()
-            server.generate_one_token(self.settings.ready_timeout_s)
-            server.check_configuration()
+            check_identity(server)
+            generate_one_token(server, self.settings.ready_timeout_s)
+            check_configuration(server)
         except BaseException:
             server.stop(0)
             raise
         return server
 
-    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int) -> list[Server]:
         """Emulated servers beside each other; each has a machine of its own.
 
         Raises:
@@ -120,7 +124,7 @@ class VirtualLauncher:
         servers: list[Server] = []
         try:
             for number, spec in enumerate(specs):
-                servers.append(self.start(spec, first_id + number, kind))
+                servers.append(self.start(spec, first_id + number))
         except BaseException:
             for server in servers:
                 server.stop(0)

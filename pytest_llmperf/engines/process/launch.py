@@ -17,8 +17,11 @@ from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.adapters import adapter_of, reader_of
+from pytest_llmperf.engines.control.api import MODELS
 from pytest_llmperf.engines.control.channel import channel_of, control_client, control_limits
+from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.control.identity import check_configuration, check_identity, check_ready, generate_one_token
 from pytest_llmperf.engines.endpoint.credentials import header_values
 from pytest_llmperf.engines.endpoint.metric_families import copy_text
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
@@ -30,16 +33,17 @@ from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tok
 from pytest_llmperf.engines.process.environment import Environment, emulator_environment
 from pytest_llmperf.engines.process.installed import installed_version
 from pytest_llmperf.engines.process.resolution import Resolver
+from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import (
     child_environment,
     container_variables,
     host_environment,
     inherited_environment,
 )
-from pytest_llmperf.engines.server import MODELS, Server
+from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
-from pytest_llmperf.model.engine import REFERENCE, EngineSpec
+from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
 from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
@@ -88,15 +92,15 @@ class Launcher:
         """Models and environments that this launcher has looked up."""
         return Resolver(self.settings, self.root, emulated=self.emulation is not None)
 
-    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+    def check(self, spec: EngineSpec) -> None:
         """Look, before anything is started or stopped for it, whether this spec can be started at all.
 
         Raises:
             SpecError: there is no such model or flag, or the endpoint cannot be measured.
             EnvironmentMissing: its engine is not installed.
         """
-        if spec.url is None:
-            self.resolver.of(spec, kind or self.kind)
+        if not isinstance(spec, Endpoint):
+            self.resolver.of(spec.on(self.kind))
             return
         if self.emulation is not None:
             refuse_endpoint(spec)
@@ -105,14 +109,12 @@ class Launcher:
         header_values(spec, self.root, os.environ, spec.metrics_headers)
         self._tokenizer(spec)
 
-    def version(self, spec: EngineSpec, kind: str | None = None) -> str | None:
+    def version(self, spec: EngineSpec) -> str | None:
         """The installed version of the engine that would be started; None for a command without metadata."""
-        environment = self.resolver.of(spec, kind or self.kind).environment
+        environment = self.resolver.of(spec.on(self.kind)).environment
         return None if environment is None else installed_version(environment, spec.engine)
 
-    def start(
-        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
-    ) -> Server:
+    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
         """A server that has generated one token under our name.
 
         Args:
@@ -121,13 +123,13 @@ class Launcher:
         Raises:
             EngineError: with the evidence; nothing is left running.
         """
-        if spec.url is not None:
-            return self._attach(spec, adapter_of(spec.engine), start_id)
-        start = Start(self, spec, start_id, kind or self.kind, lmcache)
+        if isinstance(spec, Endpoint):
+            return self._attach(spec, start_id)
+        start = Start(self, spec.on(self.kind), start_id, lmcache)
         start.launch()
         return start.ready()
 
-    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int) -> list[Server]:
         """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`.
 
         They start at the same time. An engine that derives its memory from what is free at its start (SGLang) starts
@@ -141,7 +143,7 @@ class Launcher:
             for number, spec in enumerate(specs):
                 if adapter_of(spec.engine).sizes_by_free_memory:
                     _all_ready(starts)
-                starts.append(Start(self, spec, first_id + number, kind or self.kind))
+                starts.append(Start(self, spec.on(self.kind), first_id + number))
                 starts[-1].launch()
             return _all_ready(starts)
         except BaseException as error:
@@ -150,32 +152,32 @@ class Launcher:
                     stop_after(error, start.server, self.settings.stop_grace_s)
             raise
 
-    def _attach(self, spec: EngineSpec, adapter: EngineAdapter, start_id: int) -> Server:
+    def _attach(self, spec: Endpoint, start_id: int) -> Server:
         import httpx
 
-        if urlsplit(str(spec.url)).hostname == HOST:
+        if urlsplit(spec.url).hostname == HOST:
             check_loopback()
-        channel = channel_of(self.settings, str(spec.url), self.root)
-        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
-                        headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings),
-                        replicas=self._replicas(spec), tokenizer=self._tokenizer(spec))
+        contact = Contact(spec.url, spec.model, channel_of(self.settings, spec.url, self.root),
+                          header_values(spec, self.root, os.environ))
+        server = Server(reader_of(spec), contact, Unit(spec), contact.client(control_limits(self.settings)),
+                        start_id=start_id, replicas=self._replicas(spec), tokenizer=self._tokenizer(spec))
         try:
-            server.check_identity()
-            server.check_replicas()
-            if spec.metrics is None and (copied := server.copied_name()) is not None:
-                self.progress(Note(f"{server.service.url(adapter.metrics_route)} {copy_text(copied)}"))
+            check_identity(server)
+            server.counters.check_replicas()
+            if spec.metrics is None and (copied := server.counters.copied_name()) is not None:
+                self.progress(Note(f"{contact.service.url(server.reader.metrics_route)} {copy_text(copied)}"))
         except httpx.HTTPError as error:
             server.stop(0)
             raise EngineError(
                 f"The endpoint {spec.url} does not answer ({type(error).__name__}: {error}). Start it, or correct "
-                f"the URL; try `curl {server.service.url(MODELS)}`."
+                f"the URL; try `curl {contact.service.url(MODELS)}`."
             ) from error
         except EngineError:
             server.stop(0)
             raise
         return server
 
-    def _replicas(self, spec: EngineSpec) -> ReplicaPages | None:
+    def _replicas(self, spec: Endpoint) -> ReplicaPages | None:
         """Readers of the replicas' pages. A page on the endpoint's own host and port also gets its headers."""
         if spec.metrics is None:
             return None
@@ -183,37 +185,36 @@ class Launcher:
         own = header_values(spec, self.root, os.environ)
 
         def client_of(origin: str) -> httpx.Client:
-            same = urlsplit(origin)[:2] == urlsplit(str(spec.url))[:2]
+            same = urlsplit(origin)[:2] == urlsplit(spec.url)[:2]
             return control_client(origin, channel_of(self.settings, origin, self.root), control_limits(self.settings),
                                   headers=tuple({**dict(own if same else ()), **dict(headers)}.items()))
 
         return ReplicaPages(spec.metrics, client_of, self.clock)
 
-    def _tokenizer(self, spec: EngineSpec) -> TextTokenizer | None:
+    def _tokenizer(self, spec: Endpoint) -> TextTokenizer | None:
         return text_tokenizer(spec.api.tokenizer, self.root) if spec.api.tokenizer else None
 
-    def launched(
-        self, spec: EngineSpec, start_id: int, kind: str, *, attempt: int, lmcache: LMCacheServer | None
-    ) -> Server:
+    def launched(self, spec: EngineSpec, start_id: int, *, attempt: int, lmcache: LMCacheServer | None) -> Server:
         """A server whose process runs, and that need not answer yet."""
         adapter = adapter_of(spec.engine)
-        resolution = self.resolver.of(spec, kind)
+        resolution = self.resolver.of(spec)
         model, environment = resolution.model, resolution.environment or self._emulator(spec, start_id)
         folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         with ExitStack() as undo:
             undo.callback(port.close)
-            lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
+            lmcache = lmcache or self._lmcache(spec, environment, folder / "lmcache")
             if lmcache is not None:
                 undo.callback(lmcache.stop, self.settings.stop_grace_s)
-            placement = Placement(kind, port.port, nonce, model, environment, lmcache, self.root)
+            placement = Placement(spec.kind or self.kind, port.port, nonce, model, environment, lmcache, self.root)
             env = child_environment(spec, adapter, placement)
             process = self._spawn(resolution.spec, adapter, placement, env, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
+            contact = Contact(f"http://127.0.0.1:{port.port}", adapter.served_name(placement))
             server = Server(
-                spec, adapter, f"http://127.0.0.1:{port.port}", adapter.served_name(placement), start_id=start_id,
-                model=model, process=process, lmcache=lmcache, limits=control_limits(self.settings),
+                adapter, contact, Unit(spec, process, lmcache), contact.client(control_limits(self.settings)),
+                start_id=start_id, model=model,
                 host_env=None if self.emulation else host_environment(spec, adapter, placement, env),
             )
             undo.pop_all()
@@ -233,20 +234,20 @@ class Launcher:
         """
         try:
             if self.emulation is not None and server.spec.lmcache is not None:
-                server.lmcache = EmulatedLMCache(server.client)
+                server.unit.lmcache = EmulatedLMCache(server.control.client)
             self._wait_ready(server, process, started_ns)
-            server.check_configuration()
-            server.launched_ns = started_ns
-            server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
+            check_configuration(server)
+            server.unit.launched_ns = started_ns
+            server.unit.starting_s = (self.clock.now_ns() - started_ns) / 1e9
             if self.emulation is None and is_attached(server.spec):
-                prove_hits(server, self.rng, self.settings.ready_timeout_s - server.starting_s)
+                prove_hits(server, self.rng, self.settings.ready_timeout_s - server.unit.starting_s)
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()
             stop_after(error, server, self.settings.stop_grace_s)
             raise
 
-    def _lmcache(self, spec: EngineSpec, kind: str, environment: Environment, folder: Path) -> LMCacheServer | None:
+    def _lmcache(self, spec: EngineSpec, environment: Environment, folder: Path) -> LMCacheServer | None:
         """The started LMCache server of this spec; None without LMCache, in process, or emulated with its engine."""
         wanted = spec.lmcache
         if wanted is None or wanted.in_process or self.emulation is not None:
@@ -254,7 +255,7 @@ class Launcher:
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
         env = inherited_environment(environment, self.root) | ours | dict(spec.env)
-        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus,
+        launch = LMCacheLaunch(wanted, spec.kind or self.kind, environment, env, self.root, folder, ports, self.cpus,
                                control_limits(self.settings))
         self.progress(Starting(f"LMCache for {spec}"))
         try:
@@ -310,10 +311,10 @@ class Launcher:
                     process.evidence(),
                 )
             try:
-                with server.answers_within(max(1.0, timeout_s - waited_s)):
-                    server.check_identity()
-                    server.check_ready()
-                return server.generate_one_token(max(1.0, timeout_s - waited_s))
+                with server.control.answers_within(max(1.0, timeout_s - waited_s)):
+                    check_identity(server)
+                    check_ready(server)
+                return generate_one_token(server, max(1.0, timeout_s - waited_s))
             except WrongServer:
                 raise
             except (httpx.HTTPError, EngineError) as error:
@@ -322,8 +323,8 @@ class Launcher:
                 noted_s = waited_s
                 self.progress(Starting(str(server.spec), _last_line(process.evidence(1))))
             process.wait_exit(POLL_S)
-            if server.lmcache is not None:
-                server.lmcache.check_alive()
+            if server.unit.lmcache is not None:
+                server.unit.lmcache.check_alive()
         raise StartupTimeout(
             f"The {server.spec.engine} server was not ready within {timeout_s:g} s; last: {last}. "
             "Raise ready_timeout_s if it is only slow.",
@@ -336,15 +337,15 @@ class Start:
 
     Args:
         launcher: what launches it.
-        spec, start_id, kind, lmcache: as of `Launcher.start`.
+        spec, start_id, lmcache: as of `Launcher.start`.
     """
 
     def __init__(
-        self, launcher: Launcher, spec: EngineSpec, start_id: int, kind: str, lmcache: LMCacheServer | None = None
+        self, launcher: Launcher, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None
     ) -> None:
         self.server: Server | None = None
         self._launcher = launcher
-        self._launch = partial(launcher.launched, spec, start_id, kind, lmcache=lmcache)
+        self._launch = partial(launcher.launched, spec, start_id, lmcache=lmcache)
         self._lmcache = lmcache
         self._attempt = 0
         self._launched_ns = 0
@@ -365,7 +366,7 @@ class Start:
         while not self._is_ready:
             server = self.server
             assert server is not None, "launch() comes first"
-            process = server.process
+            process = server.unit.process
             assert isinstance(process, Supervised), f"{server} is not supervised"
             try:
                 self._launcher.make_ready(server, process, self._launched_ns)
@@ -389,15 +390,15 @@ def refuse_endpoint(spec: EngineSpec) -> None:
     Raises:
         SpecError: the spec is an endpoint.
     """
-    if spec.url is not None:
+    if isinstance(spec, Endpoint):
         raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
 
 
-def _check_url(spec: EngineSpec) -> None:
+def _check_url(spec: Endpoint) -> None:
     import httpx
 
     try:
-        httpx.URL(str(spec.url))
+        httpx.URL(spec.url)
     except httpx.InvalidURL as error:
         raise SpecError(f'{spec}: {error}. Write it as endpoint("http://HOST:PORT", model="ID").') from error
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.model.engine import LAUNCHERS_OWN, EngineSpec
+from pytest_llmperf.model.engine import ENDPOINT, LAUNCHERS_OWN, EngineSpec
 
 FORM = "write it as ENGINE:FLAG or ENGINE:FLAG=VALUE, e.g. vllm:enforce-eager or vllm:max-num-batched-tokens=8192"
 
@@ -36,7 +36,7 @@ class PlantedFlag:
 
     def over(self, spec: EngineSpec) -> EngineSpec:
         """The spec with this flag planted."""
-        if spec.engine != self.engine or spec.url is not None:
+        if spec.engine != self.engine:
             return spec
         value = json.loads(self.value)
         if not self.key:
@@ -68,7 +68,7 @@ def planted_flag(text: str) -> PlantedFlag:
     name = root.replace("-", "_")
     if not (engine and colon and name.isidentifier()) or bool(dot) != bool(key) or bool(equals) != bool(value):
         raise ConfigError(f"--plant-flag {text!r}: {FORM}.")
-    if adapter_of(engine).name == "endpoint" or name in LAUNCHERS_OWN:
+    if engine == ENDPOINT or (adapter_of(engine) and name in LAUNCHERS_OWN):
         raise ConfigError(f"--plant-flag {text!r}: the flag cannot be planted, because the launcher sets the "
                           "flag itself or the engine is an attached server.")
     if equals:

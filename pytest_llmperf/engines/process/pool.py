@@ -20,7 +20,7 @@ from pytest_llmperf.engines.process.machine_lock import MachineLock
 from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Waiting
 from pytest_llmperf.process.leftovers import Sweep, sweep
 from pytest_llmperf.process.ports import lock_folder
@@ -53,17 +53,15 @@ class Starter(Protocol):
     @property
     def resolver(self) -> Resolver: ...
 
-    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+    def check(self, spec: EngineSpec) -> None:
         """Raise where it can be seen without a start that this spec cannot be started."""
         ...
 
-    def start(
-        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
-    ) -> Server:
+    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
         """A server that has generated a first token; `lmcache`: a running LMCache server to attach."""
         ...
 
-    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int) -> list[Server]:
         """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`."""
         ...
 
@@ -85,7 +83,7 @@ class EnginePool:
         plant: gives the started spec for a requested spec: the same spec unless a regression is planted.
         share_memory: how specs that are named together share the memory. One answer holds for the whole session, so
             that a second start has the flags of the first.
-        on_start: called with the requested spec, the server and the hardware kind once a server is ready.
+        on_start: called with the requested spec and the server once a server is ready.
         steady_age_s: age of a server on a GPU from which its speed no longer depends on its age.
         session: id of the session; workers of one session wait for each other without a limit.
         lock_timeout_s: longest wait for the lock of another session.
@@ -96,11 +94,11 @@ class EnginePool:
         launcher: Starter,
         lock_path: Path | None,
         sweep: Callable[[Clock], Sweep] = sweep,
-        wait_free: Callable[[EngineSpec, str | None, int], None] = lambda _spec, _kind, _stay: None,
+        wait_free: Callable[[EngineSpec, int], None] = lambda _spec, _stay: None,
         plant: Callable[[EngineSpec], EngineSpec] = lambda spec: spec,
         *,
         share_memory: ShareMemory = never_together,
-        on_start: Callable[[EngineSpec, Server, str | None], None] = lambda _spec, _server, _kind: None,
+        on_start: Callable[[EngineSpec, Server], None] = lambda _spec, _server: None,
         steady_age_s: float = 0.0,
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
@@ -116,7 +114,7 @@ class EnginePool:
         self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
         self._unended: list[Server] = []  # their stops failed
         self._kind: str | None = None
-        self._endpoints: dict[EngineSpec, Server] = {}
+        self._endpoints: dict[Endpoint, Server] = {}
         self._lock_path = lock_path
         self._session = session
         self._lock_timeout_s = lock_timeout_s
@@ -152,11 +150,11 @@ class EnginePool:
 
     def pids(self) -> tuple[int, ...]:
         """The living processes of all servers."""
-        return tuple(pid for server in self._servers.values() for pid in server.pids())
+        return tuple(pid for server in self._servers.values() for pid in server.unit.pids())
 
-    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+    def check(self, spec: EngineSpec) -> None:
         """Raise SpecError or EnvironmentMissing for what cannot be started; nothing is started or stopped for it."""
-        self.launcher.check(self._plant(spec), kind)
+        self.launcher.check(self._plant(spec))
 
     def model_of(self, engine: EngineSpec | Server) -> ResolvedModel | None:
         """The model of a spec or server; None for an endpoint.
@@ -166,16 +164,15 @@ class EnginePool:
         """
         if isinstance(engine, Server):
             return engine.model
-        return None if engine.url is not None else self.launcher.resolver.model(engine.model)
+        return None if isinstance(engine, Endpoint) else self.launcher.resolver.model(engine.model)
 
     def acquire(
-        self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False,
-        beside: Sequence[EngineSpec] = (),
+        self, spec: EngineSpec, *, fresh: bool = False, keep_lmcache: bool = False, beside: Sequence[EngineSpec] = ()
     ) -> Server:
         """The server of that spec. A server that does not run yet is started, after other servers are stopped.
 
         Args:
-            kind: hardware kind that the test runs as; None: the session's.
+            spec: with the hardware kind that the test runs as; without one the session's kind.
             fresh: start anew even if one runs, and alone.
             keep_lmcache: a fresh start takes over the LMCache server of this spec's running unit, memory and all.
             beside: specs that will be measured in turn with this one, the most important first. Their servers start
@@ -189,21 +186,21 @@ class EnginePool:
         """
         require_real_clock()
         for each in (spec, *beside):
-            self.check(each, kind)  # before another one stops, and hardware is waited for
-        if spec.url is not None:
+            self.check(each.on(spec.kind))  # before another one stops, and hardware is waited for
+        if isinstance(spec, Endpoint):
             return self._attached(spec, fresh=fresh)
-        group = Group({spec: self._plant(spec)}) if fresh else self._group(spec, beside, kind)
-        server = self._servers.get(spec) if self._kind == kind else None
+        group = Group({spec: self._plant(spec)}) if fresh else self._group(spec, beside)
+        server = self._servers.get(spec) if self._kind == spec.kind else None
         if server is not None and self._serves(group) and self._all_live() and not fresh:
             server.fresh = False
             self.wake(server)
             return server
-        lmcache = server.detach_lmcache() if keep_lmcache and server is not None else None
+        lmcache = server.unit.detach_lmcache() if keep_lmcache and server is not None else None
         try:
             self.release()
             self._end_what_survived()
             self._take_hardware()
-            self._start_or_alone(group, spec, kind, lmcache)
+            self._start_or_alone(group, spec, lmcache)
         except BaseException:
             if lmcache is not None:  # harmless where the start that failed has stopped it
                 lmcache.stop(self.launcher.settings.stop_grace_s)
@@ -211,13 +208,13 @@ class EnginePool:
         self._servers[spec].fresh = fresh
         return self._servers[spec]
 
-    def reason_apart(self, specs: Sequence[EngineSpec], kind: str | None = None, *, in_turn: bool = False) -> str:
+    def reason_apart(self, specs: Sequence[EngineSpec], *, in_turn: bool = False) -> str:
         """Why servers of all these specs do not fit into the memory together; see `GroupPlans.reason_apart`."""
-        return self._plans.reason_apart({each: self._plant(each) for each in specs}, kind, in_turn=in_turn)
+        return self._plans.reason_apart({each: self._plant(each) for each in specs}, in_turn=in_turn)
 
-    def lives_beside(self, spec: EngineSpec, others: Sequence[EngineSpec], kind: str | None = None) -> bool:
+    def lives_beside(self, spec: EngineSpec, others: Sequence[EngineSpec]) -> bool:
         """Whether servers of all these specs run at the same time once `spec` is acquired with `beside=others`."""
-        return self._group(spec, others, kind).started.keys() >= {spec, *others}
+        return self._group(spec, others).started.keys() >= {spec, *others}
 
     def wake(self, server: Server) -> None:
         """Let this server be the one that is awake, where servers of a group take turns.
@@ -225,23 +222,23 @@ class EnginePool:
         Raises:
             EngineError: a server does not sleep or wake up; the next `acquire` starts its spec alone.
         """
-        if not server.asleep:
+        if not server.control.asleep:
             return
         try:
             for other in self._servers.values():
-                if other is not server and not other.asleep:
+                if other is not server and not other.control.asleep:
                     other.sleep()
-            server.wake()
+            server.control.wake()
         except EngineError as error:
             self._plans.give_up_turns(map(self._plant, self._servers), error.message)
             raise
 
-    def wait_steady(self, servers: Sequence[Server], kind: str | None) -> None:
+    def wait_steady(self, servers: Sequence[Server]) -> None:
         """Wait until each of these servers has the age from which its speed is steady. On a CPU none waits."""
         clock = self.launcher.clock
         launches_ns = _launches_ns(servers)
         left_ns = max(launches_ns, default=0) + seconds(self._steady_age_s) - clock.now_ns()
-        if launches_ns and left_ns > 0 and kind != "cpu":
+        if launches_ns and left_ns > 0 and servers[0].spec.kind != "cpu":
             names = " and ".join(str(server.spec) for server in servers)
             self.launcher.progress(Waiting(f"until {names} started {self._steady_age_s:g} s ago"))
             clock.sleep_ns(left_ns)
@@ -288,79 +285,77 @@ class EnginePool:
         alone = len(group.started) == 1
         return group.started.keys() == self._servers.keys() if alone else group.started.keys() <= self._servers.keys()
 
-    def _group(self, spec: EngineSpec, beside: Sequence[EngineSpec], kind: str | None) -> Group:
+    def _group(self, spec: EngineSpec, beside: Sequence[EngineSpec]) -> Group:
         """The group of servers that is started for `spec`."""
-        started_here = (other for other in beside if other.url is None)
-        return self._plans.group({each: self._plant(each) for each in (spec, *started_here)}, kind)
+        specs = [spec, *(other.on(spec.kind) for other in beside if not isinstance(other, Endpoint))]
+        return self._plans.group({each: self._plant(each) for each in specs})
 
-    def _start(self, group: Group, kind: str | None, lmcache: LMCacheServer | None) -> None:
+    def _start(self, group: Group, lmcache: LMCacheServer | None) -> None:
         started = list(group.started.values())
         for each in started:
-            self.launcher.check(each, kind)  # with its share of the memory, which is a flag
-            self._wait_free(each, kind, 0 if lmcache is None else 1)
+            self.launcher.check(each)  # with its share of the memory, which is a flag
+            self._wait_free(each, 0 if lmcache is None else 1)
         first_id = self.starts + 1
         self.starts += len(started)
         if len(started) == 1:
-            servers = [self.launcher.start(started[0], first_id, kind, lmcache)]
+            servers = [self.launcher.start(started[0], first_id, lmcache)]
         elif group.in_turn:
-            servers = self._started_in_turn(group, first_id, kind)
+            servers = self._started_in_turn(group, first_id)
         else:
-            servers = self.launcher.start_together(started, first_id, kind)
+            servers = self.launcher.start_together(started, first_id)
         self._servers = dict(zip(group.started, servers, strict=True))
-        self._kind = kind
+        self._kind = next(iter(group.started)).kind
         for requested, server in self._servers.items():
             server.requested_spec, server.siblings, server.takes_turns = requested, len(servers) - 1, group.in_turn
             if not group.in_turn:
-                self._on_start(self._plant(requested), server, kind)
+                self._on_start(self._plant(requested), server)
         launches_ns = _launches_ns(servers)
         if launches_ns and max(launches_ns) - min(launches_ns) > seconds(SAME_AGE_S):  # one started after the other
-            self.wait_steady(servers, kind)
+            self.wait_steady(servers)
 
-    def _started_in_turn(self, group: Group, first_id: int, kind: str | None) -> list[Server]:
+    def _started_in_turn(self, group: Group, first_id: int) -> list[Server]:
         """Servers of which the first is awake. It starts last: each start has the GPU without the others."""
         servers: list[Server] = []
         try:
             for number, (requested, spec) in enumerate(reversed(list(group.started.items()))):
                 if servers:
                     servers[-1].sleep()
-                servers.append(self.launcher.start(spec, first_id + number, kind))
+                servers.append(self.launcher.start(spec, first_id + number))
                 servers[-1].siblings = number
-                self._on_start(self._plant(requested), servers[-1], kind)
+                self._on_start(self._plant(requested), servers[-1])
         except BaseException as error:
             for server in servers:
                 stop_after(error, server, self.launcher.settings.stop_grace_s)
             raise
         return servers[::-1]
 
-    def _start_or_alone(
-        self, group: Group, spec: EngineSpec, kind: str | None, lmcache: LMCacheServer | None
-    ) -> None:
+    def _start_or_alone(self, group: Group, spec: EngineSpec, lmcache: LMCacheServer | None) -> None:
         """Start the group. If a server does not start or sleep in turn, `spec` starts alone, as without a group."""
         try:
-            self._start(group, kind, lmcache)
+            self._start(group, lmcache)
         except EngineError as error:
             if not group.in_turn:
                 raise
             self._plans.give_up_turns(map(self._plant, group.started), error.message)
-            self._start(Group({spec: self._plant(spec)}), kind, lmcache)
+            self._start(Group({spec: self._plant(spec)}), lmcache)
 
     def _all_live(self) -> bool:
         """Whether all servers live. The measurement of a dead server got an error; the next one starts anew."""
         living = [self._lives(server) for server in self._servers.values()]  # a list: checks all servers
         return all(living)
 
-    def _attached(self, spec: EngineSpec, *, fresh: bool) -> Server:
+    def _attached(self, spec: Endpoint, *, fresh: bool) -> Server:
         """An endpoint takes nothing of this machine: what runs here goes on running."""
         if fresh:
             raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
-        self._take_endpoint(str(spec.url))
-        if spec in self._endpoints and self._endpoints[spec].restarted_since():
+        self._take_endpoint(spec.url)
+        if spec in self._endpoints and self._endpoints[spec].counters.restarted_since():
             self.launcher.progress(Note(f"{spec} was started again by whoever runs it: it is asked anew."))
             self._endpoints.pop(spec).stop(0)
         if spec not in self._endpoints:
             self.starts += 1
             self._endpoints[spec] = self.launcher.start(spec, self.starts)
-            self._endpoints[spec].remember_process()
+            self._endpoints[spec].counters.remember_process()
         return self._endpoints[spec]
 
     def _take_endpoint(self, url: str) -> None:
@@ -383,13 +378,13 @@ class EnginePool:
 
     def _lives(self, server: Server) -> bool:
         try:
-            server.check_alive()
+            server.unit.check_alive()
         except ServerDied as death:
             self.launcher.progress(Note(f"{death.message} Starting it again."))
             return False
-        if server.hangs:
+        if server.unit.hangs:
             self.launcher.progress(Note(f"{server.spec} hangs. Starting it again."))
-        return not server.hangs
+        return not server.unit.hangs
 
     def _take_hardware(self) -> None:
         """Wait for the machine's lock, then remove the leftovers of killed runs."""
@@ -428,4 +423,4 @@ class EnginePool:
 
 
 def _launches_ns(servers: Sequence[Server]) -> list[int]:
-    return [server.launched_ns for server in servers if server.launched_ns is not None]
+    return [server.unit.launched_ns for server in servers if server.unit.launched_ns is not None]

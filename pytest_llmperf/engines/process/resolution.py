@@ -56,7 +56,7 @@ class Resolver:
         self._models_dir = root / settings.cache_dir
         self.model = cache(self._model)
         self.environment = cache(self._environment)
-        self.of = cache(self._of)
+        self._resolved = cache(self._of)
 
     def _model(self, name: str) -> ResolvedModel:
         return resolve_model(name, self._models_dir, self._root)
@@ -65,13 +65,16 @@ class Resolver:
         place = configured_place(self._settings.engines, installed_as, kind)
         return find_environment(installed_as, kind, place, self._root, package_of(installed_as.partition(":")[0]))
 
-    def _of(self, spec: EngineSpec, kind: str) -> Resolution:
-        """What a server of this spec is started from on this hardware kind.
+    def of(self, spec: EngineSpec) -> Resolution:
+        """What a server of this spec is started from on its hardware kind.
 
         Raises:
             SpecError: there is no such model or flag, or the emulator cannot stand in for this engine.
             EnvironmentMissing: the engine, or a package that a flag needs, is not installed.
         """
+        return self._resolved(spec, spec.kind or "cpu")  # equal specs may have different kinds
+
+    def _of(self, spec: EngineSpec, kind: str) -> Resolution:
         if self._emulated:
             _check_emulated(spec)
         model = self.model(spec.model)

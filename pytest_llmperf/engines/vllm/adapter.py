@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_llmperf.telemetry.prometheus import Scrape
 
-COUNTERS = {
+COUNTERS = MappingProxyType({
     "prompt_tokens": "vllm:prompt_tokens_total",
     "prompt_tokens_cached": "vllm:prompt_tokens_cached_total",
     "prefix_cache_queries": "vllm:prefix_cache_queries_total",
@@ -38,14 +38,13 @@ COUNTERS = {
     "spec_drafts": "vllm:spec_decode_num_drafts_total",
     "spec_draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "spec_accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
-    "process_start_time_s": "process_start_time_seconds",
-}
+})
 SPEC_COUNTERS = ("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens")
 KV_USAGE = "vllm:kv_cache_usage_perc"
-GAUGES = {
+GAUGES = MappingProxyType({
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
-}
+})
 CACHE_FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
 CONFIG_FACTS = {
     "scheduler_config": ("max_num_batched_tokens", "max_num_seqs", "async_scheduling"),
@@ -81,6 +80,8 @@ class VllmAdapter(EngineAdapter):
     emulated = True
     program: tuple[str, ...] = ("vllm.entrypoints.cli.main", "serve")
     context_flag = "max_model_len"
+    counter_names = COUNTERS
+    gauge_names = GAUGES
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_sleep_mode": True})
     memory_in_log: Mapping[str, str] = MappingProxyType({
@@ -155,17 +156,16 @@ class VllmAdapter(EngineAdapter):
         return {}
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        values = {name: scrape.counter(sample) for name, sample in COUNTERS.items()}
+        values = dict(super().counters(scrape))
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         values |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
-        if values["generation_tokens"] is not None and values["spec_draft_tokens"] is None:
+        if "generation_tokens" in values and "spec_draft_tokens" not in values:
             values |= dict.fromkeys(SPEC_COUNTERS, 0.0)  # vLLM shows them only where it speculates
-        return {name: value for name, value in values.items() if value is not None}
+        return values
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        values = {name: scrape.total(sample) for name, sample in GAUGES.items()}
-        values["kv_usage"] = scrape.largest(KV_USAGE)
-        return {name: value for name, value in values.items() if value is not None}
+        usage = scrape.largest(KV_USAGE)
+        return dict(super().gauges(scrape)) | ({} if usage is None else {"kv_usage": usage})
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
         labels = scrape.labels("vllm:cache_config_info")

@@ -8,7 +8,10 @@ import pytest
 
 from pytest_llmperf.cli.target import spec_of
 from pytest_llmperf.engines.adapters import ENGINES, package_of
+from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.control.identity import check_identity
 from pytest_llmperf.engines.process.environment import find_environment
+from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError, WrongServer
 from pytest_llmperf.extending import Api, EngineAdapter, Request, build_spec
@@ -36,18 +39,19 @@ def listening():
 
 def server_at(url, pid):
     process = SimpleNamespace(pids=lambda: (pid,), ending=lambda: None)
-    return Server(build_spec("own_serve", "tiny", {}, {}), Added(), url, "tiny@main", start_id=1, process=process)
+    unit = Unit(build_spec("own_serve", "tiny", {}, {}), process)
+    return Server(Added(), Contact(url, "tiny@main"), unit, start_id=1)
 
 
 def test_server_without_model_list_must_own_the_listening_socket(listening):
-    server_at(listening, os.getpid()).check_identity()
+    check_identity(server_at(listening, os.getpid()))
     with pytest.raises(WrongServer, match=rf"\(pid {os.getpid()}, uid \d+\) listens on {listening}, and is no process"):
-        server_at(listening, 1).check_identity()
+        check_identity(server_at(listening, 1))
 
 
 def test_server_without_model_list_is_not_ready_before_listening():
     with pytest.raises(EngineError, match="no process listens on") as raised:
-        server_at("http://127.0.0.1:1", os.getpid()).check_identity()
+        check_identity(server_at("http://127.0.0.1:1", os.getpid()))
     assert not isinstance(raised.value, WrongServer)
 
 

@@ -187,7 +187,7 @@ def test_counter_that_falls_between_gauge_readings_is_reported(make_server, repl
         assert fell.wait(10)
         fake_engine.prompt = 2000
 
-    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(page))
+    server.control.client = httpx.Client(base_url=server.contact.url, transport=httpx.MockTransport(page))
     fake_engine.on_replay = fall_and_recover
     run = replayer(gauge_interval_s=0.001).run(server, WORKLOAD, 0)
     assert run.restarted == "its counter prompt_tokens fell from 1000 to 7"
@@ -213,9 +213,9 @@ def test_impossible_counter_is_an_error_and_named(make_server, replayer, fake_en
 def test_impossible_gauge_is_left_out(make_server, fake_engine):
     page = fake_engine.page()
     fake_engine.answers["/metrics"] = httpx.Response(200, text=page.replace("running 3", "running 1e300"))
-    assert "running" not in make_server().gauges()
+    assert "running" not in make_server().counters.gauges()
     fake_engine.answers["/metrics"] = httpx.Response(200, text=page)
-    assert make_server().gauges()["running"] == 3
+    assert make_server().counters.gauges()["running"] == 3
 
 
 @pytest.mark.parametrize("blocks", ["\u00b2", "9" * 5000, "-1", "many"])
@@ -268,7 +268,9 @@ def test_run_counters_include_resolved_flags_and_startup_time(make_server, repla
     config = {"model_config": {"enforce_eager": True},
               "parallel_config": {"enable_expert_parallel": False, "tensor_parallel_size": 2}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json={"vllm_config": config})
-    counters = replayer().run(make_server(vllm("m"), starting_s=61.5), WORKLOAD, 0).counters
+    server = make_server(vllm("m"))
+    server.unit.starting_s = 61.5
+    counters = replayer().run(server, WORKLOAD, 0).counters
     assert (counters["eager"], counters["expert_parallel"], counters["startup_s"]) == (1.0, 0.0, 61.5)
     assert counters["tensor_parallel"] == 2.0
     assert "startup_s" not in replayer().run(make_server(), WORKLOAD, 0).counters

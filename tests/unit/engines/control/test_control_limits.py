@@ -130,16 +130,16 @@ def test_oversized_or_late_metrics_page_raises_engine_error(
 ):
     fake_engine.answers["/metrics"] = problem
     with pytest.raises(EngineError, match=rf"/metrics cannot be read: {problem}.*raise control_timeout_s"):
-        make_server().counters()
+        make_server().counters.read()
 
 
 def test_timeout_within_start_never_exceeds_control_timeout(make_server):
     server = make_server()
-    with server.answers_within(2.0):
-        assert server.client.timeout.read == 2.0
-    assert server.client.timeout.read == 10.0
-    with server.answers_within(60.0):
-        assert server.client.timeout.read == 10.0
+    with server.control.answers_within(2.0):
+        assert server.control.client.timeout.read == 2.0
+    assert server.control.client.timeout.read == 10.0
+    with server.control.answers_within(60.0):
+        assert server.control.client.timeout.read == 10.0
 
 
 def test_dripping_model_list_ends_at_the_deadline(tmp_path):

@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from pytest_llmperf.engines.control.identity import check_identity
 from pytest_llmperf.engines.endpoint.probe import probe
 from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
@@ -229,7 +230,7 @@ def test_probe_of_several_answers_expects_a_token_of_each(make_server, fake_engi
 
 def test_endpoint_without_a_list_of_models_is_measured(make_server, fake_engine):
     fake_engine.answers["/v1/models"] = httpx.Response(404)
-    make_server().check_identity()
+    check_identity(make_server())
     assert "/v1/models" in fake_engine.paths
 
 
@@ -241,6 +242,6 @@ def test_probe_asks_for_sixteen_tokens_where_the_length_is_free(make_server, fak
         return stream()
 
     server = make_server(spec(dialect="openai"))
-    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(answer))
+    server.control.client = httpx.Client(base_url=server.contact.url, transport=httpx.MockTransport(answer))
     probe(server, TEXT, 1.0)
     assert bodies[0]["max_tokens"] == 16

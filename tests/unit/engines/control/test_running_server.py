@@ -41,7 +41,7 @@ def test_no_attribute_of_a_server_can_be_set(server):
 def test_server_shows_spec_address_model_and_counters(server):
     assert server.spec == SPEC
     assert server.url.startswith("http://127.0.0.1:")
-    assert server.model == server._handle.served_name
+    assert server.model == server._handle.contact.served_name
     assert server.counters()["requests_finished"] == 0
     assert repr(server) == repr(server._handle)
 

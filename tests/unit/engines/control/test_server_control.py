@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import EngineError, ServerDied, SpecError, WrongServer
@@ -22,20 +23,20 @@ NOTHING = httpx.Response(200, json={})
 def test_malformed_model_list_is_an_engine_error(make_server, fake_engine, answer):
     fake_engine.answers["/v1/models"] = answer
     with pytest.raises(EngineError, match=r"/v1/models answered"):
-        make_server().check_identity()
+        check_identity(make_server())
 
 
 def test_list_of_models_may_be_a_bare_list(make_server, fake_engine):
     for listed, ending in (("m", nullcontext()), ("x", pytest.raises(WrongServer, match="serves x, not 'm'"))):
         fake_engine.answers["/v1/models"] = httpx.Response(200, json=[{"id": listed}])
         with ending:
-            make_server().check_identity()
+            check_identity(make_server())
 
 
 def test_another_model_is_the_wrong_server(make_server, fake_engine):
     fake_engine.answers["/v1/models"] = httpx.Response(200, json={"data": [{"id": "x"}, {"name": "m"}, "m"]})
     with pytest.raises(WrongServer, match="serves x, not 'm'"):
-        make_server().check_identity()
+        check_identity(make_server())
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -43,10 +44,10 @@ def test_server_that_requires_api_key_is_refused(make_server, fake_engine, statu
     """The error does not depend on the route: SGLang can require a key for completions and no key for /v1/models."""
     fake_engine.answers["/v1/completions"] = httpx.Response(status)
     with pytest.raises(WrongServer, match=f"refuses us: /v1/completions answered {status}"):
-        make_server().generate_one_token(1.0)
+        generate_one_token(make_server(), 1.0)
     fake_engine.answers["/v1/models"] = httpx.Response(status)
     with pytest.raises(WrongServer, match=f"refuses us: /v1/models answered {status}"):
-        make_server().check_identity()
+        check_identity(make_server())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_server_that_requires_api_key_is_refused(make_server, fake_engine, statu
 def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answer):
     fake_engine.answers["/v1/completions"] = answer
     with pytest.raises(EngineError, match="is up but generates nothing"):
-        make_server().generate_one_token(1.0)
+        generate_one_token(make_server(), 1.0)
 
 
 def test_first_token_of_an_aborted_answer_is_no_success(make_server, fake_engine):
@@ -63,14 +64,14 @@ def test_first_token_of_an_aborted_answer_is_no_success(make_server, fake_engine
     fake_engine.answers["/v1/completions"] = httpx.Response(
         200, json={"choices": [choice], "usage": {"completion_tokens": 1}})
     with pytest.raises(EngineError, match='ended with "abort"'):
-        make_server().generate_one_token(1.0)
+        generate_one_token(make_server(), 1.0)
 
 
 def test_error_behind_the_shown_begin_of_an_answer_is_the_reason(make_server, fake_engine):
     text = '{"x": "' + "y" * 300 + '", "error": {"message": "no memory"}}'
     fake_engine.answers["/v1/completions"] = httpx.Response(500, text=text)
     with pytest.raises(EngineError, match=r"answered 500 \(.*no memory\)"):
-        make_server().generate_one_token(1.0)
+        generate_one_token(make_server(), 1.0)
 
 
 def test_facts_contain_version_and_cache_blocks(make_server):
@@ -101,10 +102,10 @@ def test_configuration_of_vllm_is_awaited_for_a_minute():
 def test_error_of_dead_server_contains_signal(make_server, fake_engine, fake_process):
     fake_engine.answers |= {"/metrics": httpx.ConnectError("refused"), "/version": httpx.ConnectError("refused")}
     server = make_server(vllm("m"), process=fake_process)
-    assert server.counters() == {}  # unreachable, and as far as anybody knows alive
+    assert server.counters.read() == {}  # unreachable, and as far as anybody knows alive
     fake_process.ended = "signal 9 (SIGKILL)"
     with pytest.raises(ServerDied, match="signal 9"):
-        server.counters()
+        server.counters.read()
     with pytest.raises(ServerDied, match="signal 9"):
         server.reset_cache()
 
@@ -114,15 +115,15 @@ def test_counter_of_one_rank_without_a_number_is_an_error(make_server, fake_engi
     ranks = f'vllm:generation_tokens_total{{engine="0"}} 5\nvllm:generation_tokens_total{{engine="1"}} {value}\n'
     fake_engine.answers["/metrics"] = httpx.Response(200, text=ranks.replace("5", "0"))
     with pytest.raises(EngineError, match=r"counter generation_tokens is .*The run is invalid"):
-        make_server().counters()
+        make_server().counters.read()
 
 
 def test_metrics_page_is_asked_for_as_text(make_server):
     asked = []
     server = make_server()
-    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(
+    server.control.client = httpx.Client(base_url=server.contact.url, transport=httpx.MockTransport(
         lambda request: asked.append(request.headers["accept"]) or httpx.Response(404)))
-    server.counters()
+    server.counters.read()
     assert asked[0].startswith("text/plain;version=0.0.4")
 
 
@@ -130,7 +131,7 @@ def test_a_server_that_was_stopped_for_another_did_not_die(make_server, fake_pro
     server = make_server(vllm("m"), process=fake_process)
     server.stop(0)
     with pytest.raises(SpecError, match="one runs at a time"):
-        server.check_alive()
+        server.unit.check_alive()
 
 
 @pytest.mark.parametrize(("keep", "external"), [((), "true"), (("l2",), "true"), (("l1",), "false")])
@@ -162,12 +163,12 @@ def test_idle_wait_ends_when_all_requests_are_counted(make_server, fake_engine):
         fake_engine.finished = next(pages)
         return fake_engine.answer(request)
 
-    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(page))
-    assert server.wait_idle(1.0, 5)["requests_finished"] == 6
+    server.control.client = httpx.Client(base_url=server.contact.url, transport=httpx.MockTransport(page))
+    assert server.counters.wait_idle(1.0, 5)["requests_finished"] == 6
 
 
 def test_idle_wait_ends_at_timeout(make_server):
-    assert make_server().wait_idle(0.0, 5, timeout_s=0.0)["requests_finished"] == 0
+    assert make_server().counters.wait_idle(0.0, 5, timeout_s=0.0)["requests_finished"] == 0
 
 
 @pytest.mark.parametrize(
@@ -180,18 +181,18 @@ def test_idle_wait_ends_at_timeout(make_server):
 )
 def test_endpoint_url_gives_address_and_path(make_server, url, address, path):
     server = make_server(endpoint(url, model="m"), url=url)
-    assert server.address == address
+    assert server.contact.address == address
     assert server.post(Request(0, (1, 2), 3, 2))[0] == path
 
 
 def test_another_loaded_model_or_flag_is_the_wrong_server(make_server, fake_engine):
     loaded = ResolvedModel("/models/other", "dummy", "dummy", None, "other")
     with pytest.raises(WrongServer, match="loaded m, not /models/other"):
-        make_server(vllm("other"), model=loaded).check_configuration()
+        check_configuration(make_server(vllm("other"), model=loaded))
     config = {"vllm_config": {"scheduler_config": {"max_num_seqs": 4}}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
     with pytest.raises(WrongServer, match="max_num_seqs=8, and the server resolved it to 4"):
-        make_server(vllm("m", max_num_seqs=8)).check_configuration()
+        check_configuration(make_server(vllm("m", max_num_seqs=8)))
 
 
 @pytest.mark.parametrize(("flag", "mode", "eager"), [
@@ -207,9 +208,9 @@ def test_a_server_without_cuda_graphs_is_eager_whichever_flag_says_so(make_serve
 def test_a_number_that_is_left_to_the_engine_is_no_other_number(make_server, fake_engine):
     config = {"vllm_config": {"model_config": {"max_model_len": 40960}}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
-    make_server(vllm("m", max_model_len=-1)).check_configuration()
+    check_configuration(make_server(vllm("m", max_model_len=-1)))
     with pytest.raises(WrongServer, match="max_model_len=4096, and the server resolved it to 40960"):
-        make_server(vllm("m", max_model_len=4096)).check_configuration()
+        check_configuration(make_server(vllm("m", max_model_len=4096)))
 
 
 def test_repr_of_server_hides_secrets(make_server):

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from pytest_llmperf.engines.control.identity import check_identity
 from pytest_llmperf.engines.endpoint.credentials import header_values, sent_secrets
 from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import SpecError, WrongServer
@@ -68,7 +69,7 @@ def test_refused_key_is_an_error_that_names_the_variable(make_server, fake_engin
     fake_engine.answers["/v1/models"] = httpx.Response(403)
     headers = (("Authorization", f"Bearer {KEY}"),)
     with pytest.raises(WrongServer, match=r"answered 403. The request had the headers Authorization \(key-env:KEY\)"):
-        make_server(build(api_key_env="KEY"), headers=headers).check_identity()
+        check_identity(make_server(build(api_key_env="KEY"), headers=headers))
 
 
 def test_masked_texts_contain_the_key_with_and_without_scheme():

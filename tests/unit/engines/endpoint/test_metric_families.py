@@ -2,12 +2,13 @@
 
 import pytest
 
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.endpoint.adapter import EndpointReader
 from pytest_llmperf.engines.endpoint.metric_families import family_of, models_of
 from pytest_llmperf.metrics.server import SERVER, server_values
+from pytest_llmperf.model.api import DEFAULT
 from pytest_llmperf.telemetry.prometheus import parse
 
-ENDPOINT = adapter_of("endpoint")
+ENDPOINT = EndpointReader(DEFAULT)
 START = "process_start_time_seconds 1764054321\n"
 PAGES = {
     "vLLM": """vllm:prompt_tokens_total{model_name="m",engine="0"} 100

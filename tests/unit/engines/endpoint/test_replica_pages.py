@@ -210,9 +210,10 @@ def alternating(*starts):
 ], ids=["several", "one"])
 def test_one_address_with_pages_of_several_processes_is_refused_before_load(make_server, starts, ending):
     server = make_server()
-    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(alternating(*starts)))
+    transport = httpx.MockTransport(alternating(*starts))
+    server.control.client = httpx.Client(base_url=server.contact.url, transport=transport)
     with ending:
-        server.check_replicas()
+        server.counters.check_replicas()
 
 
 def test_copied_page_of_router_is_refused_with_remedy(replicas):
@@ -226,22 +227,22 @@ def test_server_sums_counters_and_gauges_of_all_replicas(make_server, replicas):
     replicas.pages = {"a:1": page(finished=3) + extra % (4, 16), "b:1": page(finished=4) + extra % (7, 32)}
     spec = endpoint("http://h:1", model="m", metrics=["http://a:1", "http://b:1"])
     server = make_server(spec, replicas=replicas.reader(*spec.metrics))
-    assert server.counters()["requests_finished"] == 7
-    assert dict(server.gauges()) == {"running": 4, "kv_usage": 0.7}
+    assert server.counters.read()["requests_finished"] == 7
+    assert dict(server.counters.gauges()) == {"running": 4, "kv_usage": 0.7}
     assert server.facts["block_size"] == "16 / 32"
-    assert server.replica_count == 2
+    assert server.counters.replica_count == 2
     replicas.pages["b:1"] += 'vllm:num_requests_running{engine="1"} NaN\n'
-    assert dict(server.gauges()) == {"kv_usage": 0.7}
+    assert dict(server.counters.gauges()) == {"kv_usage": 0.7}
     del replicas.pages["b:1"]
-    assert server.counters()["requests_finished"] == 3
-    assert server.scaling() == "replica b:1 vanished (ConnectError: refused)"
+    assert server.counters.read()["requests_finished"] == 3
+    assert server.counters.scaling() == "replica b:1 vanished (ConnectError: refused)"
 
 
 def test_restarted_replica_is_noticed_between_tests(make_server, replicas):
     replicas.pages = {"a:1": "process_start_time_seconds 100\n" + page()}
     spec = endpoint("http://h:1", model="m", metrics="http://a:1")
     server = make_server(spec, replicas=replicas.reader(*spec.metrics))
-    server.remember_process()
-    assert not server.restarted_since()
+    server.counters.remember_process()
+    assert not server.counters.restarted_since()
     replicas.pages = {"a:1": "process_start_time_seconds 300\n" + page()}
-    assert server.restarted_since()
+    assert server.counters.restarted_since()

@@ -95,7 +95,7 @@ def test_interrupt_after_lmcache_start_stops_lmcache(launch, started, fake_proce
 
 
 def test_lmcache_counters_are_added_to_engine_counters(make_server, lmcache):
-    counters = make_server(SPEC, lmcache=lmcache).counters()
+    counters = make_server(SPEC, lmcache=lmcache).counters.read()
     assert counters["prompt_tokens"] == 0
     assert (counters["lmcache_lookup_tokens"], counters["lmcache_hit_tokens"], counters["lmcache_l2_chunks"]) == (
         12,
@@ -160,12 +160,12 @@ def test_lmcache_clear_repeats_until_l1_is_empty_or_time_ends(lmcache, store):
 
 def test_lmcache_death_makes_server_unit_dead(make_server, lmcache, fake_process):
     server = make_server(SPEC, process=type(fake_process)(), lmcache=lmcache)
-    server.check_alive()
-    assert not server.wait_death(0)
+    server.unit.check_alive()
+    assert not server.unit.wait_death(0)
     fake_process.ended = "signal 9 (SIGKILL)"
-    assert server.wait_death(0)
+    assert server.unit.wait_death(0)
     with pytest.raises(ServerDied, match=r"The LMCache server died: signal 9 \(SIGKILL\)"):
-        server.check_alive()
+        server.unit.check_alive()
 
 
 def test_both_are_stopped_even_where_the_engine_resists(make_server, lmcache, fake_process):
@@ -181,7 +181,7 @@ def test_lmcache_failures_raise_error_with_cause(make_server, lmcache, fake_proc
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(lambda _: httpx.Response(503)))
     with pytest.raises(EngineError, match="answered GET /metrics with 503"):
         lmcache.counters()
-    assert not server.hangs
+    assert not server.unit.hangs
 
     def refused(request):
         raise httpx.ConnectError("refused", request=request)
@@ -189,7 +189,7 @@ def test_lmcache_failures_raise_error_with_cause(make_server, lmcache, fake_proc
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(refused))
     with pytest.raises(EngineError, match="hangs: GET /metrics"):
         lmcache.counters()
-    assert server.hangs
+    assert server.unit.hangs
     fake_process.ended = "exit code 1"
     with pytest.raises(ServerDied, match="exit code 1"):
         lmcache.counters()

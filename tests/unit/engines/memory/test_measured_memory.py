@@ -74,5 +74,5 @@ def test_memory_of_another_version_is_not_used(tmp_path):
     folder.mkdir(parents=True)
     write_memory(folder, memory_key(spec, "NVIDIA H200", "0.26.0"), MeasuredMemory(2, 1))
     for version, known in (("0.26.0", {spec}), ("0.32.0", set())):
-        records = MemoryRecords(tmp_path, lambda _spec, _kind, version=version: version)
-        assert set(records.of([spec], "NVIDIA H200", "h200")) == known
+        records = MemoryRecords(tmp_path, lambda _spec, version=version: version)
+        assert set(records.of([spec], "NVIDIA H200")) == known

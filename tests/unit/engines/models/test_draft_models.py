@@ -32,7 +32,7 @@ def project(tmp_path, monkeypatch):
 
 def with_draft(project, spec):
     """The spec as the engine gets it, of a project that builds its models in `models`."""
-    return Resolver(Settings(cache_dir="models"), project, emulated=True).of(spec, "h200").spec
+    return Resolver(Settings(cache_dir="models"), project, emulated=True).of(spec.on("h200")).spec
 
 
 @pytest.fixture

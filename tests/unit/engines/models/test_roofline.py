@@ -52,7 +52,7 @@ def test_shipped_kinds_have_the_figures_of_the_datasheets():
 
 def bound_of(spec, kind="h200", **facts):
     shape = SHAPES.get(spec.model)
-    return latency_bound(spec, ResolvedModel("", "dummy", None, shape, spec.model), kind, facts)
+    return latency_bound(spec.on(kind), ResolvedModel("", "dummy", None, shape, spec.model), facts)
 
 
 @pytest.mark.parametrize("kind", list(GPU_KINDS))
@@ -113,7 +113,7 @@ def test_latency_bound_is_unknown_for_unknown_model_gpu_or_flag(spec, kind):
 
 
 def test_endpoint_has_no_latency_bound():
-    assert latency_bound(endpoint("http://h:1", model="llama-3.1-8b"), None, "h200", {}) is None
+    assert latency_bound(endpoint("http://h:1", model="llama-3.1-8b"), None, {}) is None
 
 
 @pytest.mark.parametrize("arguments", [

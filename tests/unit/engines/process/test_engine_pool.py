@@ -24,6 +24,7 @@ from pytest_llmperf.errors import (
     SpecError,
     StopFailed,
 )
+from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.process import tree
 from pytest_llmperf.process.leftovers import Leftover, Sweep
 from pytest_llmperf.testing.waiting import until
@@ -41,22 +42,22 @@ class FakeLauncher:
         self.lines, self.kinds, self.failure, self.unknown_flag = [], [], None, None
         self.progress = self.lines.append
 
-    def check(self, spec, kind=None):
+    def check(self, spec):
         if spec.model == "nosuch":
             raise SpecError("no model 'nosuch'")
         if self.unknown_flag in dict(spec.flags):
             raise SpecError(f"vllm does not know {self.unknown_flag}.")
 
-    def start(self, spec, start_id, kind=None, lmcache=None):
-        self.kinds.append(kind)
+    def start(self, spec, start_id, lmcache=None):
+        self.kinds.append(spec.kind)
         if self.failure is not None:
             error, self.failure = self.failure, None
             raise error
-        process = None if spec.url else self.make_process()
+        process = None if isinstance(spec, Endpoint) else self.make_process()
         return self.make_server(spec, process=process, start_id=start_id, lmcache=lmcache)
 
-    def start_together(self, specs, first_id, kind=None):
-        return [self.start(spec, first_id + number, kind) for number, spec in enumerate(specs)]
+    def start_together(self, specs, first_id):
+        return [self.start(spec, first_id + number) for number, spec in enumerate(specs)]
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_an_equal_spec_shares_and_another_one_replaces(pool):
     first = pool.acquire(ONE)
     assert pool.acquire(vllm("one")) is first
     second = pool.acquire(TWO)
-    assert first.process.stopped == 1
+    assert first.unit.process.stopped == 1
     assert pool.runs(TWO)
     assert not pool.runs(ONE)
     assert (second.start_id, pool.starts) == (2, 2)
@@ -88,7 +89,7 @@ def test_planted_server_is_shared_under_requested_spec(launcher, tmp_path):
         assert pool.acquire(ONE) is server
 
 
-def shared(specs, _kind, in_turn=False):
+def shared(specs, in_turn=False):
     """Each spec with a third of the memory."""
     flagged = tuple(spec.with_flags(gpu_memory_utilization=0.3) for spec in specs)
     return "sharing suffices" if in_turn else Shares(flagged, "each has a third")
@@ -103,20 +104,20 @@ def sharing_pool(launcher, tmp_path):
 def test_specs_that_fit_start_together_and_stay(sharing_pool):
     first = sharing_pool.acquire(ONE, beside=[TWO])
     two = sharing_pool.acquire(TWO, beside=[ONE])
-    assert (first.spec, two.spec) == shared([ONE, TWO], None).specs
+    assert (first.spec, two.spec) == shared([ONE, TWO]).specs
     assert (first.requested_spec, two.requested_spec) == (ONE, TWO)
     assert [first.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
     assert [first.siblings, two.siblings] == [1, 1]
     assert sharing_pool.acquire(ONE, beside=[TWO]) is first
-    assert not first.process.stopped
-    assert set(sharing_pool.pids()) == {*first.pids(), *two.pids()}
+    assert not first.unit.process.stopped
+    assert set(sharing_pool.pids()) == {*first.unit.pids(), *two.unit.pids()}
 
 
 def test_spec_that_runs_alone_starts_anew_beside_a_sibling(sharing_pool):
     alone = sharing_pool.acquire(ONE)
     assert alone.spec == ONE
     assert sharing_pool.acquire(ONE, beside=[TWO]) is not alone
-    assert alone.process.stopped == 1
+    assert alone.unit.process.stopped == 1
 
 
 def test_spec_that_runs_beside_a_sibling_starts_anew_alone(sharing_pool):
@@ -124,7 +125,7 @@ def test_spec_that_runs_beside_a_sibling_starts_anew_alone(sharing_pool):
     shared_server = sharing_pool.acquire(ONE, beside=[TWO])
     alone = sharing_pool.acquire(ONE)
     assert (alone.spec, alone.siblings) == (ONE, 0)
-    assert shared_server.process.stopped == 1
+    assert shared_server.unit.process.stopped == 1
 
 
 class SlowLauncher(FakeLauncher):
@@ -134,17 +135,17 @@ class SlowLauncher(FakeLauncher):
         super().__init__(make_server, make_process)
         self.clock, self.at_once = VirtualClock(), at_once
 
-    def start(self, spec, start_id, kind=None, lmcache=None):
+    def start(self, spec, start_id, lmcache=None):
         launched_ns = self.clock.now_ns()
-        server = super().start(spec, start_id, kind, lmcache)
-        server.launched_ns = launched_ns
+        server = super().start(spec, start_id, lmcache)
+        server.unit.launched_ns = launched_ns
         self.clock.sleep_ns(60 * 10**9)
         return server
 
-    def start_together(self, specs, first_id, kind=None):
-        servers = super().start_together(specs, first_id, kind)
+    def start_together(self, specs, first_id):
+        servers = super().start_together(specs, first_id)
         for server in servers if self.at_once else ():
-            server.launched_ns = servers[-1].launched_ns
+            server.unit.launched_ns = servers[-1].unit.launched_ns
         return servers
 
 
@@ -155,9 +156,9 @@ def test_servers_of_unequal_age_are_measured_from_steady_age_on(make_server, fak
     launcher = SlowLauncher(make_server, type(fake_process), at_once=at_once)
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=shared,
                     steady_age_s=150.0) as pool:
-        server = pool.acquire(ONE, kind, beside=[TWO])
+        server = pool.acquire(ONE.on(kind), beside=[TWO])
         assert launcher.clock.now_ns() == begun_s * 10**9
-        pool.wait_steady([server], kind)  # the first server is 60 s older than the second one
+        pool.wait_steady([server])  # the first server is 60 s older than the second one
         assert launcher.clock.now_ns() == max(begun_s, 210 if at_once else 0) * 10**9
 
 
@@ -165,30 +166,30 @@ def test_fresh_start_ends_siblings_and_has_the_whole_memory(sharing_pool):
     two = sharing_pool.acquire(TWO, beside=[ONE])
     fresh = sharing_pool.acquire(ONE, beside=[TWO], fresh=True)
     assert fresh.spec == ONE
-    assert two.process.stopped == 1
+    assert two.unit.process.stopped == 1
     assert not sharing_pool.runs(TWO)
 
 
 def test_dead_sibling_makes_both_start_anew(sharing_pool):
     first = sharing_pool.acquire(ONE, beside=[TWO])
-    sharing_pool.acquire(TWO, beside=[ONE]).process.ended = "exit code 1"
+    sharing_pool.acquire(TWO, beside=[ONE]).unit.process.ended = "exit code 1"
     assert sharing_pool.acquire(ONE, beside=[TWO]) is not first
     assert sharing_pool.starts == 4
 
 
 def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path, message):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
-                    share_memory=lambda _specs, _kind, _in_turn: "they do not fit") as pool:
+                    share_memory=lambda _specs, _in_turn: "they do not fit") as pool:
         assert not pool.lives_beside(ONE, [TWO])
         first = pool.acquire(ONE, beside=[TWO])
         pool.acquire(TWO, beside=[ONE])
-        assert first.process.stopped == 1
+        assert first.unit.process.stopped == 1
         message(*(note.text for note in launcher.lines))
 
 
 def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_path):
-    def two_fit(specs, kind, in_turn):
-        return "the GPU is too small" if len(specs) > 2 else shared(specs, kind, in_turn)
+    def two_fit(specs, in_turn):
+        return "the GPU is too small" if len(specs) > 2 else shared(specs, in_turn)
 
     three = vllm("three")
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=two_fit) as pool:
@@ -198,7 +199,7 @@ def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_pa
         assert not pool.lives_beside(ONE, [TWO, three])
 
 
-def in_turn_only(specs, _kind, in_turn):
+def in_turn_only(specs, in_turn):
     flagged = tuple(spec.with_flags(enable_sleep_mode=True) for spec in specs)
     return Shares(flagged, "one at a time") if in_turn else "the GPU is too small"
 
@@ -223,15 +224,15 @@ def turns(launcher, tmp_path, fake_engine):
 def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher, message):
     assert turns.lives_beside(ONE, [TWO])
     first = turns.acquire(ONE, beside=[TWO])
-    assert [(server.spec.model, server.asleep) for server in (first, turns._servers[TWO])] == [
+    assert [(server.spec.model, server.control.asleep) for server in (first, turns._servers[TWO])] == [
         ("one", False), ("two", True)]
     first.warmed_for.add("a workload")
     two = turns.acquire(TWO, beside=[ONE])
-    assert (first.asleep, two.asleep) == (True, False)
+    assert (first.control.asleep, two.control.asleep) == (True, False)
     assert not first.warmed_for
     assert turns.acquire(TWO, beside=[ONE]) is two
     turns.wake(first)
-    assert (first.asleep, two.asleep) == (False, True)
+    assert (first.control.asleep, two.control.asleep) == (False, True)
     assert turns.starts == 2
     assert [first.takes_turns, first.siblings] == [True, 1]
     message(*(note.text for note in launcher.lines))
@@ -248,7 +249,7 @@ def test_plan_of_a_session_does_not_change(launcher, tmp_path):
     """A second start has the flags of the first, whatever was measured meanwhile."""
     sizes = itertools.count(1)
 
-    def growing(specs, _kind, _in_turn):
+    def growing(specs, _in_turn):
         size = next(sizes)
         return Shares(tuple(spec.with_flags(kv_cache_memory_bytes=size) for spec in specs))
 
@@ -260,8 +261,8 @@ def test_plan_of_a_session_does_not_change(launcher, tmp_path):
 
 def test_memory_is_measured_while_started_server_is_awake(launcher, tmp_path, turns):
     notes = []
-    turns._on_start = lambda spec, server, kind: notes.append((spec, server.spec.model, server.asleep, kind))
-    turns.acquire(ONE, "h200", beside=[TWO])
+    turns._on_start = lambda spec, server: notes.append((spec, server.spec.model, server.control.asleep, spec.kind))
+    turns.acquire(ONE.on("h200"), beside=[TWO])
     assert notes == [(TWO, "two", False, "h200"), (ONE, "one", False, "h200")]
 
 
@@ -275,7 +276,7 @@ def test_interrupt_after_start_leaves_server_to_pool(launcher, tmp_path):
             pool.acquire(ONE)
         assert pool.runs(ONE)
         server = pool._servers[ONE]
-    assert server.process.stopped == 1
+    assert server.unit.process.stopped == 1
 
 
 def test_server_of_interrupted_sleep_is_started_anew(turns, fake_engine):
@@ -285,7 +286,7 @@ def test_server_of_interrupted_sleep_is_started_anew(turns, fake_engine):
         turns.acquire(TWO, beside=[ONE])
     fake_engine.answers["/sleep"] = httpx.Response(200, json={"status": "sleeping"})
     assert turns.acquire(ONE, beside=[TWO]) is not first
-    assert first.process.stopped == 1
+    assert first.unit.process.stopped == 1
 
 
 def test_process_stops_after_failed_close_of_client(pool, monkeypatch):
@@ -294,21 +295,21 @@ def test_process_stops_after_failed_close_of_client(pool, monkeypatch):
 
     server = pool.acquire(ONE)
     with monkeypatch.context() as patched:
-        patched.setattr(server.client, "close", broken)
+        patched.setattr(server.control.client, "close", broken)
         with pytest.raises(RuntimeError):
             server.stop(0)
-    assert server.process.stopped == 1
+    assert server.unit.process.stopped == 1
 
 
 def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine, message):
     fake_engine.answers["/sleep"] = httpx.Response(500, text="not supported")
     first = turns.acquire(ONE, beside=[TWO])
-    assert (first.spec, first.asleep, first.siblings) == (ONE, False, 0)
+    assert (first.spec, first.control.asleep, first.siblings) == (ONE, False, 0)
     assert not turns.lives_beside(ONE, [TWO])
     message(*(note.text for note in launcher.lines))
     two = turns.acquire(TWO, beside=[ONE])
     assert two.spec == TWO
-    assert first.process.stopped == 1
+    assert first.unit.process.stopped == 1
 
 
 def test_server_that_does_not_wake_up_is_started_anew_and_alone(turns, fake_engine):
@@ -319,13 +320,13 @@ def test_server_that_does_not_wake_up_is_started_anew_and_alone(turns, fake_engi
         turns.acquire(ONE, beside=[TWO])
     fake_engine.answers["/wake_up"] = httpx.Response(200)
     assert turns.acquire(ONE, beside=[TWO]).spec == ONE
-    assert first.process.stopped == 1
+    assert first.unit.process.stopped == 1
 
 
 def test_fresh_acquire_starts_a_new_server(pool):
     first = pool.acquire(ONE)
     assert pool.acquire(ONE, fresh=True) is not first
-    assert first.process.stopped == 1
+    assert first.unit.process.stopped == 1
 
 
 class FakeLMCache:
@@ -351,10 +352,10 @@ def lmcache(fake_process):
 @pytest.mark.parametrize(("keep", "spec", "expected"), [(True, ONE, True), (False, ONE, False), (True, TWO, False)])
 def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, expected):
     first = pool.acquire(ONE)
-    first.lmcache = lmcache
+    first.unit.lmcache = lmcache
     second = pool.acquire(spec, fresh=True, keep_lmcache=keep)
-    assert first.process.stopped == 1
-    assert (second.lmcache is lmcache) is expected
+    assert first.unit.process.stopped == 1
+    assert (second.unit.lmcache is lmcache) is expected
     assert lmcache.stopped == (0 if expected else 1)
     pool.close()
     assert lmcache.stopped == 1
@@ -362,9 +363,9 @@ def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, expected
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher, lmcache, fresh, message):
-    pool.acquire(ONE).lmcache = lmcache
+    pool.acquire(ONE).unit.lmcache = lmcache
     lmcache.process.ended = "signal 9 (SIGKILL)"
-    assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
+    assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).unit.lmcache is None
     assert lmcache.stopped == 1
     message(*(note.text for note in launcher.lines))
 
@@ -372,14 +373,14 @@ def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher,
 @pytest.mark.parametrize("fresh", [True, False])
 def test_an_lmcache_that_hangs_is_not_handed_on(pool, launcher, lmcache, fresh):
     first = pool.acquire(ONE)
-    first.lmcache, lmcache.hangs = lmcache, True
-    assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
-    assert (first.process.stopped, lmcache.stopped) == (1, 1)
+    first.unit.lmcache, lmcache.hangs = lmcache, True
+    assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).unit.lmcache is None
+    assert (first.unit.process.stopped, lmcache.stopped) == (1, 1)
     assert [note.text for note in launcher.lines] == ["vllm('one') hangs. Starting it again."]
 
 
 def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmcache):
-    pool.acquire(ONE).lmcache = lmcache
+    pool.acquire(ONE).unit.lmcache = lmcache
     launcher.failure = ExitedEarly("exit code 2")
     with pytest.raises(ExitedEarly):
         pool.acquire(ONE, fresh=True, keep_lmcache=True)
@@ -391,13 +392,13 @@ def test_unknown_model_keeps_live_server_running(pool):
     with pytest.raises(SpecError, match="nosuch"):
         pool.acquire(vllm("nosuch"))
     assert pool.acquire(ONE) is first
-    assert first.process.stopped == 0
+    assert first.unit.process.stopped == 0
 
 
 def test_other_hardware_kind_has_a_separate_server(pool, launcher):
-    first = pool.acquire(ONE, "h200")
-    assert pool.acquire(ONE, "h200") is first
-    assert pool.acquire(ONE, "cpu") is not first
+    first = pool.acquire(ONE.on("h200"))
+    assert pool.acquire(ONE.on("h200")) is first
+    assert pool.acquire(ONE.on("cpu")) is not first
     assert launcher.kinds == ["h200", "cpu"]
 
 
@@ -406,14 +407,14 @@ def test_failed_start_leaves_no_server_and_next_start_succeeds(pool, launcher):
     launcher.failure = ExitedEarly("exit code 2")
     with pytest.raises(ExitedEarly):
         pool.acquire(ONE)
-    assert old.process.stopped == 1
+    assert old.unit.process.stopped == 1
     assert not pool.runs(ONE)
     assert pool.acquire(ONE).spec == ONE
 
 
 def test_a_death_between_tests_is_told_and_not_inherited(pool, launcher):
     first = pool.acquire(ONE)
-    first.process.ended = "signal 9 (SIGKILL)"
+    first.unit.process.ended = "signal 9 (SIGKILL)"
     assert pool.acquire(ONE) is not first
     (note,) = launcher.lines
     assert "signal 9" in note.text
@@ -425,7 +426,7 @@ def test_endpoint_and_live_server_are_kept_together(pool):
     there = pool.acquire(endpoint("http://h:1", model="m"))
     assert pool.acquire(endpoint("http://h:1", model="m")) is there
     assert pool.runs(ONE)
-    assert server.process.stopped == 0
+    assert server.unit.process.stopped == 0
 
 
 THERE, ELSEWHERE = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
@@ -469,7 +470,7 @@ def test_workers_that_want_swapped_servers_do_not_deadlock(launcher, tmp_path):
         other = Worker(pool_of_a_worker(launcher, tmp_path), THERE, TWO)
         waits(launcher, "this machine")
         assert pool.acquire(THERE).spec == THERE
-        assert other.got[0].client.is_closed
+        assert other.got[0].unit.stopped
     other.join(10)
     assert [server.spec for server in other.got] == [THERE, TWO]
 
@@ -517,7 +518,7 @@ def test_an_endpoint_cannot_be_fresh(pool):
 def test_close_stops_everything_and_gives_the_machine_back(pool, launcher, tmp_path):
     server = pool.acquire(ONE)
     pool.close()
-    assert server.process.stopped == 1
+    assert server.unit.process.stopped == 1
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep()) as other:
         assert other.acquire(ONE).spec == ONE
         assert not launcher.lines  # it did not have to wait
@@ -550,20 +551,20 @@ def survives(_grace_s):
 
 def test_server_that_survived_stop_prevents_server_start(pool):
     first = pool.acquire(ONE)
-    ends, first.process.stop = first.process.stop, survives
+    ends, first.unit.process.stop = first.unit.process.stop, survives
     with pytest.raises(StopFailed):
         pool.acquire(TWO)
     for spec in (ONE, TWO):
         with pytest.raises(HardwareBusy, match=r"vllm\('one'\) was stopped and is still on this machine: .*\(pid 7\)"):
             pool.acquire(spec)
     assert pool.starts == 1
-    first.process.stop = ends
+    first.unit.process.stop = ends
     assert pool.acquire(TWO).spec == TWO
 
 
 def test_lmcache_that_survived_stop_prevents_server_start(pool, lmcache):
     first = pool.acquire(ONE)
-    first.lmcache, ends, lmcache.stop = lmcache, lmcache.stop, survives
+    first.unit.lmcache, ends, lmcache.stop = lmcache, lmcache.stop, survives
     with pytest.raises(StopFailed):
         pool.acquire(TWO)
     with pytest.raises(HardwareBusy, match="pid 7"):
@@ -576,9 +577,9 @@ def test_a_server_that_hangs_is_not_handed_on(pool, launcher, fake_engine):
     first = pool.acquire(ONE)
     fake_engine.answers["/v1/models"] = httpx.ReadTimeout("timed out")
     with pytest.raises(EngineError, match="hangs"):
-        first.check_responsive(1.0)
+        first.control.check_responsive(1.0)
     assert pool.acquire(ONE) is not first
-    assert first.process.stopped == 1
+    assert first.unit.process.stopped == 1
     assert "hangs" in launcher.lines[0].text
 
 

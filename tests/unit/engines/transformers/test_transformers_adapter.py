@@ -76,7 +76,7 @@ def test_wrong_argument_is_refused_with_value(arguments, words):
 
 def test_emulator_refuses_static_batches(tmp_path):
     with pytest.raises(SpecError, match="does not know transformers"):
-        Resolver(Settings(), tmp_path, emulated=True).of(transformers("tiny"), "h200")
+        Resolver(Settings(), tmp_path, emulated=True).of(transformers("tiny").on("h200"))
 
 
 def test_request_beyond_positions_of_model_is_refused(tmp_path):

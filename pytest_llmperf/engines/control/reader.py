@@ -1,0 +1,90 @@
+"""How to talk to a running server: routes, requests, counters. An engine's adapter also says how to start one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.control.json_answers import json_object
+from pytest_llmperf.engines.control.openai import PATHS, request_body
+from pytest_llmperf.engines.counters.page_names import PageNames
+from pytest_llmperf.model.api import DEFAULT, Api
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.request import Request
+
+if TYPE_CHECKING:
+    import httpx
+
+OK = 200
+
+
+class ServerReader(PageNames):
+    """What is particular to the servers of one engine. The defaults describe OpenAI's completions alone."""
+
+    name: str
+    """The name of the engine in suites, options and settings."""
+    interface: Api = DEFAULT
+    """How requests are written and answers are read: token ids or text, streams with or without `[DONE]`."""
+    lists_models: bool = True
+    """Whether /v1/models lists the name under which the server serves. Without this list, the server is ours if the
+    process that listens on the port belongs to the launch."""
+    metrics_route: str = "/metrics"
+    """HTTP path of the server's Prometheus page. A server without the page has no counters."""
+    memory_in_log: Mapping[str, str] = MappingProxyType({})
+    """Regular expressions for the lines of the engine's log that state GPU memory in GiB, under the names "weights",
+    "graphs" and "kv". The sizes of one line add up."""
+
+    def ready(self, client: httpx.Client) -> bool:
+        """Whether the server has finished its own warm-up; the query generates no token."""
+        return client.get("/health").status_code == OK
+
+    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:  # noqa: ARG002
+        """HTTP path and JSON body that make the server stream an answer of exactly the asked length."""
+        return PATHS[self.interface.protocol], request_body(request, model, self.interface)
+
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002
+        """Empty the prefix cache; False where this server cannot.
+
+        Args:
+            external: also empty the engine's own KV cache tiers below GPU memory, if the engine can empty a tier alone.
+
+        Raises:
+            EngineError: the server supports the reset, and the reset failed.
+        """
+        return False
+
+    def sleep(self, client: httpx.Client) -> None:
+        """Release the GPU memory of an idle server, which keeps its weights in host memory.
+
+        Raises:
+            EngineError: the server does not sleep.
+        """
+        raise NotImplementedError(f"an adapter with sleep_flags implements sleep: {self.name}")
+
+    def wake(self, client: httpx.Client) -> None:
+        """Take the GPU memory back, so that the server serves again.
+
+        Raises:
+            EngineError: the server is not awake.
+        """
+        raise NotImplementedError(f"an adapter with sleep_flags implements wake: {self.name}")
+
+    def profiler_request(self, folder: Path, steps: int) -> Mapping[str, object]:  # noqa: ARG002
+        """JSON body of POST /start_profile, which begins a trace of all ranks; arguments as in `profiler_flags`."""
+        return {}
+
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:  # noqa: ARG002
+        """The configuration that the server resolved from its flags and defaults; empty if it does not report it.
+
+        `block_size`, `num_gpu_blocks` (metric kv_blocks) and `max_num_batched_tokens` (metric chunk_budget) are
+        vLLM's names, and mean the same for every engine.
+        """
+        return {}
+
+    def loaded(self, client: httpx.Client) -> str | None:
+        """Path or hub id of the loaded model; None if the server reports no model."""
+        listed = json_object(client.get("/v1/models")).get("data") if self.lists_models else None
+        roots = [entry.get("root") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return str(roots[0]) if roots and roots[0] else None

@@ -1,0 +1,1 @@
+"""Counters of a server: names on metrics pages, and readings over all replicas."""
