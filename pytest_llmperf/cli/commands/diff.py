@@ -1,46 +1,113 @@
-"""Compare two runs, test by test: conditions that changed, metrics before and after, and what is proven.
+"""Compare two runs test by test, or two states of the baselines: what changed, and what is proven.
 
-The exit code does not depend on the differences. To gate a release, use
-`llmperf release-report`, which states the rule for a worse metric.
+For a pull-request comment: llmperf diff OLD.xml NEW.xml --markdown --out comment.md
+For a GitHub step's summary: llmperf diff OLD.xml NEW.xml --markdown --step-summary
+For a review of baselines: llmperf diff --baselines origin/main
+A JUnit file comes from pytest --junitxml=FILE. Exit code 0, whatever it finds: it gates nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, run_before
 from pytest_llmperf.errors import UsageError
 
+SUMMARY = "GITHUB_STEP_SUMMARY"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN",
+    parser.add_argument("sides", nargs="*", metavar="SIDE",
                         help=f"OLD NEW, each a JUnit file, or {RUN_HELP}; one run is compared with the run before it, "
-                        "and by default the two newest runs")
+                        "and by default the two newest runs. With --baselines each is a git revision or a folder "
+                        "(default: HEAD and the working tree)")
     parser.add_argument("--all", action="store_true", help="every metric, not the primary ones alone")
+    parser.add_argument("--baselines", action="store_true", help="compare stored baselines")
+    parser.add_argument("--markdown", action="store_true", help="what got better, worse, stayed, or is unknown")
+    parser.add_argument("--old-link", default="", metavar="URL", help="where the old run can be looked at")
+    parser.add_argument("--new-link", default="", metavar="URL", help="where the new run can be looked at "
+                        "(default: the GitHub Actions run that this is)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
+    parser.add_argument("--step-summary", action="store_true", help=f"also append the text to the file in ${SUMMARY}")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.process.scratch import write_whole
+
+    if len(arguments.sides) > 2:
+        raise UsageError(f"llmperf diff compares two sides, and {len(arguments.sides)} are named: "
+                         "llmperf diff OLD NEW.")
+    summary = _summary(os.environ) if arguments.step_summary else None
+    text = _of_baselines(arguments.sides) if arguments.baselines else _of_runs(arguments)
+    try:
+        if summary is not None:
+            with summary.open("a", encoding="utf-8") as file:
+                file.write(text)
+        if arguments.out is not None:
+            write_whole(arguments.out, text.encode("utf-8", "replace"))
+        elif summary is None:
+            say(text, end="")
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    return 0
+
+
+def _of_runs(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.report.junit import read_release
+    from pytest_llmperf.report.markdown import LinkedRun, markdown
     from pytest_llmperf.report.release import compare_runs
     from pytest_llmperf.report.terminal_text import comparison_text
 
-    before, after = _compared_runs([named_run(run) for run in arguments.runs])
+    before, after = _compared_runs([named_run(run) for run in arguments.sides])
     compared = compare_runs(read_release(before), read_release(after), others=arguments.all)
-    say("\n\n".join(comparison_text(compared_test) for compared_test in compared))
-    return 0
+    if not arguments.markdown:
+        return "\n\n".join(map(comparison_text, compared)) + "\n"
+    return markdown(compared, LinkedRun(_name(before), arguments.old_link),
+                    LinkedRun(_name(after), arguments.new_link or this_run(os.environ)))
 
 
 def _compared_runs(named: list[Path]) -> tuple[Path, Path]:
     """The older and the newer run.
 
     Raises:
-        UsageError: three runs or more are named, or no older run is stored.
+        UsageError: no older run is stored.
     """
-    if len(named) > 2:
-        raise UsageError(f"llmperf diff compares two runs, and {len(named)} are named: llmperf diff OLD NEW.")
     if len(named) == 2:
         return named[0], named[1]
     after = named[0] if named else newest_run()
     return run_before(after), after
+
+
+def _of_baselines(sides: list[str]) -> str:
+    from pytest_llmperf.config.root import project_root
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.report.stored_text import changes
+    from pytest_llmperf.session.baseline_states import state
+
+    root = project_root()
+    folder = read_settings(root).baselines_dir
+    # A folder is typed from where the user is.
+    typed = [str(Path(side).absolute()) if Path(side).is_dir() else side for side in sides]
+    old, new = (state(root, folder, place) for place in (*typed, *("HEAD", folder)[len(typed):]))
+    return ("\n".join(changes(old, new)) or "no difference") + "\n"
+
+
+def _name(run: Path) -> str:
+    """A file's without its suffix; a folder's whole, for v0.9.1 has none."""
+    return run.resolve().name if run.is_dir() else run.stem
+
+
+def this_run(env: Mapping[str, str]) -> str:
+    """The page of the GitHub Actions run that this process is part of; "" elsewhere."""
+    server, repository, run_id = (env.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
+    return f"{server}/{repository}/actions/runs/{run_id}" if server and repository and run_id else ""
+
+
+def _summary(env: Mapping[str, str]) -> Path:
+    if not env.get(SUMMARY):
+        raise UsageError(f"--step-summary: ${SUMMARY} is not set; only a GitHub Actions step has it. Use --out FILE.")
+    return Path(env[SUMMARY])

@@ -178,7 +178,7 @@ def test_two_measurements_of_a_test_have_names(project, baselines_output):
 def test_invalid_baselines_arguments_are_refused_without_changes(project, baselines_output, arguments, words):
     earlier_files = files(project)
     said = baselines_output(*arguments, code=2)
-    assert said.startswith("llmperf baselines: ")
+    assert said.startswith("llmperf diff: " if arguments[0] == "diff" else "llmperf baselines: ")
     for word in words:
         assert word in said
     assert files(project) == earlier_files

@@ -92,16 +92,16 @@ def test_unparsable_pytest_options_are_refused(capsys):
 def test_completion_script_names_commands_and_options(capsys, shell):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert "release-report" in script
+    assert "step-summary" in script
     assert "trace-window" in script
 
 
 def test_bash_completion_contains_matching_commands(capsys, tmp_path):
     assert main(["completion", "bash"]) == 0
     (tmp_path / "llmperf.bash").write_text(capsys.readouterr().out)
-    ask = "source ./llmperf.bash; COMP_WORDS=(llmperf re); COMP_CWORD=1; _shtab_llmperf; echo ${COMPREPLY[@]}"
+    ask = "source ./llmperf.bash; COMP_WORDS=(llmperf d); COMP_CWORD=1; _shtab_llmperf; echo ${COMPREPLY[@]}"
     offered = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert sorted(offered.split()) == ["release-report", "report"]
+    assert sorted(offered.split()) == ["diff", "doctor"]
 
 
 def test_completion_without_shtab_names_the_extra(capsys, monkeypatch):

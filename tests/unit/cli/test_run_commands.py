@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
-from pytest_llmperf.cli.commands.release_report import this_run
+from pytest_llmperf.cli.commands.diff import this_run
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.results.measurement import Measurement, Run
@@ -24,7 +24,7 @@ COMMANDS = {
     "show": ["show", "RUN"],
     "report": ["report", "RUN", "--out", "out"],
     "diff": ["diff", "good", "RUN"],
-    "release-report": ["release-report", "RUN", "good", "--out", "out"],
+    "diff --markdown": ["diff", "RUN", "good", "--markdown", "--out", "out"],
     "export": ["export", "RUN", "--format", "csv", "--out", "out"],
 }
 
@@ -66,7 +66,7 @@ def test_broken_run_is_refused_with_exit_code_2_and_no_output_file(here, capsys,
     assert main([word.replace("RUN", "bad") for word in COMMANDS[command]]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", output.err, re.S)
+    assert re.fullmatch(rf"llmperf {COMMANDS[command][0]}: bad.*\.\n", output.err, re.S)
     assert "Traceback" not in output.err
     assert sorted(here.rglob("*")) == earlier_files
 
