@@ -5,8 +5,10 @@ from __future__ import annotations
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
-from pytest_llmperf.results.cause import Cause, Facts
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.limits import AccuracyLost, BeyondLimit, QuestionsTooFew
+from pytest_llmperf.results.causes.values import AccuracyNotEmulated
+from pytest_llmperf.results.check import Cause, CheckResult
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.paired_answers import difference_interval, mcnemar_p, needed_questions
@@ -29,9 +31,9 @@ def judge_accuracy(accuracy: Accuracy, at_least: float | None) -> CheckResult:
         return CheckResult(metric, Verdict.REPORTED, metric, Unit.SHARE, estimate=accuracy.share, interval=interval,
                            facts=facts)
     verdict = interval.above(at_least)
-    cause = {Verdict.FAIL: Cause.BEYOND_LIMIT, Verdict.INCONCLUSIVE: Cause.QUESTIONS_TOO_FEW}.get(verdict)
+    causes: dict[Verdict, Cause] = {Verdict.FAIL: BeyondLimit(), Verdict.INCONCLUSIVE: QuestionsTooFew()}
     return CheckResult(f"{metric} >= {at_least:g}", verdict, metric, Unit.SHARE, Comparison.AT_LEAST, at_least,
-                       accuracy.share, interval, cause, facts)
+                       accuracy.share, interval, causes.get(verdict), facts)
 
 
 def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | None) -> CheckResult:
@@ -51,13 +53,13 @@ def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | N
     interval = difference_interval(only_a, only_b, questions, DIFFERENCE_CONFIDENCE)
     verdict = interval.above(-margin)
     facts = Facts(questions=questions, only_a=only_a, only_b=only_b, p=mcnemar_p(only_a, only_b))
-    cause = {Verdict.FAIL: Cause.ACCURACY_LOST, Verdict.INCONCLUSIVE: Cause.QUESTIONS_TOO_FEW}.get(verdict)
+    cause: Cause | None = None
     if verdict is Verdict.INCONCLUSIVE:
-        needed = needed_questions(only_a, only_b, questions, -margin, DIFFERENCE_CONFIDENCE)
-        facts |= Facts(needed=needed) if needed is not None else Facts()
-    if verdict is Verdict.FAIL and claimed is not None and claimed.estimate is not None:
-        facts |= Facts(claimed=claimed.metric, claimed_ratio=claimed.estimate,
-                       claim_holds=claimed.verdict is Verdict.PASS)
+        cause = QuestionsTooFew(needed_questions(only_a, only_b, questions, -margin, DIFFERENCE_CONFIDENCE))
+    elif verdict is Verdict.FAIL:
+        cause = AccuracyLost()
+        if claimed is not None and claimed.estimate is not None:
+            cause = AccuracyLost(claimed.metric, claimed.estimate, claimed.verdict is Verdict.PASS)
     metric = metric_of(a.task)
     return CheckResult(f"{metric} of A and B", verdict, metric, Unit.POINTS, Comparison.AT_LEAST, -margin,
                        a.share - b.share, interval, cause, facts, before=b.share, after=a.share)
@@ -66,4 +68,4 @@ def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | N
 def not_emulated(task: str) -> CheckResult:
     """The result where an emulator stands for the engine: its answers are invented."""
     metric = metric_of(task)
-    return CheckResult(metric, Verdict.REPORTED, metric, cause=Cause.ACCURACY_NOT_EMULATED)
+    return CheckResult(metric, Verdict.REPORTED, metric, cause=AccuracyNotEmulated())

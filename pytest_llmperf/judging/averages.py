@@ -19,7 +19,15 @@ from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.limits import (
+    BeyondLimit,
+    LimitInInterval,
+    NoInterval,
+    NoRequestServed,
+    RequestsDependent,
+    StatisticInfinite,
+)
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
@@ -50,25 +58,27 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     values = [value for value in _values_with_failures(slo, sample) if value is not None]
     if len(values) < len(sample.runs):
         return unavailable_result(slo, len(sample.runs) - len(values), len(sample.runs))
-    facts = sample.facts | _failures(slo, sample)
+    failures = _failures(slo, sample)
+    facts = sample.facts | failures
     if not all(map(isfinite, values)):
         statistic = "mean" if find(slo.metric).stat == "mean" else "median"
-        return requirement_result(slo, Verdict.FAIL, Cause.STATISTIC_INFINITE, facts=facts | {"statistic": statistic})
+        return requirement_result(slo, Verdict.FAIL, _infinite(statistic, failures), facts=facts)
     interval = interval_over_seeds(slo, values, sample, confidence) or interval_within_seed(
         slo, values, sample, confidence
     )
     estimate = mean(list(map(mean, sample.by_seed(values))))
     if interval is None:
-        return requirement_result(slo, Verdict.INCONCLUSIVE, Cause.NO_INTERVAL, estimate=estimate, facts=facts)
+        return requirement_result(slo, Verdict.INCONCLUSIVE, NoInterval(len(sample.runs)), estimate=estimate,
+                                  facts=facts)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
     gross = verdict is Verdict.FAIL and interval.low > GROSS * slo.limit and slo.comparison is Comparison.AT_MOST
     if not (gross or verdict is Verdict.INCONCLUSIVE) and len(set(sample.seeds)) == 1 and _dependent(slo, sample):
-        return requirement_result(slo, Verdict.INCONCLUSIVE, Cause.REQUESTS_DEPENDENT, estimate=estimate, facts=facts)
+        return requirement_result(slo, Verdict.INCONCLUSIVE, RequestsDependent(), estimate=estimate, facts=facts)
     if verdict is Verdict.PASS:
         facts |= sample.unseen
         if find(slo.metric).family is not None and find(slo.metric).stat == "mean":
             facts["unseen_requests"] = unseen_share(sum(record.ok for run in sample.runs for record in run.records))
-    cause = Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL
+    cause = BeyondLimit() if verdict is Verdict.FAIL else LimitInInterval()
     return requirement_result(slo, verdict, cause, estimate=estimate, interval=interval, facts=facts)
 
 
@@ -82,8 +92,8 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
     facts: Facts = sample.facts | {"exact": True}
     failures = _failures(slo, sample) if find(slo.metric).stat == "max" else {}
     if failures and slo.comparison is Comparison.AT_MOST:
-        return requirement_result(slo, Verdict.FAIL, Cause.STATISTIC_INFINITE, estimate=max(values),
-                                  facts=facts | failures | {"statistic": "max"})
+        return requirement_result(slo, Verdict.FAIL, _infinite("max", failures), estimate=max(values),
+                                  facts=facts | failures)
     return each_run_result(slo, values, facts)
 
 
@@ -246,9 +256,8 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
     empty = sum(bool(run.records) and not any(record.ok for record in run.records) for run in sample.runs)
     if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
         return None
-    return requirement_result(slo, Verdict.FAIL, Cause.NO_REQUEST_SERVED,
-                              facts=sample.facts | sample.failures
-                              | {"missing_runs": empty, "of_runs": len(sample.runs)})
+    cause = NoRequestServed(empty, len(sample.runs), sample.failures.get("failure_reasons"))
+    return requirement_result(slo, Verdict.FAIL, cause, facts=sample.facts | sample.failures)
 
 
 def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
@@ -256,6 +265,10 @@ def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
     if find(slo.metric).family is None:
         return sample.values(slo)
     return [value_with_failures(run, slo.metric) for run in sample.runs]
+
+
+def _infinite(statistic: str, failures: Facts) -> StatisticInfinite:
+    return StatisticInfinite(statistic, failures.get("failed_requests", 0), failures.get("failure_reasons"))
 
 
 def _failures(slo: Slo, sample: Sample) -> Facts:

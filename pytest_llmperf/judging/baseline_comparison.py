@@ -7,16 +7,25 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.judging.outcome import change_of, change_result, with_unseen_gpu
+from pytest_llmperf.judging.change import change_of, change_result, seeded_runs, unusable_result
+from pytest_llmperf.judging.outcome import with_unseen_gpu
 from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.judging.steadiness import drift_p
-from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
-from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.results.cause import Facts, NoFurtherRuns
+from pytest_llmperf.results.causes.comparisons import (
+    Better,
+    ConditionsDiffer,
+    RunsDrift,
+    RunsTooFew,
+    SpreadTooLarge,
+    ValueNotComparable,
+    Worse,
+)
+from pytest_llmperf.results.check import BASELINE_COMPARISON, Cause, CheckResult
 from pytest_llmperf.results.conditions import (
     DEFAULT_RULES,
     VERSION,
@@ -27,7 +36,7 @@ from pytest_llmperf.results.conditions import (
     session_conditions,
 )
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.results.session_spread import grouped_sessions, readings, sessions_with, suite_spread
+from pytest_llmperf.results.session_spread import grouped_sessions, sessions_with, suite_spread
 from pytest_llmperf.stats.decision import (
     LOOKS,
     PASS_CONFIDENCE,
@@ -147,17 +156,12 @@ def incomparable_result(
     if not differing and not missing and not misspelt:
         return None
     fields = [difference.field for difference in differing]
-    facts: Facts = {
-        "differing": {difference.field: [difference.stored, difference.now] for difference in differing},
-        "missing_metrics": missing,
-    }
-    facts["suggestions"] = _similar_names(
-        [name for name in terms.rules.compare_across if name not in field_names], fields
+    unknown = [name for name in terms.rules.compare_across if name not in field_names]
+    cause = ConditionsDiffer(
+        {difference.field: [difference.stored, difference.now] for difference in differing}, missing,
+        _similar_names(unknown, fields), misspelt, [name for name in fields if name in terms.rules.same_build],
     )
-    facts["same_build_suggestions"] = misspelt
-    facts["same_build"] = [name for name in fields if name in terms.rules.same_build]
-    return CheckResult(BASELINE_COMPARISON, Verdict.INCOMPARABLE, metric="fingerprint", cause=Cause.CONDITIONS_DIFFER,
-                       facts=facts)
+    return CheckResult(BASELINE_COMPARISON, Verdict.INCOMPARABLE, metric="fingerprint", cause=cause)
 
 
 def _similar_names(unknown: Sequence[str], differing: Collection[str]) -> dict[str, str]:
@@ -198,18 +202,19 @@ def judge_against_baseline(
     comparisons: dict[str, MetricComparison] = {}
     unusable: dict[str, CheckResult] = {}
     for metric in metrics:
-        if facts := infinite_values(metric.name, measurement.metrics):
-            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, Cause.VALUES_INFINITE, facts)
+        if infinite := infinite_values(metric.name, measurement.metrics):
+            unusable[metric.name] = unusable_result(BASELINE_COMPARISON, metric, Verdict.INCONCLUSIVE, infinite)
             continue
         try:
             comparison, drift_p = comparison_of(measurement, stored, metric, terms)
         except ValueError as error:
-            unusable[metric.name] = _unusable(metric, Verdict.ERROR, Cause.VALUE_NOT_COMPARABLE, {"text": str(error)})
+            unusable[metric.name] = unusable_result(BASELINE_COMPARISON, metric, Verdict.ERROR,
+                                                    ValueNotComparable(str(error)))
             continue
         if drift_p is not None:
-            unusable[metric.name] = _unusable(metric, Verdict.ERROR, Cause.RUNS_DRIFT, {"p": drift_p})
+            unusable[metric.name] = unusable_result(BASELINE_COMPARISON, metric, Verdict.ERROR, RunsDrift(drift_p))
         elif uncounted := unverified([metric.name], measurement.metrics):
-            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, Cause.TOKENS_UNVERIFIED, uncounted)
+            unusable[metric.name] = unusable_result(BASELINE_COMPARISON, metric, Verdict.INCONCLUSIVE, uncounted)
         else:
             comparisons[metric.name] = comparison
     paired = paired_runs(measurement, stored)
@@ -260,10 +265,6 @@ def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:
     return sum(run.seed in seeds for run in measurement.runs)
 
 
-def _unusable(metric: Metric, verdict: Verdict, cause: Cause, facts: Facts) -> CheckResult:
-    return CheckResult(f"{BASELINE_COMPARISON} {metric.name}", verdict, metric.name, cause=cause, facts=facts)
-
-
 def comparison_of(
     measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: ComparisonTerms
 ) -> tuple[MetricComparison, float | None]:
@@ -272,8 +273,7 @@ def comparison_of(
     Raises:
         ValueError: a value is missing or is outside the metric's scale.
     """
-    fresh = readings([run.seed for run in measurement.runs],
-                     [value_with_failures(run, metric.name) for run in measurement.metrics], metric)
+    fresh = seeded_runs(metric, measurement)
     grouped = grouped_sessions(stored, metric, terms.host)
     margins = (terms.margins.get(metric.name) or _learnt_margins(stored, metric, terms.kind)).on(scale_of(metric))
     prior = prior_for(metric, terms.kind)
@@ -322,14 +322,16 @@ def _result(metric: Metric, verdict: Verdict, comparison: MetricComparison, powe
     }
     if power.alpha:
         facts["smallest_detectable"] = change_of(metric, comparison.smallest_detectable(power.alpha))
-    cause = {Verdict.FAIL: Cause.WORSE, Verdict.IMPROVED: Cause.BETTER}.get(verdict)
-    if verdict is Verdict.INCONCLUSIVE:
-        cause = Cause.SPREAD_TOO_LARGE
-        if not power.alpha and power.no_further_runs:
-            cause = Cause.RUNS_TOO_FEW
-            facts["no_further_runs"] = power.no_further_runs.value
+    causes: dict[Verdict, Cause] = {
+        Verdict.FAIL: Worse(facts["negligible"]), Verdict.IMPROVED: Better(),
+        Verdict.INCONCLUSIVE: SpreadTooLarge(shift.sessions, shift.run_sd, shift.session_sd),
+    }
+    if verdict is Verdict.INCONCLUSIVE and not power.alpha and power.no_further_runs:
+        facts["no_further_runs"] = power.no_further_runs.value
+        causes[verdict] = RunsTooFew(facts["runs"], power.no_further_runs.value,
+                                     deciding_runs=facts.get("deciding_runs"),
+                                     deciding_sessions=facts.get("deciding_sessions"))
     return change_result(
-        BASELINE_COMPARISON, metric, verdict, level=shift.level, effect=shift.effect,
-        limits=(shift.lower(confidence), shift.upper(confidence)), confidence=confidence,
-        tolerated=margins.tolerated, cause=cause, facts=facts,
+        BASELINE_COMPARISON, metric, verdict, level=shift.level, difference=shift, margins=margins,
+        confidence=confidence, cause=causes.get(verdict), facts=facts,
     )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.judging.outcome import requirement_result, with_unseen_gpu
+from pytest_llmperf.judging.outcome import requirement_result, with_unseen_gpu, without_cause
 from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
@@ -18,7 +18,8 @@ from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.values import EnergyNotEmulated, RunsInvalid
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import EMULATED, PRICE, kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
@@ -51,7 +52,7 @@ def judge_slos(
 
     def judge(alpha: float) -> list[CheckResult]:
         return [
-            requirement_result(slo, Verdict.REPORTED, Cause.ENERGY_NOT_EMULATED)
+            requirement_result(slo, Verdict.REPORTED, EnergyNotEmulated())
             if emulated and slo.metric in OF_REAL_GPUS
             else judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos
         ]
@@ -71,7 +72,7 @@ def _with_notes(result: CheckResult, measurement: Measurement) -> CheckResult:
         notes["price"] = measurement.conditions[PRICE]
     if latency and measurement.bound is None:
         notes["hardware_bound_unknown"] = True
-    noted = replace(result, facts=result.facts | notes) if result.facts else result
+    noted = replace(result, facts=result.facts | notes) if result.numbers else result
     return with_unseen_gpu(noted, measurement.conditions)
 
 
@@ -314,7 +315,7 @@ def _guard_result(requirement: Claim, result: CheckResult, centre: CheckResult) 
     """
     result = _with_fact(result, {"guard": requirement.metric})
     if result.verdict is Verdict.INCONCLUSIVE and centre.verdict is Verdict.PASS:
-        return replace(result, verdict=Verdict.PASS, cause=None, facts=result.facts | {"no_loss_proven": True})
+        return without_cause(_with_fact(replace(result, verdict=Verdict.PASS), {"no_loss_proven": True}))
     return result
 
 
@@ -330,10 +331,10 @@ def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], s
             test judges: their deviations are no errors (`judged_by_requirements`, `judged_by_comparison`).
     """
     problems = tuple(
-        Problem(problem.cause, problem.facts | {"side": side} if side else problem.facts)
+        replace(problem, side=side or None)
         for side, measurement, judged_metrics in sides
         for problem in validity_problems(measurement, judged_metrics, settings)
     )
     if not problems:
         return []
-    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", cause=Cause.RUNS_INVALID, problems=problems)]
+    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", cause=RunsInvalid(), problems=problems)]

@@ -6,14 +6,22 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.cause import Fault
+from pytest_llmperf.results.causes.gpus import (
+    GpuContended,
+    GpuFault,
+    GpuPartitioned,
+    GpuSettingsChanged,
+    GpusMixed,
+    GpuThrottled,
+)
 from pytest_llmperf.telemetry.nvml import reasons_in
 
 # Heat and the power supply's brake. The software power cap is how an H200 under load works: recorded, and no gate.
 THROTTLED = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 
 
-def gpu_problems(trace: GpuTrace, first: GpuTrace | None) -> Iterator[Problem]:
+def gpu_problems(trace: GpuTrace, first: GpuTrace | None) -> Iterator[Fault]:
     """Why a run on these GPUs is invalid.
 
     Args:
@@ -21,16 +29,16 @@ def gpu_problems(trace: GpuTrace, first: GpuTrace | None) -> Iterator[Problem]:
         first: of the measurement's first run, whose settings all others must have.
     """
     if trace.contended is not None:
-        yield Problem(Cause.GPU_CONTENDED, {"text": trace.contended})
+        yield GpuContended(trace.contended)
     yield from _throttled(trace)
     for fault in trace.faults:
-        yield Problem(Cause.GPU_FAULT, {"text": fault})
+        yield GpuFault(fault)
     yield from _devices(trace.devices)
     if first is not None:
         yield from _changed(first.devices, trace.devices)
 
 
-def _throttled(trace: GpuTrace) -> Iterator[Problem]:
+def _throttled(trace: GpuTrace) -> Iterator[Fault]:
     samples = [sample for sample in trace.samples if sample.throttle_reasons is not None]
     hit = [sample for sample in samples if THROTTLED & set(reasons_in(sample.throttle_reasons or 0))]
     if not hit:
@@ -38,24 +46,23 @@ def _throttled(trace: GpuTrace) -> Iterator[Problem]:
     reasons = Counter(reason for sample in hit for reason in reasons_in(sample.throttle_reasons or 0)
                       if reason in THROTTLED)
     hottest = max((sample.temperature_c for sample in hit if sample.temperature_c is not None), default=None)
-    facts: Facts = {"throttle_reasons": list(reasons), "samples": len(hit), "of_samples": len(samples)}
-    yield Problem(Cause.GPU_THROTTLED, facts if hottest is None else facts | {"temperature_c": hottest})
+    yield GpuThrottled(list(reasons), len(hit), len(samples), hottest)
 
 
-def _devices(devices: tuple[GpuDevice, ...]) -> Iterator[Problem]:
+def _devices(devices: tuple[GpuDevice, ...]) -> Iterator[Fault]:
     names = list(dict.fromkeys(device.name for device in devices))
     if len(names) > 1:
-        yield Problem(Cause.GPUS_MIXED, {"names": names})
+        yield GpusMixed(names)
     for device in devices:
         if dict(device.settings).get("mig") == "on":
-            yield Problem(Cause.GPU_PARTITIONED, {"gpu": device.index, "text": device.name})
+            yield GpuPartitioned(device.index, device.name)
 
 
-def _changed(earlier: tuple[GpuDevice, ...], now: tuple[GpuDevice, ...]) -> Iterator[Problem]:
+def _changed(earlier: tuple[GpuDevice, ...], now: tuple[GpuDevice, ...]) -> Iterator[Fault]:
     by_index = {device.index: dict(device.settings) for device in earlier}
     for device in now:
         settings = by_index.get(device.index, {})
         changed = [f"{name} {settings[name]} → {value}" for name, value in device.settings
                    if name in settings and settings[name] != value]
         if changed:
-            yield Problem(Cause.GPU_SETTINGS_CHANGED, {"gpu": device.index, "settings": changed})
+            yield GpuSettingsChanged(device.index, changed)

@@ -57,14 +57,13 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     exceedance_test = _or_by_level(exceedance_test, slo, sample, margin)
     pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
-    cause, reasons = exceedance_cause(exceedance_test, margin)
     return requirement_result(
         slo,
         exceedance_test.verdict,
-        cause,
+        exceedance_cause(exceedance_test, margin, "over"),
         estimate=percentile(pooled, share) if finite else None,
         interval=exceedance_test.quantile_interval(pooled),
-        facts=exceedance_facts(exceedance_test, sample, "over") | reasons
+        facts=exceedance_facts(exceedance_test, sample, "over")
         | ({} if find_family(family).with_failed else sample.failures),
     )
 

@@ -9,7 +9,7 @@ from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.server import counter_difference
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.record import RequestRecord
-from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.causes.servers import BelowHardwareBound
 from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.stats.binomial import share_interval
 
@@ -23,7 +23,7 @@ CONFIDENCE = 0.99
 Timed = tuple[float, float]  # measured and least time, in nanoseconds
 
 
-def impossible(run: Run, bound: LatencyBound) -> Iterator[Problem]:
+def impossible(run: Run, bound: LatencyBound) -> Iterator[BelowHardwareBound]:
     """Latencies of a run that this model on these GPUs cannot have.
 
     TTFT and E2E latency begin before the request is handed to the kernel and end when bytes have come. Any delay adds
@@ -78,10 +78,10 @@ def _per_step(bound: LatencyBound) -> str:
     return f"{bound.reading} per step" + (f" of at most {most} tokens" if most > 1 else "")
 
 
-def _problem(what: str, below: Sequence[Timed], of: int, bound: LatencyBound, by: str) -> Problem:
+def _problem(what: str, below: Sequence[Timed], of: int, bound: LatencyBound, by: str) -> BelowHardwareBound:
     measured_ns, least_ns = min(below, key=_ratio)
-    return Problem(Cause.BELOW_HARDWARE_BOUND, {
-        "text": what, "gpus": bound.gpus, "answers": len(below), "of_answers": of,
-        "share": share_interval(len(below), of, CONFIDENCE).low, "confidence": CONFIDENCE,
-        "measured_ms": measured_ns / 1e6, "least_ms": least_ns / 1e6, "bound_by": by,
-    })
+    return BelowHardwareBound(
+        text=what, gpus=bound.gpus, answers=len(below), of_answers=of,
+        share=share_interval(len(below), of, CONFIDENCE).low, confidence=CONFIDENCE,
+        measured_ms=measured_ns / 1e6, least_ms=least_ns / 1e6, bound_by=by,
+    )

@@ -8,7 +8,7 @@ from math import inf, log, sqrt
 from pytest_llmperf.judging.outcome import requirement_result, unavailable_result
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval, RateRefuted, RateUndecided
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.interval import Interval, factor
@@ -40,7 +40,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     interval = Interval(factor(middle - half_width), factor(top + half_width), confidence)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
     return requirement_result(
-        slo, verdict, Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL, estimate=mean(rates),
+        slo, verdict, BeyondLimit() if verdict is Verdict.FAIL else LimitInInterval(), estimate=mean(rates),
         interval=interval, facts=sample.facts,
     )
 
@@ -70,7 +70,7 @@ def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> Chec
         facts["proven_rate"] = proven
     if refuted:
         facts["refuted_rate"] = refuted
-    cause = Cause.RATE_REFUTED if verdict is Verdict.FAIL else Cause.RATE_UNDECIDED
+    cause = RateRefuted() if verdict is Verdict.FAIL else RateUndecided()
     return requirement_result(slo, verdict, cause, estimate=mean(rates), facts=facts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, expm1, floor, log, sqrt
 
-from pytest_llmperf.judging.outcome import each_run_result, unavailable, unavailable_result
+from pytest_llmperf.judging.outcome import each_run_result, unavailable, unavailable_result, without_cause
 from pytest_llmperf.judging.rate_search import SEARCHED
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
@@ -15,8 +15,17 @@ from pytest_llmperf.metrics.server import COUNTED
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.claims import (
+    EndpointStartsUnknown,
+    MachineDrifts,
+    PairsTooFew,
+    RatioMissesLimit,
+    RatioNearLimit,
+    StartsTooFew,
+)
+from pytest_llmperf.results.causes.values import MetricUnavailable, ValuesInfinite, ValueZero
+from pytest_llmperf.results.check import Cause, CheckResult
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import Kind, kind_of
@@ -63,12 +72,11 @@ def judge_ratio(
     """
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
     for side, sample in (("a", a), ("b", b)):
-        if facts := unusable_values(claim.metric, sample.runs, side):
-            cause = Cause.METRIC_UNAVAILABLE if "needs" in facts else Cause.VALUES_INFINITE
-            return _ratio_result(claim, Verdict.ERROR, cause, facts)
+        if unusable := unusable_values(claim.metric, sample.runs, side):
+            return _ratio_result(claim, Verdict.ERROR, unusable, {})
     numerators, denominators = _values(claim, top), _values(claim, bottom)
     if min(*numerators, *denominators) <= 0:
-        return _ratio_result(claim, Verdict.ERROR, Cause.VALUE_ZERO, {"metric": claim.metric})
+        return _ratio_result(claim, Verdict.ERROR, ValueZero(claim.metric), {})
     estimate = provisional_ratio(numerators, denominators, start_sd,
                                  numerator_starts=top.start_count, denominator_starts=bottom.start_count,
                                  confidence=confidence,
@@ -81,27 +89,27 @@ def judge_ratio(
         return _ratio_result(claim, Verdict.REPORTED, None, basis, estimate)
     limits = estimate.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    cause, facts = _cause(claim, verdict, estimate, min(starts), restartable=restartable)
-    return _ratio_result(claim, verdict, cause, basis | facts, estimate)
+    cause = _cause(claim, verdict, estimate, min(starts), restartable=restartable)
+    return _ratio_result(claim, verdict, cause, basis, estimate)
 
 
-def unusable_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> Facts:
-    """Why the values of a metric cannot be compared: missing (with `needs`) or infinite; empty if they can."""
+def unusable_values(metric: str, runs: Sequence[RunMetrics],
+                    side: str = "") -> MetricUnavailable | ValuesInfinite | None:
+    """Why the values of a metric cannot be compared; None if they can."""
     missing = sum(value_with_failures(run, metric) is None for run in runs)
     if missing:
         return unavailable(metric, missing, len(runs), side)
     return infinite_values(metric, runs, side)
 
 
-def infinite_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> Facts:
-    """How many runs have an infinite value because requests failed; empty where every value is finite."""
+def infinite_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> ValuesInfinite | None:
+    """How many runs have an infinite value because requests failed; None where every value is finite."""
     affected = infinite_runs(metric, runs)
     if not affected:
-        return {}
+        return None
     counts = failure_counts(record for run in affected for record in run.records)
-    facts: Facts = {"metric": metric, "missing_runs": len(affected), "of_runs": len(runs),
-                    "failed_requests": sum(counts.values()), "failure_reasons": reasons_text(counts)}
-    return facts | {"side": side} if side else facts
+    return ValuesInfinite(metric, len(affected), len(runs), side or None, failed_requests=sum(counts.values()),
+                          failure_reasons=reasons_text(counts))
 
 
 def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
@@ -122,7 +130,7 @@ def _values(claim: Claim | Ratio, sample: Sample) -> Sequence[float]:
 
 def _ratio_result(claim: Claim | Ratio, verdict: Verdict, cause: Cause | None, facts: Facts,
                   estimate: ProvisionalRatio | None = None) -> CheckResult:
-    return CheckResult(
+    return without_cause(CheckResult(
         subject=claim.text or str(claim),
         verdict=verdict,
         metric=f"{claim.metric}({claim.numerator}) / {claim.metric}({claim.denominator})",
@@ -131,38 +139,38 @@ def _ratio_result(claim: Claim | Ratio, verdict: Verdict, cause: Cause | None, f
         limit=None if isinstance(claim, Ratio) else claim.ratio,
         estimate=None if estimate is None else estimate.ratio,
         interval=None if estimate is None else estimate.interval,
-        cause=None if verdict is Verdict.PASS else cause,
+        cause=cause,
         facts=facts,
-    )
+    ))
 
 
 def _cause(
     claim: Claim, verdict: Verdict, estimate: ProvisionalRatio, starts_per_side: int, *, restartable: bool
-) -> tuple[Cause, Facts]:
+) -> Cause:
     if verdict is Verdict.FAIL:
-        return Cause.RATIO_MISSES_LIMIT, {}
+        return RatioMissesLimit()
     if estimate.start_sd == ONE_START:
-        return Cause.PAIRS_TOO_FEW, {}
+        return PairsTooFew(estimate.pairs)
     return _undecided(claim, estimate, starts_per_side, restartable=restartable)
 
 
 def _undecided(
     claim: Claim, estimate: ProvisionalRatio, starts_per_side: int, *, restartable: bool
-) -> tuple[Cause, Facts]:
+) -> Cause:
     """Why a claim is open, and how much more would decide it."""
     if _hinges_on_drift(claim, estimate):
-        return Cause.MACHINE_DRIFTS, {"drift_share": expm1(abs(estimate.drift))}
+        return MachineDrifts(expm1(abs(estimate.drift)))
     distance = abs(log(estimate.ratio) - log(claim.ratio))
     z, of_starts = t_quantile(estimate.interval.confidence, None), 2 * estimate.start_sd.value**2
     of_pairs = (estimate.pair_sd or 0.0) ** 2 * starts_per_side / estimate.pairs
     if distance < z * estimate.start_sd.value / 10:
-        return Cause.RATIO_NEAR_LIMIT, {}
+        return RatioNearLimit()
     starts = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
     if starts <= starts_per_side:
-        return Cause.PAIRS_TOO_FEW, {}
+        return PairsTooFew(estimate.pairs)
     if restartable:
-        return Cause.STARTS_TOO_FEW, {"needed_starts": starts}
-    return Cause.ENDPOINT_STARTS_UNKNOWN, {"metric": claim.metric} | _needed_start_sd(estimate, distance / z)
+        return StartsTooFew(starts)
+    return EndpointStartsUnknown(claim.metric, _needed_start_sd(estimate, distance / z))
 
 
 def _hinges_on_drift(claim: Claim, estimate: ProvisionalRatio) -> bool:
@@ -173,12 +181,12 @@ def _hinges_on_drift(claim: Claim, estimate: ProvisionalRatio) -> bool:
     return beyond * (beyond - estimate.drift) < 0 or abs(beyond) > margin
 
 
-def _needed_start_sd(estimate: ProvisionalRatio, standard_error: float) -> Facts:
-    """The start-to-start sd that would decide a claim whose servers cannot be started again.
+def _needed_start_sd(estimate: ProvisionalRatio, standard_error: float) -> float | None:
+    """The start-to-start sd that would decide a claim whose servers cannot be started again; None if none would.
 
     Args:
         estimate: the open ratio.
         standard_error: the largest standard error of the log ratio that decides the claim.
     """
     needed = (standard_error**2 - (estimate.pair_sd or 0.0) ** 2 / estimate.pairs) / 2
-    return {"needed_start_sd": floor(1000 * sqrt(needed)) / 1000} if needed > 0 else {}
+    return floor(1000 * sqrt(needed)) / 1000 if needed > 0 else None

@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from pytest_llmperf.judging.change import change_of, change_result, seeded_runs, unusable_result
 from pytest_llmperf.judging.claim_judge import runs_apart
-from pytest_llmperf.judging.outcome import change_of, change_result
 from pytest_llmperf.judging.ratios import start_sd_prior, unusable_values
 from pytest_llmperf.judging.sample import unverified
-from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
-from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
+from pytest_llmperf.results.cause import Facts, NoFurtherRuns
+from pytest_llmperf.results.causes.comparisons import (
+    BetterThanReference,
+    ChangeUndecided,
+    ValueNotComparable,
+    WorseThanReference,
+)
+from pytest_llmperf.results.causes.values import MetricUnavailable
+from pytest_llmperf.results.check import REFERENCE_COMPARISON, Cause, CheckResult
 from pytest_llmperf.results.conditions import build_differences
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.decision import (
@@ -23,9 +29,10 @@ from pytest_llmperf.stats.decision import (
     SUITE_ALPHA,
     alpha_of_execution,
     at_each_look,
+    verdict_of,
 )
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.priors import Margins, reference_margins_for, scale_of, start_sd_for, worse_when_larger
+from pytest_llmperf.stats.priors import Margins, reference_margins_for, scale_of, start_sd_for
 from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference
 
 #: Pairs at each look, and the share of α that is spent by then. The last look is of two starts a side.
@@ -99,16 +106,17 @@ class _Look:
 
     def judged(self, metric: Metric) -> CheckResult:
         for side, measurement in (("candidate", self.candidate), ("reference", self.reference)):
-            if facts := unusable_values(metric.name, measurement.metrics, side):
-                missing = "needs" in facts
-                return _unusable(metric, Verdict.ERROR if missing else Verdict.INCONCLUSIVE,
-                                 Cause.METRIC_UNAVAILABLE if missing else Cause.VALUES_INFINITE, facts)
+            if unusable := unusable_values(metric.name, measurement.metrics, side):
+                missing = isinstance(unusable, MetricUnavailable)
+                return unusable_result(REFERENCE_COMPARISON, metric,
+
+                                       Verdict.ERROR if missing else Verdict.INCONCLUSIVE, unusable)
             if uncounted := unverified([metric.name], measurement.metrics):
-                return _unusable(metric, Verdict.INCONCLUSIVE, Cause.TOKENS_UNVERIFIED, uncounted)
+                return unusable_result(REFERENCE_COMPARISON, metric, Verdict.INCONCLUSIVE, uncounted)
         try:
             pairs = self._pairs(metric)
         except ValueError as error:
-            return _unusable(metric, Verdict.ERROR, Cause.VALUE_NOT_COMPARABLE, {"text": str(error)})
+            return unusable_result(REFERENCE_COMPARISON, metric, Verdict.ERROR, ValueNotComparable(str(error)))
         scale, start_sd = scale_of(metric), _start_sd(metric, self.terms.kind)
         difference = paired_difference(
             [candidate - reference for candidate, reference in pairs], start_sd.value, starts=self._starts,
@@ -127,30 +135,22 @@ class _Look:
 
     def _pairs(self, metric: Metric) -> list[tuple[float, float]]:
         """Candidate and reference on the metric's scale, pair by pair; the larger of the two is worse."""
-        scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
-
-        def read(measurement: Measurement) -> dict[tuple[int, int], float]:
-            return {
-                (run.execution, run.seed): scale.read(
-                    value_with_failures(metrics, metric.name), worse_when_larger=larger_is_worse)
-                for run, metrics in zip(measurement.runs, measurement.metrics, strict=True)
-            }
-
-        of_candidate, of_reference = read(self.candidate), read(self.reference)
+        of_candidate, of_reference = (
+            {(run.execution, seed): value
+             for run, (seed, value) in zip(side.runs, seeded_runs(metric, side), strict=True)}
+            for side in (self.candidate, self.reference)
+        )
         return [(of_candidate[key], of_reference[key]) for key in sorted(of_candidate.keys() & of_reference.keys())]
-
-    def _verdict(self, difference: PairedDifference, margins: Margins, confidence: float) -> Verdict:
-        if self.alpha and difference.lower(1 - self.alpha) > margins.negligible:
-            return Verdict.FAIL
-        if self.alpha and difference.upper(1 - self.alpha) < -margins.negligible:
-            return Verdict.IMPROVED
-        return Verdict.PASS if difference.upper(confidence) < margins.tolerated else Verdict.INCONCLUSIVE
 
     def _result(
         self, metric: Metric, level: float, difference: PairedDifference, margins: Margins, start_sd: StartSd
     ) -> CheckResult:
         confidence = at_each_look(PASS_CONFIDENCE, ENOUGH_SESSIONS)
-        verdict = self._verdict(difference, margins, confidence)
+        verdict = verdict_of(
+            difference, margins, confidence,
+            worse=self.alpha > 0 and difference.lower(1 - self.alpha) > margins.negligible,
+            better=self.alpha > 0 and difference.upper(1 - self.alpha) < -margins.negligible,
+        )
         starts = self._starts
         facts: Facts = {
             "pairs": difference.pairs, "starts_a": starts[0], "starts_b": starts[1], "start_sd": start_sd.value,
@@ -161,12 +161,13 @@ class _Look:
         }
         if self.no_further_runs is not None and verdict is Verdict.INCONCLUSIVE:
             facts["no_further_runs"] = self.no_further_runs.value
-        causes = {Verdict.FAIL: Cause.WORSE_THAN_REFERENCE, Verdict.IMPROVED: Cause.BETTER_THAN_REFERENCE,
-                  Verdict.INCONCLUSIVE: Cause.CHANGE_UNDECIDED}
+        causes: dict[Verdict, Cause] = {
+            Verdict.FAIL: WorseThanReference(facts["negligible"]), Verdict.IMPROVED: BetterThanReference(),
+            Verdict.INCONCLUSIVE: ChangeUndecided(facts["negligible"], facts.get("no_further_runs")),
+        }
         return change_result(
-            REFERENCE_COMPARISON, metric, verdict, level=level, effect=difference.centre,
-            limits=(difference.lower(confidence), difference.upper(confidence)), confidence=confidence,
-            tolerated=margins.tolerated, cause=causes.get(verdict), facts=facts,
+            REFERENCE_COMPARISON, metric, verdict, level=level, difference=difference, margins=margins,
+            confidence=confidence, cause=causes.get(verdict), facts=facts,
         )
 
 
@@ -183,10 +184,6 @@ def _spent(pairs: int) -> float:
 def _start_sd(metric: Metric, kind: str) -> StartSd:
     """A CPU that others use moves as much within a session as between sessions."""
     return start_sd_prior(metric, kind) if kind == "cpu" else StartSd(*start_sd_for(metric, kind))
-
-
-def _unusable(metric: Metric, verdict: Verdict, cause: Cause, facts: Facts) -> CheckResult:
-    return CheckResult(f"{REFERENCE_COMPARISON} {metric.name}", verdict, metric.name, cause=cause, facts=facts)
 
 
 def _smallest_detectable(difference: PairedDifference, negligible: float, alpha: float) -> float:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.errors import Evidence
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.limits import EngineStarted, RefusedOtherwise
 from pytest_llmperf.results.check import CheckResult
 
 SHOWN_MESSAGES = 2
@@ -89,7 +90,7 @@ def judge_refusal(reason: str, evidence: Evidence | None, prediction: str | None
     if prediction is not None:
         facts["prediction"] = prediction
     if evidence is None:
-        return CheckResult(subject, Verdict.FAIL, cause=Cause.ENGINE_STARTED, facts=facts)
+        return CheckResult(subject, Verdict.FAIL, cause=EngineStarted(reason), facts=facts)
     messages = error_messages(evidence.log_tail)
     naming = [message for message in messages if names_reason(message, reason)]
     facts["ending"], facts["ended_after_s"] = evidence.ending, evidence.elapsed_s
@@ -97,7 +98,6 @@ def judge_refusal(reason: str, evidence: Evidence | None, prediction: str | None
         facts["log_lines"] = naming[:1]
         return CheckResult(subject, Verdict.PASS, facts=facts)
     written = [line for line in evidence.log_tail if line.strip()]
-    facts["log_lines"] = messages[-SHOWN_MESSAGES:] or written[-SHOWN_LINES:]
-    if evidence.log_path is not None:
-        facts["log"] = evidence.log_path
-    return CheckResult(subject, Verdict.ERROR, cause=Cause.REFUSED_OTHERWISE, facts=facts)
+    cause = RefusedOtherwise(reason, evidence.ending, evidence.elapsed_s,
+                             messages[-SHOWN_MESSAGES:] or written[-SHOWN_LINES:], evidence.log_path)
+    return CheckResult(subject, Verdict.ERROR, cause=cause, facts=facts)

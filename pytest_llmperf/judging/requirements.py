@@ -27,7 +27,8 @@ from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.values import TokensUnverified
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.stats.ratio import StartSd
@@ -99,10 +100,10 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
                       notes)
 
 
-def _confirmed(result: CheckResult, unverified: Facts | None, notes: Facts) -> CheckResult:
+def _confirmed(result: CheckResult, unverified: TokensUnverified | None, notes: Facts) -> CheckResult:
     """INCONCLUSIVE instead of PASS and FAIL where a figure rests on token counts that nothing confirms."""
     if unverified is None or result.verdict is Verdict.ERROR:
         return replace(result, facts=result.facts | notes) if notes else result
     reported = result.verdict is Verdict.REPORTED
     return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE,
-                   cause=Cause.TOKENS_UNVERIFIED, facts=result.facts | unverified)
+                   cause=unverified, facts=result.numbers)

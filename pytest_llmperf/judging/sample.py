@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pytest_llmperf.metrics.energy import ENERGY, ENERGY_TOLERANCE
@@ -12,6 +12,7 @@ from pytest_llmperf.metrics.registry import per_token
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics, span_ns, text_disagrees
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.values import TokensUnverified
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import mean_repeats
 
@@ -118,7 +119,7 @@ def latency_limits(slo: Slo) -> Mapping[str, float]:
     return {limit.family: limit.limit_ms for limit in slo.within}
 
 
-def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "") -> Facts | None:
+def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "") -> TokensUnverified | None:
     """Which metric rests on token counts that only the usage states; None where no metric does.
 
     Args:
@@ -129,11 +130,11 @@ def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "
     missing = sum(run.counted_by is None for run in runs)
     if not missing or not (resting := per_token(metrics)):
         return None
-    facts: Facts = {"metric": resting[0], "missing_runs": missing, "of_runs": len(runs)}
+    cause = TokensUnverified(resting[0], missing, len(runs), side or None)
     disagreement = next((both for run in runs if run.tokenizer and (both := text_disagrees(run.records))), None)
-    if disagreement is not None:
-        facts |= {"tokenizer": runs[0].tokenizer, "text_tokens": disagreement[0], "usage_tokens": disagreement[1]}
-    return facts | {"side": side} if side else facts
+    if disagreement is None:
+        return cause
+    return replace(cause, tokenizer=runs[0].tokenizer, text_tokens=disagreement[0], usage_tokens=disagreement[1])
 
 
 def energy_disagreement(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:

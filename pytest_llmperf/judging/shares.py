@@ -19,7 +19,8 @@ from pytest_llmperf.metrics.goodput import attained
 from pytest_llmperf.metrics.run import SHARES, RunMetrics
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.limits import RequestsMissLimit
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
@@ -40,16 +41,16 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     total_count = total([total(run) for run in available_misses])
     rate = total_count.over / total_count.of
     measured = (total_count.of - total_count.over) / total_count.of if attaining else rate
-    word = "missed" if attaining else "failed"
+    word, reasons = "missed" if attaining else "failed", _reasons(slo, sample)
+    why = reasons.get("failure_reasons")
     if slo.comparison is Comparison.EQUAL or not 0 < allowed < 1:
         holds = slo.comparison.holds(measured, slo.limit)
         return requirement_result(
             slo,
             Verdict.PASS if holds else Verdict.FAIL,
-            Cause.REQUESTS_MISS_LIMIT,
+            RequestsMissLimit(total_count.over, total_count.of, word, why),
             estimate=measured,
-            facts={"exceedances": total_count.over, "observations": total_count.of, "counted_as": word,
-                   **sample.facts, **_reasons(slo, sample)},
+            facts=sample.facts | reasons,
         )
     exceedance_test, count_at_margin, margin = _judge_misses(slo, sample, available_misses, allowed, confidence)
     low, high = (
@@ -59,9 +60,9 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     interval = (
         Interval(1 - high.high, 1 - low.low, confidence) if attaining else Interval(low.low, high.high, confidence)
     )
-    cause, reasons = exceedance_cause(exceedance_test, margin)
+    cause = exceedance_cause(exceedance_test, margin, word, why)
     return requirement_result(slo, exceedance_test.verdict, cause, estimate=measured, interval=interval,
-                              facts=exceedance_facts(exceedance_test, sample, word) | reasons | _reasons(slo, sample))
+                              facts=exceedance_facts(exceedance_test, sample, word) | reasons)
 
 
 def _reasons(slo: Slo, sample: Sample) -> Facts:

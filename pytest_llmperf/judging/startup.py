@@ -9,7 +9,7 @@ from pytest_llmperf.judging.ratios import start_sd_prior
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.interval import Interval
@@ -30,7 +30,7 @@ def judge_startup(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     interval = Interval(middle / margin, middle * margin, confidence)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
     return requirement_result(
-        slo, verdict, Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL, estimate=middle,
+        slo, verdict, BeyondLimit() if verdict is Verdict.FAIL else LimitInInterval(), estimate=middle,
         interval=interval,
         facts={"starts": len(times_s), "start_sd": assumed.value, "start_sd_source": assumed.source},
     )

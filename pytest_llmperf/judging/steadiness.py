@@ -17,7 +17,7 @@ from math import expm1, hypot, log
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.causes.servers import NotSteady
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, drift, level_change
@@ -31,8 +31,8 @@ FAMILY, METRIC = "tpot", "tpot_mean"
 FEWEST_SESSIONS = 2
 
 
-def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
-    """A problem for each server start whose runs change their level by more than the tolerated margin.
+def unsteady_starts(measurement: Measurement) -> Iterator[NotSteady]:
+    """A fault for each server start whose runs change their level by more than the tolerated margin.
 
     Starts that take turns are judged separately: the runs of a start are those with its id, wherever they stand.
     Nothing on CPUs, whose noise is not known well enough.
@@ -50,14 +50,11 @@ def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
         change = level_change([_tpot_by_request(metrics) for _, metrics in entries], prior, tolerated, ALPHA,
                               known=measurement.stored_run_sd is not None)
         if change is not None:
-            facts = Facts(beginning=True) if change.beginning else Facts()
-            if change.first is not None:
-                facts["before"] = change.first
-            yield Problem(Cause.NOT_STEADY, {
-                "first_run": entries[0][0], "last_run": entries[-1][0], "start_id": start, "metric": METRIC,
-                "levels": [metrics.value(METRIC) or 0.0 for _, metrics in entries],
-                "drift": expm1(change.total), "p": change.p,
-            } | facts)
+            yield NotSteady(
+                first_run=entries[0][0], last_run=entries[-1][0], start_id=start, metric=METRIC,
+                levels=[metrics.value(METRIC) or 0.0 for _, metrics in entries], drift=expm1(change.total), p=change.p,
+                before=change.first, beginning=change.beginning or None,
+            )
 
 
 def stored_run_sd(stored: StoredMeasurement) -> float | None:

@@ -9,11 +9,22 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.gpu_gates import gpu_problems
 from pytest_llmperf.judging.possible import impossible
 from pytest_llmperf.judging.saturation import load_generator_problems
-from pytest_llmperf.judging.steadiness import steadiness_problems
+from pytest_llmperf.judging.steadiness import unsteady_starts
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
 from pytest_llmperf.model.record import Outcome, RequestRecord, failure_counts, reasons_text
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.cause import Fault, Problem
+from pytest_llmperf.results.causes.requests import AnswersNotStreamed, RequestsFailed, TokenCountsDisagree
+from pytest_llmperf.results.causes.servers import (
+    CacheNotEmpty,
+    ForeignRequests,
+    LmcacheUnused,
+    OtherModel,
+    Preemptions,
+    ServerRestarted,
+    ServiceScaled,
+    TokensMiscounted,
+)
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 
@@ -48,23 +59,23 @@ def validity_problems(measurement: Measurement, named: Collection[str], settings
         settings: the limits of the validity checks.
     """
     problems = [
-        Problem(problem.cause, problem.facts | {"run": number, "seed": run.seed})
+        Problem(fault, run=number, seed=run.seed)
         for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), start=1)
-        for problem in _run_problems(measurement, run, metrics, named, settings)
+        for fault in _run_faults(measurement, run, metrics, named, settings)
     ]
-    return problems or list(steadiness_problems(measurement))
+    return problems or list(map(Problem, unsteady_starts(measurement)))
 
 
-def _run_problems(
+def _run_faults(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
-) -> Iterator[Problem]:
+) -> Iterator[Fault]:
     yield from _contradictions(run)
     if (stranger := other_model(run.records, run.model_names)) is not None:
         yield stranger
     if measurement.bound is not None:
         yield from impossible(run, measurement.bound)
     if (text := _scaling(measurement, run)) is not None:
-        yield Problem(Cause.SERVICE_SCALED, {"text": text})
+        yield ServiceScaled(text)
     yield from _failed_requests(run, named)
     yield from _unstreamed_answers(run, named, settings)
     yield from load_generator_problems(run, metrics, named, settings)
@@ -73,19 +84,18 @@ def _run_problems(
         yield from gpu_problems(run.gpu, measurement.runs[0].gpu)
 
 
-def _contradictions(run: Run) -> Iterator[Problem]:
+def _contradictions(run: Run) -> Iterator[Fault]:
     """A server whose numbers contradict each other is broken; no limit on the error rate judges that."""
     disagreeing = [record for record in run.records if record.outcome is Outcome.COUNTS_DISAGREE]
     if disagreeing:
-        yield Problem(Cause.TOKEN_COUNTS_DISAGREE, _first_of(disagreeing, run))
+        yield TokenCountsDisagree(len(disagreeing), len(run.records), _detail(disagreeing[0]))
 
 
-def _first_of(records: Sequence[RequestRecord], run: Run) -> Facts:
-    first = records[0]
-    return {"answers": len(records), "of_answers": len(run.records), "first": first.detail or first.outcome.value}
+def _detail(record: RequestRecord) -> str:
+    return record.detail or record.outcome.value
 
 
-def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Problem | None:
+def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> OtherModel | None:
     """Answers that another model gave; None where every answer or no answer names the requested model.
 
     A request of `across_models` asks for its own model.
@@ -101,13 +111,10 @@ def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Probl
     if not others:
         return None
     [((name, requested), count)] = others.most_common(1)
-    return Problem(Cause.OTHER_MODEL, {
-        "answers": count, "of_answers": len(records), "names": [name, *names[1:]], "asked_model": requested,
-        "other_names": len({other for other, _ in others}) - 1,
-    })
+    return OtherModel(count, len(records), [name, *names[1:]], requested, len({other for other, _ in others}) - 1)
 
 
-def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
+def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Fault]:
     """Failed requests that no named metric judges; refusals have a metric of their own."""
     if {"goodput", "slo_attainment"} & set(named):
         return
@@ -116,14 +123,12 @@ def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
     failed = [record for record in run.records if record.failed and record.outcome not in judged
               and not (others_judged and record.outcome is not Outcome.RATE_LIMITED)]
     if failed:
-        facts = _first_of(failed, run)
-        facts["text"] = reasons_text(failure_counts(failed))
-        if limited := sum(record.outcome is Outcome.RATE_LIMITED for record in failed):
-            facts["rate_limited_answers"] = limited
-        yield Problem(Cause.REQUESTS_FAILED, facts)
+        limited = sum(record.outcome is Outcome.RATE_LIMITED for record in failed)
+        yield RequestsFailed(len(failed), len(run.records), _detail(failed[0]), reasons_text(failure_counts(failed)),
+                             limited or None)
 
 
-def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) -> Iterator[Problem]:
+def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) -> Iterator[Fault]:
     """A problem if too many answers arrived in a single read, because such answers show no TTFT and no time per
     token."""
     if not any(name.startswith(STREAMED) for name in named):
@@ -131,8 +136,7 @@ def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) ->
     several = [record for record in run.records if record.ok and not record.whole and (output_tokens(record) or 0) > 1]
     whole = sum(record.arrivals_ns[0] == record.arrivals_ns[-1] for record in several)
     if whole > settings.coalesced_limit * len(several):
-        yield Problem(Cause.ANSWERS_NOT_STREAMED,
-                      {"answers": whole, "of_answers": len(several), "limit": settings.coalesced_limit})
+        yield AnswersNotStreamed(whole, len(several), settings.coalesced_limit)
 
 
 def _scaling(measurement: Measurement, run: Run) -> str | None:
@@ -147,26 +151,25 @@ def _scaling(measurement: Measurement, run: Run) -> str | None:
 
 def _server_problems(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]
-) -> Iterator[Problem]:
+) -> Iterator[Fault]:
     if run.restarted:
-        yield Problem(Cause.SERVER_RESTARTED, {"text": run.restarted})
+        yield ServerRestarted(run.restarted)
     if "prefix_cache_hit_rate" not in named:
         yield from _unexpected_cache_hits(run, metrics)
     yield from _unused_lmcache(measurement, run, metrics, named)
     preemptions = metrics.value("preemptions")
     if preemptions and "preemptions" not in named and not measurement.may_preempt:
-        yield Problem(Cause.PREEMPTIONS, {"count": preemptions})
+        yield Preemptions(preemptions)
     yield from _token_count_mismatch(run)
 
 
-def _unexpected_cache_hits(run: Run, metrics: RunMetrics) -> Iterator[Problem]:
+def _unexpected_cache_hits(run: Run, metrics: RunMetrics) -> Iterator[Fault]:
     """More hits than these requests can have, by the counters or else by the usage of the answers."""
     counted, most = metrics.value("prefix_cache_hit_rate"), run.expected_hit_rate
     hit_rate = _hit_rate_by_usage(run) if counted is None else counted
     sent_once = all(record.attempts == 1 for record in run.records)  # a prompt that is sent again may be cached
     if sent_once and hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
-        yield Problem(Cause.CACHE_NOT_EMPTY,
-                      {"hit_rate": hit_rate, "most_hit_rate": most, "by_usage": counted is None})
+        yield CacheNotEmpty(hit_rate, most, counted is None)
 
 
 def _hit_rate_by_usage(run: Run) -> float | None:
@@ -183,16 +186,16 @@ def _hit_rate_by_usage(run: Run) -> float | None:
 
 def _unused_lmcache(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]
-) -> Iterator[Problem]:
+) -> Iterator[Fault]:
     """LMCache had no hit although prompts repeat and the engine's own cache did not have them."""
     reuse, hits = measurement.lmcache_reuse, run.counters.get("external_cache_hits")
     engine_hit_rate = metrics.value("prefix_cache_hit_rate") or 0.0
     judged = {"external_cache_hit_rate", "external_cached_tokens", "lmcache_hit_rate"} & set(named)
     if not judged and hits == 0 and reuse is not None and reuse >= LEAST_REUSE and engine_hit_rate < reuse / 2:
-        yield Problem(Cause.LMCACHE_UNUSED, {"reuse": reuse, "hit_rate": engine_hit_rate})
+        yield LmcacheUnused(reuse, engine_hit_rate)
 
 
-def _token_count_mismatch(run: Run) -> Iterator[Problem]:
+def _token_count_mismatch(run: Run) -> Iterator[Fault]:
     """Requests and tokens that the answers report, compared with the server's counters."""
     counted = run.counters.get("generation_tokens")
     finished = run.counters.get("requests_finished")
@@ -201,6 +204,6 @@ def _token_count_mismatch(run: Run) -> Iterator[Problem]:
     claimed = sum(record.output_tokens or 0 for record in run.records)
     answers = sum(record.choices for record in run.records)  # vLLM counts each answer of a request with n > 1
     if finished is not None and finished not in (len(run.records), answers):
-        yield Problem(Cause.FOREIGN_REQUESTS, {"counted": finished, "count": answers})
+        yield ForeignRequests(finished, answers)
     elif claimed != counted:
-        yield Problem(Cause.TOKENS_MISCOUNTED, {"count": claimed, "counted": counted})
+        yield TokensMiscounted(claimed, counted)

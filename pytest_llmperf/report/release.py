@@ -9,27 +9,25 @@ verdicts of each run itself take precedence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from math import isinf
 
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.baseline_comparison import SEARCHED
-from pytest_llmperf.judging.outcome import before_and_after
+from pytest_llmperf.judging.change import judge_sessions
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import (
     formula_versions,
     is_of_build,
     requested_flags,
-    server_kind,
     unrecorded_conditions,
 )
 from pytest_llmperf.results.ended_test import UNDECIDED
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, SUITE_ALPHA, MetricComparison, decide
-from pytest_llmperf.stats.priors import Scale, margins_for, prior_for, scale_of, worse_when_larger
-from pytest_llmperf.stats.shift import shift
+from pytest_llmperf.results.sentences import change, change_text
+from pytest_llmperf.stats.decision import SUITE_ALPHA
 
 # Another release may have another engine, driver or flags; another of these measures something else.
 MUST_AGREE = (
@@ -216,43 +214,20 @@ def _change(
     if _formula(metric, before) != _formula(metric, after):
         return Change(metric.name, was, now, "another formula", "", Verdict.INCONCLUSIVE, primary)
     try:
-        comparison = _comparison(metric, before, after)
+        result = judge_sessions(metric, before, after, alpha)
     except ValueError:  # missing, without an end, 0, or no seed in common: nothing to compare
         same = {value for side in (before, after) for value in side.values_with_failures(metric.name)} == {0}
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
-    (verdict,) = decide([comparison], alpha)
-    was, now = map(metric.unit.show, before_and_after(metric, comparison.shift.level, comparison.shift.effect))
-    limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (comparison.shift.lower, comparison.shift.upper)]
-    low, high = limits if worse_when_larger(metric) else reversed(limits)
-    return Change(metric.name, was, now, _percent(metric, comparison.shift.effect), f"{low} … {high}", verdict, primary)
+    was, now = (metric.unit.show(value or 0.0) for value in (result.before, result.after))
+    limits = (result.interval.low, result.interval.high) if result.interval else ()
+    return Change(metric.name, was, now, change_text(result), " … ".join(change(result, limit) for limit in limits),
+                  result.verdict, primary)
 
 
 def _formula(metric: Metric, side: Measurement) -> str | None:
     """Formula version of one metric. Versions are compared per metric, so a release that adds a metric leaves all other
     metrics comparable."""
     return formula_versions(side.conditions).get(metric.formula_id.partition("/")[0].rpartition(".")[0])
-
-
-def _comparison(metric: Metric, before: Measurement, after: Measurement) -> MetricComparison:
-    scale, larger = scale_of(metric), worse_when_larger(metric)
-    hardware = server_kind(after.conditions)
-
-    def runs(side: Measurement) -> list[tuple[int, float]]:
-        return [
-            (run.seed, scale.read(value, worse_when_larger=larger))
-            for run, value in zip(side.runs, side.values_with_failures(metric.name), strict=True)
-        ]
-
-    # Two runs show no spread between sessions: the report takes the prior's for known, and fails no build.
-    estimate = shift(runs(after), [runs(before)], replace(prior_for(metric, hardware), learnt=True))
-    margins = after.margins.get(metric.name) or margins_for(metric, hardware)
-    return MetricComparison(estimate, margins.on(scale))
-
-
-def _percent(metric: Metric, distance: float) -> str:
-    scale = scale_of(metric)
-    change = 100 * scale.change(distance, worse_when_larger=worse_when_larger(metric))
-    return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
 
 def _value_text(metric: Metric, side: Measurement) -> str:

@@ -1,97 +1,56 @@
-"""Why a check concluded what it concluded: a cause from a fixed list, and the numbers behind it.
+"""Why a check concluded what it concluded, and what a verdict rests on.
 
-`results.sentences` makes every sentence from a cause and its facts. No other module words a result.
+A cause is a frozen class with a field for each fact and one sentence. `results.causes` has the causes by domain. Stored
+files name a cause by its class name in snake case.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 from enum import StrEnum, auto
-from typing import TypedDict
+from typing import ClassVar, TypedDict
+
+#: Stored name → class; `results.causes` fills it.
+BY_NAME: dict[str, type[Stored]] = {}
 
 
-class Cause(StrEnum):
-    """Why a verdict is not a plain PASS, or why a run is invalid."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a file stores as a name and facts; a fact that is None is absent."""
 
-    # Any check
-    STATED = auto()  # a test's own result gives its reason as text
-    METRIC_UNAVAILABLE = auto()
-    TOKENS_UNVERIFIED = auto()
-    RUNS_INVALID = auto()
-    # SLOs
-    NO_REQUEST_SERVED = auto()
-    STATISTIC_INFINITE = auto()
-    NO_INTERVAL = auto()
-    REQUESTS_DEPENDENT = auto()
-    REQUESTS_CONCURRENT = auto()
-    BEYOND_LIMIT = auto()
-    LIMIT_IN_INTERVAL = auto()
-    RUNS_MISS_LIMIT = auto()
-    REQUESTS_MISS_LIMIT = auto()
-    SHARE_TOO_LARGE = auto()
-    SHARE_NEAR_LIMIT = auto()
-    OBSERVATIONS_TOO_FEW = auto()
-    STARTS_DIFFER = auto()
-    RATE_REFUTED = auto()
-    RATE_UNDECIDED = auto()
-    # Claims and ratios
-    VALUE_ZERO = auto()
-    VALUES_INFINITE = auto()
-    RATIO_MISSES_LIMIT = auto()
-    RATIO_NEAR_LIMIT = auto()
-    PAIRS_TOO_FEW = auto()
-    MACHINE_DRIFTS = auto()
-    STARTS_TOO_FEW = auto()
-    ENDPOINT_STARTS_UNKNOWN = auto()
-    # Accuracies
-    ACCURACY_LOST = auto()
-    QUESTIONS_TOO_FEW = auto()
-    ACCURACY_NOT_EMULATED = auto()
-    # Energies
-    ENERGY_NOT_EMULATED = auto()
-    # Refusals
-    ENGINE_STARTED = auto()
-    REFUSED_OTHERWISE = auto()
-    # Baseline comparisons
-    NO_PRIMARY_METRIC = auto()
-    NOTHING_STORED = auto()
-    CONDITIONS_DIFFER = auto()
-    VALUE_NOT_COMPARABLE = auto()
-    RUNS_DRIFT = auto()
-    WORSE = auto()
-    BETTER = auto()
-    RUNS_TOO_FEW = auto()
-    SPREAD_TOO_LARGE = auto()
-    # Comparisons with a reference build
-    WORSE_THAN_REFERENCE = auto()
-    BETTER_THAN_REFERENCE = auto()
-    CHANGE_UNDECIDED = auto()
-    # Invalid runs
-    TOKEN_COUNTS_DISAGREE = auto()
-    OTHER_MODEL = auto()
-    BELOW_HARDWARE_BOUND = auto()
-    REQUESTS_FAILED = auto()
-    ANSWERS_NOT_STREAMED = auto()
-    REQUESTS_SENT_LATE = auto()
-    SLOTS_EMPTY = auto()
-    ARRIVALS_STAMPED_LATE = auto()
-    CLOCKS_UNCERTAIN = auto()
-    CHUNKS_COALESCED = auto()
-    LOAD_PROCESS_SUSPENDED = auto()
-    SERVER_RESTARTED = auto()
-    SERVICE_SCALED = auto()
-    CACHE_NOT_EMPTY = auto()
-    LMCACHE_UNUSED = auto()
-    PREEMPTIONS = auto()
-    FOREIGN_REQUESTS = auto()
-    TOKENS_MISCOUNTED = auto()
-    GPU_CONTENDED = auto()
-    GPU_THROTTLED = auto()
-    GPU_FAULT = auto()
-    GPUS_MIXED = auto()
-    GPU_PARTITIONED = auto()
-    GPU_SETTINGS_CHANGED = auto()
-    NOT_STEADY = auto()
+    name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        BY_NAME[cls.name] = cls
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The fields that have a value."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Fault(Stored, ABC):
+    """Why a run is invalid."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def reason(self) -> str:
+        """Why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault, with the side of a claim, the run and the seed where it was found; None: the whole measurement."""
+
+    fault: Fault
+    side: str | None = None
+    run: int | None = None
+    seed: int | None = None
 
 
 class NoFurtherRuns(StrEnum):
@@ -104,7 +63,7 @@ class NoFurtherRuns(StrEnum):
 
 
 class Facts(TypedDict, total=False):
-    """Numbers and names behind a result or an invalid run; shares are 0…1, and a missing fact is absent."""
+    """Numbers and names that a verdict rests on, whatever its cause; shares are 0…1, and a missing fact is absent."""
 
     # What a result rests on
     runs: int
@@ -139,9 +98,6 @@ class Facts(TypedDict, total=False):
     correct: int  # questions with a right answer
     only_a: int  # questions that A alone answers right
     only_b: int
-    claimed: str  # the ratio of a claim whose side A lost accuracy
-    claimed_ratio: float
-    claim_holds: bool  # whether that ratio met the claim
     stored_runs: int
     stored_sessions: int
     session_sd: float
@@ -157,7 +113,6 @@ class Facts(TypedDict, total=False):
     ending: str  # how the engine ended: "exit code 1"
     ended_after_s: float  # from launch
     log_lines: list[str]  # error messages of the engine, or the last lines of its log
-    log: str  # path
     prediction: str  # why the engine should refuse by our own arithmetic
     # Builds and hosts of a baseline comparison
     engine: str
@@ -168,93 +123,10 @@ class Facts(TypedDict, total=False):
     host_stored: bool  # whether today's host is among them
     stored_versions: list[str]  # of the engine
     # Why
-    text: str
     texts: dict[str, str]  # sentences of a file that has no numbers
-    metric: str
-    missing_runs: int
     tokenizer: str  # that counted the received texts
-    text_tokens: int  # by that tokenizer
-    usage_tokens: int  # of the same answers
-    of_runs: int
-    side: str
-    needs: str
-    statistic: str
-    share: float
-    share_limit: float
-    allowed_share: float
-    confidence: float
-    needed: int
-    few_enough: bool
-    slowdown: float
-    violations: list[float]
     no_further_runs: str  # a value of `NoFurtherRuns`
-    needed_starts: int
-    most_starts: int  # of each side that a claim makes
-    needed_start_sd: float
-    drift_share: float
     guard: str  # of a claim: the guard metric that the check judges
     allowed: str  # of a claim: the metric that the check judges, whose loss the claim accepts
     unmeasured_side: str
-    differing: dict[str, list[str | None]]  # condition → stored value, value of today
-    missing_metrics: list[str]
-    suggestions: dict[str, str]  # unknown name in compare_across → the field that it resembles
-    same_build: list[str]  # fields of the build that differ and that the setting same_build names
-    same_build_suggestions: dict[str, str]  # unknown name in same_build → the changed field that it resembles
-    kind: str
     p: float
-    # Of an invalid run
-    run: int
-    seed: int
-    answers: int
-    rate_limited_answers: int  # failed requests that the server refused for now
-    of_answers: int
-    first: str  # the detail of the first affected answer
-    names: list[str]
-    asked_model: str
-    other_names: int
-    gpus: str
-    least_ms: float
-    measured_ms: float
-    bound_by: str
-    limit: float
-    limit_ms: float
-    kernel_stamped: float
-    clock_error_ms: float
-    load_host: str
-    load_processes: int
-    load_cpus: int
-    own_cpus: bool
-    busy: float
-    read_delay_ms: float
-    hit_rate: float
-    most_hit_rate: float
-    by_usage: bool
-    reuse: float
-    count: float
-    counted: float
-    samples: int
-    of_samples: int
-    throttle_reasons: list[str]
-    temperature_c: int
-    gpu: int
-    settings: list[str]
-    first_run: int
-    last_run: int
-    start_id: int
-    levels: list[float]
-    drift: float
-    before: int  # runs before a change of level; absent for a straight line through all runs
-    beginning: bool  # the first fifth of the first run differs from that of the other runs
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a run is invalid.
-
-    Args:
-        cause: from the last part of the list.
-        facts: the numbers behind the cause; `side`, `run` and `seed` say where.
-    """
-
-    cause: Cause
-    facts: Facts

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.cause import Facts, Problem, Stored
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
+
+
+class Cause(Stored, ABC):
+    """Why a verdict is not a plain PASS."""
+
+    __slots__ = ()
+    names_failures: ClassVar[bool] = False  # the sentence gives the reasons of failed requests
+    explained_by_build: ClassVar[bool] = False  # another build may be the reason
+
+    @abstractmethod
+    def reason(self, result: CheckResult, /) -> str:
+        """Why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated(Cause):
+    """A test's own result gives its reason."""
+
+    text: str
+
+    def reason(self, _result: CheckResult, /) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +51,8 @@ class CheckResult:
         limit: the limit or the tolerated change; None without one.
         estimate: the measured value; None if the value is infinite or cannot be computed.
         interval: confidence interval of the estimate; None where there is none.
-        cause: why the verdict is not a plain PASS; None for PASS and REPORTED.
-        facts: the numbers behind the cause, and how much data the verdict rests on.
+        cause: why the verdict is not a plain PASS, with its facts; None for PASS and REPORTED.
+        facts: how much data the verdict rests on, whatever the cause.
         problems: why runs are invalid, where that is the cause.
         before, after: the metric of the baseline or reference build, and of today's runs, in the unit of the metric;
             `estimate` is the change from one to the other. None without a comparison.
@@ -58,12 +82,17 @@ class CheckResult:
             reason: the sentence that the report shows.
             metric: what the check judges; "" without a metric.
         """
-        return cls(subject, verdict, metric, cause=Cause.STATED, facts={"text": reason})
+        return cls(subject, verdict, metric, cause=Stated(reason))
+
+    @property
+    def numbers(self) -> Facts:
+        """The facts together with those of the cause, as files store them."""
+        return cast(Facts, {**self.facts, **(self.cause.facts if self.cause else {})})
 
     @property
     def effective_n(self) -> float | None:
         """How many independent observations the verdict rests on: requests, pairs or runs; None where unknown."""
-        facts = self.facts
+        facts = self.numbers
         return facts.get("effective_n", facts.get("pairs", facts.get("runs")))
 
     @property

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import isabstract
 from math import inf, isfinite
-from typing import Any, TypeVar, cast, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
+import pytest_llmperf.results.causes  # noqa: F401  every cause by its stored name
 from pytest_llmperf.errors import echo
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts, Problem
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.cause import BY_NAME, Facts, Fault, Problem
+from pytest_llmperf.results.check import Cause, CheckResult, Stated
 from pytest_llmperf.results.sentences import (
     basis_text,
     estimate_text,
@@ -24,6 +28,8 @@ from pytest_llmperf.results.strict_json import Node
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
 
+#: Where a problem was found; beside the facts of its fault.
+PLACE = ("side", "run", "seed")
 #: Sentences of a check under their keys. A file with these keys alone was written before checks had numbers.
 TEXTS: Mapping[str, Callable[[CheckResult], str]] = {
     "limit": limit_text,
@@ -52,9 +58,12 @@ def check_json(result: CheckResult) -> dict[str, object]:
         "high": None if interval is None else _finite(interval.high),
         "confidence": None if interval is None else interval.confidence,
         "effective_n": result.effective_n,
-        "cause": result.cause,
-        "facts": _facts_json(result.facts),
-        "problems": [{"cause": problem.cause, "facts": _facts_json(problem.facts)} for problem in result.problems],
+        "cause": None if result.cause is None else result.cause.name,
+        "facts": _facts_json(result.numbers),
+        "problems": [{"cause": problem.fault.name, "facts": _facts_json({
+            **problem.fault.facts,
+            **{name: value for name in PLACE if (value := getattr(problem, name)) is not None},
+        })} for problem in result.problems],
     }
 
 
@@ -81,10 +90,7 @@ def _error_of(sentence: Callable[[], str]) -> str:
     try:
         sentence()
     except KeyError as error:
-        name = error.args[0]
-        if isinstance(name, Cause):
-            return f"{name.value!r} is not a cause that belongs here"
-        return f"a sentence of this check needs the fact {echo(name)}, and the fact is missing"
+        return f"a sentence of this check needs the fact {echo(error.args[0])}, and the fact is missing"
     except (AttributeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         return f"a sentence of this check cannot be formed from its facts: {echo(str(error))}"
     return ""
@@ -97,8 +103,7 @@ def _check_from(node: Node) -> CheckResult:
     if "facts" not in fields:
         texts = {key: fields[key].text() for key in TEXTS if key in fields}
         return CheckResult(fields["subject"].text(), verdict, metric,
-                           cause=Cause.STATED if texts.get("reason") else None,
-                           facts={"texts": texts, "text": texts.get("reason", "")})
+                           cause=Stated(texts["reason"]) if texts.get("reason") else None, facts={"texts": texts})
     unit, comparison, cause = (fields[name].text_or_none() for name in ("unit", "comparison", "cause"))
     return CheckResult(
         subject=fields["subject"].text(),
@@ -112,16 +117,18 @@ def _check_from(node: Node) -> CheckResult:
         before=fields["before"].number_or_none() if "before" in fields else None,
         after=fields["after"].number_or_none() if "after" in fields else None,
         interval=_interval(fields),
-        cause=None if cause is None else _member(_CAUSES, fields["cause"], "cause"),
-        facts=_facts(fields["facts"]),
+        cause=None if cause is None else _stored(CAUSES, fields),
+        facts=cast(Facts, _values(fields["facts"], _FACTS)),
         problems=tuple(_problem(problem) for problem in fields["problems"].items()),
     )
 
 
 T = TypeVar("T")
+C = TypeVar("C", Cause, Fault)
 _COMPARISONS = {comparison.value: comparison for comparison in Comparison}
-_CAUSES = {cause.value: cause for cause in Cause}
-_TYPES = get_type_hints(Facts)
+_FACTS = get_type_hints(Facts)
+CAUSES = {name: cls for name, cls in BY_NAME.items() if issubclass(cls, Cause) and not isabstract(cls)}
+FAULTS = {name: cls for name, cls in BY_NAME.items() if issubclass(cls, Fault) and not isabstract(cls)}
 
 
 def _member(members: Mapping[str, T], node: Node, what: str) -> T:
@@ -141,19 +148,28 @@ def _interval(fields: Mapping[str, Node]) -> Interval | None:
 
 def _problem(node: Node) -> Problem:
     fields = node.fields(("cause", "facts"))
-    return Problem(_member(_CAUSES, fields["cause"], "cause"), _facts(fields["facts"]))
+    place = _values(fields["facts"], {name: kind for name, kind in get_type_hints(Problem).items() if name in PLACE})
+    return Problem(_stored(FAULTS, fields), **place)
 
 
-def _facts(node: Node) -> Facts:
+def _stored(known: Mapping[str, type[C]], fields: Mapping[str, Node]) -> C:
+    """The cause or fault of a stored name, with its facts."""
+    cls = _member(known, fields["cause"], "cause that belongs here")
+    types, owned = get_type_hints(cls), dataclasses.fields(cls)
+    values = _values(fields["facts"], {field.name: types[field.name] for field in owned})
+    for field in owned:
+        if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            fields["facts"].refuse(f"a sentence of this check needs the fact {field.name!r}, and the fact is missing")
+    return cls(**values)
+
+
+def _values(node: Node, types: Mapping[str, object]) -> dict[str, Any]:
     """The facts that this version knows; a newer version may have added others."""
-    facts: dict[str, Any] = {}
-    for name, value in node.table().items():
-        if name in _TYPES:
-            facts[name] = _fact(value, _TYPES[name])
-    return cast(Facts, facts)
+    return {name: _fact(value, types[name]) for name, value in node.table().items() if name in types}
 
 
 def _fact(node: Node, expected: object) -> object:
+    expected = get_args(expected)[0] if isinstance(expected, UnionType) else expected
     if expected is str:
         return node.text()
     if expected is bool:
@@ -169,7 +185,7 @@ def _fact(node: Node, expected: object) -> object:
     return plain
 
 
-def _facts_json(facts: Facts) -> dict[str, object]:
+def _facts_json(facts: Mapping[str, object]) -> dict[str, object]:
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in facts.items()}
 
 

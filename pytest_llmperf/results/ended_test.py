@@ -10,10 +10,12 @@ from math import inf
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, NoFurtherRuns
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.causes.claims import MachineDrifts
+from pytest_llmperf.results.causes.limits import NoRequestServed, RunsMissLimit
+from pytest_llmperf.results.check import CheckResult, Stated
 from pytest_llmperf.results.headroom import headroom
-from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text
+from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text, reason_text
 
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 #: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
@@ -112,7 +114,7 @@ class EndedTest:
     def ran_out_of_time(self) -> bool:
         """Whether more time would let an INCONCLUSIVE check measure more runs."""
         return any(check.facts.get("no_further_runs") == NoFurtherRuns.OUT_OF_TIME
-                   or check.cause is Cause.MACHINE_DRIFTS
+                   or isinstance(check.cause, MachineDrifts)
                    for check in self.checks if check.verdict is Verdict.INCONCLUSIVE)
 
     @property
@@ -151,7 +153,7 @@ def is_guard(check: CheckResult) -> bool:
 
 def _decision(check: CheckResult) -> str:
     """"14.6 ms  tpot_mean <= 12ms" or "6.4× (≥ 2×)  itl_p99(b) / itl_p99(a)", with the cause where one is needed."""
-    if check.cause is Cause.RUNS_INVALID:
+    if check.problems:
         return cause_text(check)
     label = check.subject
     if check.compares_with_baseline and check.limit is not None:
@@ -160,8 +162,8 @@ def _decision(check: CheckResult) -> str:
         label += f": {cause_text(check)}"
     number = estimate_text(check)
     if number in ("", "-"):
-        stated = check.cause is Cause.STATED and check.verdict is Verdict.FAIL
-        return f"{label}: {check.facts['text']}" if stated else label
+        stated = isinstance(check.cause, Stated) and check.verdict is Verdict.FAIL
+        return f"{label}: {reason_text(check)}" if stated else label
     if check.unit is Unit.RATIO and check.limit is not None:  # a narrow terminal cuts the end of the line
         number, label = f"{number} ({limit_text(check)})", label.replace(check.subject, subject_text(check))
     accepted = f'; accepted by allow={{"{check.facts["guard"]}": …}}' if is_guard(check) else ""
@@ -171,9 +173,9 @@ def _decision(check: CheckResult) -> str:
 def precedence(check: CheckResult) -> int:
     """Order of checks of one bad verdict: the check that explains the others first."""
     if check.verdict is Verdict.FAIL:
-        if check.metric.startswith("error_rate") or check.cause is Cause.NO_REQUEST_SERVED:
+        if check.metric.startswith("error_rate") or isinstance(check.cause, NoRequestServed):
             return 0  # failed requests make every latency worse
-        if "(" in check.metric and " / " not in check.metric and check.cause is Cause.RUNS_MISS_LIMIT:
+        if "(" in check.metric and " / " not in check.metric and isinstance(check.cause, RunsMissLimit):
             return 1  # a mechanism that does not work explains the ratio
     if " / " in check.metric:
         return 3 if _beside_claim(check) else 2

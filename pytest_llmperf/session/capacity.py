@@ -26,7 +26,7 @@ from pytest_llmperf.model.status import Note, SearchRest
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.measurement import Measurement, Run, failures_text
-from pytest_llmperf.results.sentences import reason_text, unverified_text
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.bisection import (
     FACTOR,
@@ -462,8 +462,8 @@ class Capacity(Series):
             error = next(result for result in results if result.verdict is Verdict.ERROR)
             raise LoadError(f"at {rate:.4g}/s: {reason_text(error)}")
         for slo in self.terms.slos:
-            if facts := unverified(slo.named, measurement.metrics):
-                raise LoadError(f"at {rate:.4g}/s nothing can be proven: {unverified_text(facts)}. Or limit TTFT or "
+            if cause := unverified(slo.named, measurement.metrics):
+                raise LoadError(f"at {rate:.4g}/s nothing can be proven: {cause.reason()}. Or limit TTFT or "
                                 "E2E latency.")
         return worst(results)
 

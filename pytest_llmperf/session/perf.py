@@ -20,7 +20,6 @@ from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
-from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
@@ -826,8 +825,7 @@ class Perf:
 
 def _is_recorded(result: CheckResult, recorded: Sequence[CheckResult]) -> bool:
     """Whether another check has found the same runs to be invalid, for the same causes."""
-    return result.cause is Cause.RUNS_INVALID and any(
-        other.cause is Cause.RUNS_INVALID and {problem.cause for problem in other.problems}
-        >= {problem.cause for problem in result.problems}
+    return bool(result.problems) and any(
+        {problem.fault.name for problem in other.problems} >= {problem.fault.name for problem in result.problems}
         for other in recorded
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 
 from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, NoFurtherRuns
+from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.causes.claims import EndpointStartsUnknown, RatioNearLimit, StartsTooFew
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
@@ -141,21 +141,24 @@ def _looks(
 
 def _lack_starts(results: Sequence[CheckResult]) -> bool:
     """Whether more server starts, and not more pairs on the same starts, would decide an open result."""
-    return any(result.cause is Cause.STARTS_TOO_FEW for result in results if result.verdict is Verdict.INCONCLUSIVE)
+    return any(isinstance(result.cause, StartsTooFew) for result in results
+               if result.verdict is Verdict.INCONCLUSIVE)
 
 
 def _in_vain(result: CheckResult, most_starts: int) -> bool:
     """Whether an open result needs many more server starts of each side than a claim makes."""
-    if result.cause is Cause.STARTS_TOO_FEW:
-        return result.facts["needed_starts"] > VAIN * most_starts
-    needed_sd = result.facts.get("needed_start_sd", inf)  # of an endpoint, which makes no further starts
-    return result.cause is Cause.RATIO_NEAR_LIMIT or VAIN * needed_sd**2 < result.facts.get("start_sd", 0.0) ** 2
+    cause = result.cause
+    if isinstance(cause, StartsTooFew):
+        return cause.needed_starts > VAIN * most_starts
+    if isinstance(cause, EndpointStartsUnknown) and cause.needed_start_sd is not None:
+        return VAIN * cause.needed_start_sd**2 < result.facts.get("start_sd", 0.0) ** 2
+    return isinstance(cause, RatioNearLimit)
 
 
 def _with_most_starts(result: CheckResult, most_starts: int) -> CheckResult:
-    if result.cause is not Cause.STARTS_TOO_FEW:
+    if not isinstance(result.cause, StartsTooFew):
         return result
-    return replace(result, facts=result.facts | {"most_starts": most_starts})
+    return replace(result, cause=replace(result.cause, most_starts=most_starts))
 
 
 def _out_of_time(result: CheckResult) -> CheckResult:

@@ -23,7 +23,8 @@ from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, NoFurtherRuns
+from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.causes.comparisons import NoPrimaryMetric, NothingStored
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.arguments import spec_of
@@ -155,10 +156,8 @@ def _why_no_further_runs(
 
 
 def _nothing_to_judge(runs: int) -> CheckResult:
-    return CheckResult(BASELINE_COMPARISON, Verdict.ERROR, metric="baseline", cause=Cause.NO_PRIMARY_METRIC,
-                       facts={"runs": runs})
+    return CheckResult(BASELINE_COMPARISON, Verdict.ERROR, metric="baseline", cause=NoPrimaryMetric(runs))
 
 
 def _nothing_stored(kind: str) -> CheckResult:
-    return CheckResult(BASELINE_COMPARISON, Verdict.NO_BASELINE, metric="baseline", cause=Cause.NOTHING_STORED,
-                       facts={"kind": kind})
+    return CheckResult(BASELINE_COMPARISON, Verdict.NO_BASELINE, metric="baseline", cause=NothingStored(kind))

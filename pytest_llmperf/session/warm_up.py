@@ -15,7 +15,6 @@ from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.model.exchange import Exchange, Replay
 from pytest_llmperf.model.record import RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.replay import Replayer, records_of
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import with_seeded_replies
@@ -60,7 +59,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         _check_answers(requests, replay, records)
         if (stranger := other_model(records, server.model_names)) is not None:
             raise WrongServer(
-                f"Another model answered the warm-up: {problem_text(stranger)} Nothing was measured."
+                f"Another model answered the warm-up: {stranger.reason()} Nothing was measured."
             )
         medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):

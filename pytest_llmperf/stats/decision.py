@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ldexp, log
+from typing import Protocol
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.mean import t_quantile
@@ -67,6 +68,17 @@ GROSS_MARGINS = 5
 GROSS_FACTOR = 4.0
 
 
+class Difference(Protocol):
+    """A difference on a metric's scale, above 0 for worse, with its one-sided limits."""
+
+    @property
+    def effect(self) -> float: ...
+
+    def lower(self, confidence: float) -> float: ...
+
+    def upper(self, confidence: float) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MetricComparison:
     """One metric against its baseline, with margins as distances on its scale (`Margins.on`)."""
@@ -108,9 +120,9 @@ def decide(
     tested = [(comparison.shift, comparison.margins.negligible) for comparison in comparisons]
     worse = holm([shift.p_worse(negligible) for shift, negligible in tested], alpha)
     better = holm([shift.p_better(negligible) for shift, negligible in tested], alpha)
-    return [_verdict(comparison, worse=bad and _is_shown(comparison.shift, comparison),
-                     better=good and _is_shown(comparison.shift.negated(), comparison),
-                     pass_confidence=pass_confidence)
+    return [verdict_of(comparison.shift, comparison.margins, at_each_look(pass_confidence, comparison.shift.sessions),
+                       worse=bad and _is_shown(comparison.shift, comparison),
+                       better=good and _is_shown(comparison.shift.negated(), comparison))
             for comparison, bad, good in zip(comparisons, worse, better, strict=True)]
 
 
@@ -118,15 +130,19 @@ def _is_shown(shift: Shift, comparison: MetricComparison) -> bool:
     return shift.effect >= comparison.gross and shift.shown_by_most_runs(comparison.margins.negligible)
 
 
-def _verdict(comparison: MetricComparison, *, worse: bool, better: bool, pass_confidence: float) -> Verdict:
+def verdict_of(
+    difference: Difference, margins: Margins, pass_confidence: float, *, worse: bool, better: bool
+) -> Verdict:
+    """FAIL, then IMPROVED, then PASS if the upper limit at `pass_confidence` is below the tolerated margin.
+
+    Args:
+        worse, better: whether a change beyond the negligible margin is proven.
+    """
     if worse:
         return Verdict.FAIL
     if better:
         return Verdict.IMPROVED
-    within = (
-        comparison.shift.upper(at_each_look(pass_confidence, comparison.shift.sessions)) < comparison.margins.tolerated
-    )
-    return Verdict.PASS if within else Verdict.INCONCLUSIVE
+    return Verdict.PASS if difference.upper(pass_confidence) < margins.tolerated else Verdict.INCONCLUSIVE
 
 
 def passing_distance(shift: Shift) -> float:

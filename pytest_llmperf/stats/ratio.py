@@ -55,15 +55,15 @@ class PairedDifference:
     """The mean difference of paired values of two sides, and how well it is known.
 
     Args:
-        centre: the mean difference.
+        effect: the mean difference.
         se: standard error of the mean difference, with the between-start sd.
         df: Satterthwaite's degrees of freedom; None if the sd counts as known.
         pair_sd: standard deviation of the pairs' differences; None with one pair.
         pairs: number of pairs.
-        drift: estimated effect of the machine's drift on `centre`.
+        drift: estimated part of the machine's drift in `effect`.
     """
 
-    centre: float
+    effect: float
     se: float
     df: float | None
     pair_sd: float | None
@@ -72,11 +72,11 @@ class PairedDifference:
 
     def lower(self, confidence: float) -> float:
         """One-sided lower limit of the difference as measured and of the difference without the drift."""
-        return min(self.centre, self.centre - self.drift) - t_quantile(confidence, self.df) * self.se
+        return min(self.effect, self.effect - self.drift) - t_quantile(confidence, self.df) * self.se
 
     def upper(self, confidence: float) -> float:
         """One-sided upper limit of the difference as measured and of the difference without the drift."""
-        return max(self.centre, self.centre - self.drift) + t_quantile(confidence, self.df) * self.se
+        return max(self.effect, self.effect - self.drift) + t_quantile(confidence, self.df) * self.se
 
 
 def paired_difference(
@@ -131,7 +131,7 @@ def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float]
     difference = paired_difference(logs, start_sd.value, starts=(numerator_starts, denominator_starts), apart=apart)
     limits = Interval(factor(difference.lower(confidence)), factor(difference.upper(confidence)), confidence)
     return ProvisionalRatio(
-        factor(difference.centre), limits, start_sd, difference.pair_sd, difference.pairs, difference.drift
+        factor(difference.effect), limits, start_sd, difference.pair_sd, difference.pairs, difference.drift
     )
 
 

@@ -10,7 +10,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html import write_report
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
@@ -78,7 +78,7 @@ def check(verdict, reason="", estimate=6.4, interval=(3.71, 11.1)):
     facts = {"pairs": 3, "starts_a": 1, "starts_b": 1, "start_sd": 0.15, "start_sd_source": "default for tails"}
     return CheckResult("itl_p99(b) / itl_p99(a) >= 2", verdict, "itl_p99(b) / itl_p99(a)", Unit.RATIO,
                        Comparison.AT_LEAST, 2.0, estimate, Interval(*interval, 0.995),
-                       cause=Cause.STATED if reason else None, facts=facts | {"text": reason})
+                       cause=Stated(reason) if reason else None, facts=facts)
 
 
 #: Name → what `write_test` takes; every state that a test can be in.

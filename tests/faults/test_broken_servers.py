@@ -14,7 +14,9 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, WrongServer
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.requests import AnswersNotStreamed, TokenCountsDisagree
+from pytest_llmperf.results.causes.servers import OtherModel
+from pytest_llmperf.results.causes.values import TokensUnverified
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -88,9 +90,9 @@ def test_answers_of_another_model_are_an_error(measured):
     with serving(only_when_measured(of_another_model)) as url:
         (result,) = measured(url, "error_rate == 0")
     assert result.verdict is Verdict.ERROR
-    problem = result.problems[0]
-    assert (problem.cause, problem.facts["answers"], problem.facts["names"], problem.facts["asked_model"]) == (
-        Cause.OTHER_MODEL, 12, ["m-2024-08-06"], "m")
+    fault = result.problems[0].fault
+    assert isinstance(fault, OtherModel)
+    assert (fault.answers, fault.names, fault.asked_model) == (12, ["m-2024-08-06"], "m")
 
 
 def test_other_model_is_found_before_the_first_run(measured):
@@ -112,8 +114,8 @@ def test_unconfirmed_usage_leaves_token_metrics_inconclusive(measured):
     with serving(lambda body: streamed(half_of_the_tokens(body), ttft_s=0.02, itl_s=0.002)) as url:
         results = measured(url, *per_token, *others)
     assert [result.verdict for result in results] == [Verdict.INCONCLUSIVE] * 4 + [Verdict.PASS] * 3
-    assert all(result.cause is Cause.TOKENS_UNVERIFIED for result in results[:4])
-    assert results[4].facts["hardware_bound_unknown"]
+    assert all(isinstance(result.cause, TokensUnverified) for result in results[:4])
+    assert results[4].numbers["hardware_bound_unknown"]
 
 
 def test_prompts_of_an_earlier_session_are_not_sent_again(measured):
@@ -140,9 +142,9 @@ def test_text_beyond_the_usage_is_an_error_whatever_errors_are_limited(measured)
     with serving(only_when_measured(with_text_after_the_last_token)) as url:
         (result,) = measured(url, "error_rate <= 99%")
     problem = result.problems[0]
-    assert (result.verdict, problem.cause) == (Verdict.ERROR, Cause.TOKEN_COUNTS_DISAGREE)
-    assert problem.facts["answers"] == 12
-    assert "8 chunks bring 40 characters" in problem.facts["first"]
+    assert (result.verdict, type(problem.fault)) == (Verdict.ERROR, TokenCountsDisagree)
+    assert problem.fault.answers == 12
+    assert "8 chunks bring 40 characters" in problem.fault.first
 
 
 def aborting(body):
@@ -211,5 +213,5 @@ def test_whole_answer_at_once_shows_no_first_token(measured):
         first, whole = measured(url, "ttft_p50 <= 5s"), measured(url, "e2el_p50 <= 5s")
     assert first[0].verdict is Verdict.ERROR
     problem = first[0].problems[0]
-    assert (problem.cause, problem.facts["answers"]) == (Cause.ANSWERS_NOT_STREAMED, 12)
+    assert (type(problem.fault), problem.fault.answers) == (AnswersNotStreamed, 12)
     assert whole[0].verdict is Verdict.PASS

@@ -21,7 +21,7 @@ from pytest_llmperf.cli import main
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
@@ -64,7 +64,7 @@ def write_run(folder):
         primaries=("itl_p99", "ttft_p50"),
     )
     check = CheckResult("itl_p99 <= 60ms", Verdict.FAIL, "itl_p99", Unit.MS, Comparison.AT_MOST, 60.0, 64.0,
-                        Interval(62.0, 66.0, 0.995), cause=Cause.STATED, facts={"text": "slow"})
+                        Interval(62.0, 66.0, 0.995), cause=Stated("slow"))
     write_test(folder, TEST, [measured], [check])
     session = {"schema": 1, "session": folder.name, "date": "2026-01-01", "commit": "abc", "dirty": False, "host": "h"}
     (folder / "session.json").write_text(json.dumps(session))

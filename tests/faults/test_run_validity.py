@@ -12,7 +12,7 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ServerDied
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.servers import TokensMiscounted
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
@@ -63,7 +63,7 @@ def test_wrong_usage_of_server_makes_measurement_an_error(session):
     (result,) = perf.check(run, "error_rate == 0")
     assert result.verdict is Verdict.ERROR
     (problem,) = result.problems
-    assert (problem.cause, problem.facts["count"], problem.facts["counted"]) == (Cause.TOKENS_MISCOUNTED, 240, 480)
+    assert problem.fault == TokensMiscounted(240, 480)
 
 
 def test_missing_counters_are_an_error_only_where_asked_for(session):

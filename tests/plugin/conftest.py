@@ -8,15 +8,15 @@ import pytest
 
 # Results are handed in as values: how they come about is tested elsewhere, here it is what pytest makes of them.
 RESULTS = """
+from pytest_llmperf.results.check import Stated
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.slo.model import Comparison
 
 def give(perf, *verdicts):
     for verdict in verdicts:
         perf.record(CheckResult(f"ttft_p99 <= {verdict}", Verdict(verdict), "ttft_p99", Unit.MS, Comparison.AT_MOST,
-                                1.0, 2.0, cause=Cause.STATED, facts={"text": f"because of {verdict}"}))
+                                1.0, 2.0, cause=Stated(f"because of {verdict}")))
 """
 
 

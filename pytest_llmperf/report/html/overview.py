@@ -282,7 +282,7 @@ def _cause(row: OverviewRow) -> str:
     check = row.check
     if check is None or check.cause is None:
         return re.sub(r"\d+", "…", row.test.reason)
-    words = check.cause.value.replace("_", " ")
+    words = check.cause.name.replace("_", " ")
     metrics = dict.fromkeys(re.findall(r"[a-z][a-z0-9_]+(?=\(| |$)", check.metric))
     return f"{' and '.join(map(metric_in_words, metrics))}: {words}" if metrics else words
 

@@ -27,7 +27,9 @@ from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.record import Outcome, RunRecords
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import Cause, NoFurtherRuns
+from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.causes.comparisons import RunsTooFew, SpreadTooLarge
+from pytest_llmperf.results.causes.values import TokensUnverified, ValuesInfinite
 from pytest_llmperf.results.conditions import DEFAULT_RULES, FieldRules, comparable_sessions, server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import basis_text, reason_text
@@ -71,9 +73,9 @@ def test_incomparable_reason_names_same_build_where_the_setting_is_the_cause(mak
         return incomparable_result(now, stored, replace(terms("tpot_mean"), rules=rules))
 
     strict = FieldRules(same_build=("driver", "engine.version"))
-    assert reason(strict, driver="5").facts["same_build"] == ["driver"]
+    assert reason(strict, driver="5").numbers["same_build"] == ["driver"]
     for result in (reason(strict, gpu="another"), reason(gpu="another")):
-        assert not result.facts.get("same_build")
+        assert not result.numbers.get("same_build")
     message(reason_text(reason(strict, driver="5")))
 
 
@@ -82,7 +84,7 @@ def test_a_typo_in_compare_across_is_named(make, today, named, said):
     earlier_session = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
     stored = make.stored(earlier_session, conditions=make.CONDITIONS | {"gpu.ecc": "on"})
     wanted = replace(terms("tpot_mean"), rules=FieldRules(compare_across=(named,)))
-    facts = incomparable_result(today, stored, wanted).facts
+    facts = incomparable_result(today, stored, wanted).numbers
     assert facts["differing"] == {"gpu.ecc": ["on", None]}
     assert facts.get("suggestions", {}) == ({"gpu.ec": "gpu.ecc"} if said else {})
 
@@ -91,7 +93,7 @@ def test_compare_across_without_prefix_suggests_full_condition_name(make, today)
     earlier_session = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
     stored = make.stored(earlier_session, conditions=make.CONDITIONS | {"gpu.persistence": "on"})
     wanted = replace(terms("tpot_mean"), rules=FieldRules(compare_across=("persistence", "tence")))
-    facts = incomparable_result(today, stored, wanted).facts
+    facts = incomparable_result(today, stored, wanted).numbers
     assert facts["suggestions"] == {"persistence": "gpu.persistence"}
 
 
@@ -105,7 +107,7 @@ def test_typo_in_same_build_makes_changed_build_incomparable(make, today, named,
     result = incomparable_result(today, stored, wanted)
     assert (result is not None) is refused
     if named == "engine.dtyp":
-        assert result.facts["same_build_suggestions"] == {"engine.dtyp": "engine.dtype"}
+        assert result.numbers["same_build_suggestions"] == {"engine.dtyp": "engine.dtype"}
     same = make.stored(earlier_session, conditions=make.CONDITIONS)
     assert incomparable_result(today, same, wanted) is None
 
@@ -124,7 +126,7 @@ def test_comparison_across_versions_names_builds_and_changed_default(make, three
     (result,) = judge_against_baseline(upgraded, stored, terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict.value == verdict
     assert ("first suspect: changed defaults" in reason_text(result)) is (verdict in ("FAIL", "INCONCLUSIVE"))
-    assert result.facts["build_changes"] == {"engine.version": ["1.0", "2.0"],
+    assert result.numbers["build_changes"] == {"engine.version": ["1.0", "2.0"],
                                              "engine.max_num_batched_tokens": ["8192", "16384"]}
 
 
@@ -132,7 +134,7 @@ def test_build_is_suspected_where_no_default_changed(make, three_runs, message):
     stored = replace(of_sessions(make, three_runs, 3, 5.0), fingerprint=make.CONDITIONS | {"driver": "580"})
     now = replace(three_runs, conditions=make.CONDITIONS | {"driver": "590"})
     (result,) = judge_against_baseline(now, stored, terms("tpot_mean"), 0)
-    assert result.facts["build_changes"] == {"driver": ["580", "590"]}
+    assert result.numbers["build_changes"] == {"driver": ["580", "590"]}
     message(reason_text(result))
 
 
@@ -171,7 +173,7 @@ def test_new_host_and_build_can_pass_and_fail(make, three_runs, change, verdict)
     here = replace(terms("tpot_mean"), host="never stored")
     (result,) = judge_against_baseline(now, stored, here, 0, NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict.value == verdict
-    facts = result.facts
+    facts = result.numbers
     assert (facts["compared_sessions"], facts["stored_hosts"], facts["host_stored"]) == (3, 1, False)
 
 
@@ -203,7 +205,7 @@ def test_baseline_comparison_with_unverified_token_counts_is_inconclusive(make, 
     unconfirmed = replace(today, metrics=tuple(replace(metric, counted_by=None) for metric in today.metrics))
     (result,) = judge_against_baseline(unconfirmed, stored, terms("tpot_mean"), 0)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert (result.cause, result.facts["metric"]) == (Cause.TOKENS_UNVERIFIED, "tpot_mean")
+    assert (type(result.cause), result.numbers["metric"]) == (TokensUnverified, "tpot_mean")
 
 
 def of_sessions(make, today, count, change):
@@ -274,23 +276,23 @@ def test_comparison_with_few_sessions_names_smallest_detectable_change_and_neede
     (result,) = judge_against_baseline(
         three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
-    assert result.cause is Cause.SPREAD_TOO_LARGE
-    facts = result.facts
+    assert isinstance(result.cause, SpreadTooLarge)
+    facts = result.numbers
     assert facts["deciding_sessions"] == 9
     assert 0.1 < facts["smallest_detectable"] < 1
     (result,) = judge_against_baseline(
         three_runs, of_sessions(make, three_runs, 2, 1.0), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
-    assert result.facts["deciding_sessions"] == 9
-    assert 0.1 < result.facts["smallest_detectable"] < 1
+    assert result.numbers["deciding_sessions"] == 9
+    assert 0.1 < result.numbers["smallest_detectable"] < 1
 
 
 def test_gross_regression_in_two_runs_stays_open(make, three_runs):
     two = three_runs.only(lambda run: run.seed < 2)
     (result,) = judge_against_baseline(two, of_sessions(make, two, 2, 5.0), terms("tpot_mean"), 0,
                                        NoFurtherRuns.CACHE_NOT_RESET)
-    assert result.cause is Cause.RUNS_TOO_FEW
-    assert (result.facts["deciding_runs"], result.facts["runs"], result.facts["no_further_runs"]) == (
+    assert isinstance(result.cause, RunsTooFew)
+    assert (result.numbers["deciding_runs"], result.numbers["runs"], result.numbers["no_further_runs"]) == (
         3, 2, "cache_not_reset")
 
 
@@ -367,7 +369,7 @@ def test_comparison_uses_only_sessions_with_equal_conditions(make, three_runs, c
         make.session(day, tpot_mean=other, differs={"gpu.ecc": "on"}) for day in (3, 4, 5)))
     across = FieldRules(("gpu.ecc",))
     ((alone,), _), ((among,), _) = compared(stored, range(3)), compared(stored, range(3), rules=across)
-    assert (alone.verdict, alone.facts["stored_runs"], alone.facts["stored_sessions"]) == (Verdict.PASS, 9, 3)
+    assert (alone.verdict, alone.numbers["stored_runs"], alone.numbers["stored_sessions"]) == (Verdict.PASS, 9, 3)
     assert basis_text(among).endswith("of 6 sessions")
 
 
@@ -405,7 +407,7 @@ def test_smallest_detectable_change_shrinks_if_further_runs_are_possible(make, t
         (result,) = judge_against_baseline(
             three_runs, of_sessions(make, three_runs, 9, 1.0), terms("tpot_mean"), 0, **how
         )
-        return result.facts["smallest_detectable"]
+        return result.numbers["smallest_detectable"]
 
     assert seen(no_further_runs=NoFurtherRuns.OUT_OF_TIME) > seen()
 
@@ -495,7 +497,7 @@ def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, ur
                          primaries=("ttft_p50",), conditions=conditions)
     wanted = replace(terms("ttft_p50"), kind=server_kind(conditions))
     (result,) = judge_against_baseline(three_runs, stored, wanted, 0, NoFurtherRuns.CACHE_NOT_RESET)
-    assert result.facts["negligible"] == pytest.approx(negligible)
+    assert result.numbers["negligible"] == pytest.approx(negligible)
 
 
 @pytest.mark.parametrize(("kind", "per_run", "verdict"), [
@@ -557,6 +559,6 @@ def test_dropped_slowest_requests_make_no_improvement():
     assert median.verdict is Verdict.PASS
     for result in (tail, mean):
         assert result.verdict is Verdict.INCONCLUSIVE  # not worse than the FAIL of error_rate, where it has a limit
-        assert result.cause is Cause.VALUES_INFINITE
-        facts = result.facts
+        assert isinstance(result.cause, ValuesInfinite)
+        facts = result.numbers
         assert (facts["missing_runs"], facts["of_runs"], facts["failed_requests"]) == (3, 3, 30)

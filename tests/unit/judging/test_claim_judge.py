@@ -7,7 +7,14 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.claim_judge import claim_judge, judge_slos
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.requests import (
+    AnswersNotStreamed,
+    ChunksCoalesced,
+    LoadProcessSuspended,
+    RequestsFailed,
+)
+from pytest_llmperf.results.causes.servers import CacheNotEmpty, ServerRestarted
+from pytest_llmperf.results.causes.values import RunsInvalid
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.priors import Margins
@@ -35,8 +42,8 @@ def side(make_run, make_measurement):
 
 
 def problem_causes(result):
-    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.RUNS_INVALID)
-    return {problem.cause for problem in result.problems}
+    assert (result.verdict, type(result.cause)) == (Verdict.ERROR, RunsInvalid)
+    return {type(problem.fault) for problem in result.problems}
 
 
 def judged_slos(measurement, *texts):
@@ -61,7 +68,7 @@ def test_seeds_that_a_comparison_repeats_prove_no_slo(make_run, make_measurement
     assert result.verdict is Verdict.PASS
     (result,) = judged_slos(again, "ttft_p50 <= 58ms")
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert (result.facts["runs"], result.facts["seeds"]) == (9, 3)
+    assert (result.numbers["runs"], result.numbers["seeds"]) == (9, 3)
 
 
 def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
@@ -69,7 +76,7 @@ def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
     stale = side(counters={"prompt_tokens": 160.0, "prompt_tokens_cached": 150.0}, expected_hit_rate=0.3)
     for texts in (["ttft_p50 <= 60ms"], ["ttft_p50 <= 60ms", "prefix_cache_hit_rate >= 20%"]):
         (result,) = judged_slos(stale, *texts)
-        assert problem_causes(result) == {Cause.CACHE_NOT_EMPTY}
+        assert problem_causes(result) == {CacheNotEmpty}
     results = judged_slos(stale, "ttft_p50 <= 60ms", "prefix_cache_hit_rate <= 31%")
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]
 
@@ -77,8 +84,8 @@ def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
 def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
     broken = side(restarted="its counter fell", clock_gap_ms=9e9)
     (result,) = judged_slos(broken, "ttft_p50 <= 60ms", "error_rate == 0")
-    assert problem_causes(result) == {Cause.SERVER_RESTARTED, Cause.LOAD_PROCESS_SUSPENDED}
-    assert [(problem.facts["run"], problem.facts["seed"]) for problem in result.problems] == [
+    assert problem_causes(result) == {ServerRestarted, LoadProcessSuspended}
+    assert [(problem.run, problem.seed) for problem in result.problems] == [
         (1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)]
     assert result.metric == "validity"
     assert "run 1 (seed 0)" in reason_text(result)
@@ -88,7 +95,7 @@ def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
 @pytest.mark.parametrize("slo", ["slo_attainment(largest_stall <= 10s) >= 90%", "goodput(largest_stall <= 10s) >= 1/s"])
 def test_coalesced_chunks_invalidate_goodput_with_stall_limit(side, slo):
     (result,) = judged_slos(side(coalesced_chunks=3), slo)
-    assert problem_causes(result) == {Cause.CHUNKS_COALESCED}
+    assert problem_causes(result) == {ChunksCoalesced}
     (result,) = judged_slos(side(coalesced_chunks=3), slo.replace("largest_stall", "ttft"))
     assert result.verdict is Verdict.PASS
 
@@ -103,7 +110,7 @@ def test_claim_reports_ratio_and_guard_metric_without_loss(side):
         "ttft_p50(b) / ttft_p50(a)": Verdict.PASS,
         "tpot_mean(a) / tpot_mean(b)": Verdict.PASS,
     }
-    assert (results[1].facts["no_loss_proven"], results[1].cause) == (True, None)
+    assert (results[1].numbers["no_loss_proven"], results[1].cause) == (True, None)
 
 
 def test_claim_between_equal_sides_fails(side):
@@ -132,15 +139,15 @@ def test_guard_metric_loss_fails_without_sufficient_price(side):
 def test_guard_verdict_depends_on_margins_and_between_start_sd(side, itl_ms, how, verdict):
     guard = claim(side(ttft_ms=10, itl_ms=itl_ms), side(ttft_ms=100, itl_ms=10), **how)[1]
     assert guard.verdict is verdict
-    assert guard.facts["guard"] == "tpot_mean"
+    assert guard.numbers["guard"] == "tpot_mean"
     assert ('allow={"tpot_mean": …}' in reason_text(guard)) == (verdict is not Verdict.PASS)
-    assert guard.facts.get("no_loss_proven", False) == (verdict is Verdict.PASS)
+    assert guard.numbers.get("no_loss_proven", False) == (verdict is Verdict.PASS)
 
 
 def test_the_tests_own_spread_of_starts_is_told(side):
     results = claim(side(ttft_ms=10), side(ttft_ms=100), start_sd={"ttft_p50": 0.4})
-    assert (results[0].facts["start_sd"], results[0].facts["start_sd_source"]) == (0.4, "the test's own")
-    assert "default" in results[1].facts["start_sd_source"]
+    assert (results[0].numbers["start_sd"], results[0].numbers["start_sd_source"]) == (0.4, "the test's own")
+    assert "default" in results[1].numbers["start_sd_source"]
 
 
 def test_price_of_throughput_is_applied_to_inverse_ratio(side):
@@ -164,9 +171,10 @@ def test_guard_metric_without_values_is_omitted(side):
 @pytest.mark.parametrize("allow", [{}, {"tpot_mean": 1.2}])
 def test_unstreamed_answers_make_guarded_claim_an_error(side, allow):
     (result,) = claim(side(ttft_ms=10, itl_ms=0.0), side(ttft_ms=100), allow=allow)
-    assert problem_causes(result) == {Cause.ANSWERS_NOT_STREAMED}
-    facts = result.problems[0].facts
-    assert (facts["side"], facts["run"], facts["seed"], facts["answers"], facts["of_answers"]) == ("A", 1, 0, 20, 20)
+    assert problem_causes(result) == {AnswersNotStreamed}
+    problem = result.problems[0]
+    assert (problem.side, problem.run, problem.seed) == ("A", 1, 0)
+    assert (problem.fault.answers, problem.fault.of_answers) == (20, 20)
 
 
 def test_a_guard_that_one_side_cannot_show_is_an_error(side):
@@ -176,8 +184,8 @@ def test_a_guard_that_one_side_cannot_show_is_an_error(side):
 
 def test_invalid_side_of_claim_is_named(side):
     (result,) = claim(side(), side(restarted="its counter fell"))
-    assert problem_causes(result) == {Cause.SERVER_RESTARTED}
-    assert {problem.facts["side"] for problem in result.problems} == {"B"}
+    assert problem_causes(result) == {ServerRestarted}
+    assert {problem.side for problem in result.problems} == {"B"}
     assert "B, run 1" in reason_text(result)
 
 
@@ -211,9 +219,9 @@ def test_mechanism_check_on_one_side_does_not_relax_validity_of_other_side(make_
     ))
     slow = side(ttft_ms=500.0)
     (result,) = claim(shed, slow, causes=["error_rate(b) == 0"])
-    assert problem_causes(result) == {Cause.REQUESTS_FAILED}
-    facts = result.problems[0].facts
-    assert (facts["side"], facts["run"], facts["answers"], facts["of_answers"]) == ("A", 1, 10, 20)
+    assert problem_causes(result) == {RequestsFailed}
+    problem = result.problems[0]
+    assert (problem.side, problem.run, problem.fault.answers, problem.fault.of_answers) == ("A", 1, 10, 20)
     results = claim(shed, slow, causes=["error_rate(a) == 0"])
     assert verdicts(results)["error_rate(a)"] is Verdict.FAIL
 

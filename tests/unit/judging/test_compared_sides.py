@@ -9,7 +9,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError, SpecError
 from pytest_llmperf.judging.compared_sides import judge_ratios, ratio_is_smaller
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.claims import PairsTooFew
+from pytest_llmperf.results.causes.servers import ServerRestarted
 from pytest_llmperf.results.check import worst
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.testing.records import make_record
@@ -45,15 +46,15 @@ def test_comparison_with_limit_is_judged_and_without_limit_is_reported(side, lim
     # On one server start and seed by seed, what seeds differ by cancels.
     assert (result.interval.low, result.interval.high) == (pytest.approx(1.2, abs=0.005),) * 2
     assert result.interval.level_percent == pytest.approx(98)
-    assert result.facts["pairs"] == 3
-    assert "start_sd" not in result.facts
+    assert result.numbers["pairs"] == 3
+    assert "start_sd" not in result.numbers
 
 
 def test_sides_on_separate_starts_include_between_start_sd(side):
     text = "ttft_p50(b) / ttft_p50(a) >= 1.15"
     (result,) = compare(text, a=side(50), b=side(60, start_id=2))
     assert result.verdict is Verdict.INCONCLUSIVE
-    facts = result.facts
+    facts = result.numbers
     assert (facts["pairs"], facts["starts_a"], facts["starts_b"], facts["start_sd"]) == (3, 1, 1, pytest.approx(0.1))
 
 
@@ -61,8 +62,8 @@ def test_sides_on_separate_starts_include_between_start_sd(side):
 def test_starts_differ_by_more_on_a_cpu(side, hardware, sd):
     text = "request_throughput(b) / request_throughput(a)"
     (result,) = compare(text, a=side(50, hardware=hardware), b=side(50, start_id=2, hardware=hardware))
-    assert result.facts["start_sd"] == pytest.approx(sd)
-    assert result.facts["start_sd_source"].startswith("default")
+    assert result.numbers["start_sd"] == pytest.approx(sd)
+    assert result.numbers["start_sd_source"].startswith("default")
 
 
 def test_comparison_without_seed_pairs_is_inconclusive_for_too_few_pairs(side):
@@ -71,11 +72,11 @@ def test_comparison_without_seed_pairs_is_inconclusive_for_too_few_pairs(side):
     noisy = side(50, seeds=(0, 1))
     other = side(50.2, seeds=(5, 1, 0))
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.004", a=noisy, b=other)
-    assert result.facts["pairs"] == 2
+    assert result.numbers["pairs"] == 2
     first, second = side(50.2, seeds=(0,)), side(51, seeds=(1,))
     uneven = replace(first, runs=first.runs + second.runs, metrics=first.metrics + second.metrics)
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.004", a=noisy, b=uneven)
-    assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.PAIRS_TOO_FEW)
+    assert (result.verdict, type(result.cause)) == (Verdict.INCONCLUSIVE, PairsTooFew)
 
 
 def test_reported_ratio_does_not_change_test_verdict(side):
@@ -93,8 +94,8 @@ def test_comparison_judges_ratios_of_three_named_sides(side):
 def test_invalid_runs_of_one_side_make_comparison_an_error(side):
     (result,) = compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, restarted="its counter fell"))
     assert result.verdict is Verdict.ERROR
-    assert [problem.cause for problem in result.problems] == [Cause.SERVER_RESTARTED] * len(result.problems)
-    assert (result.problems[0].facts["side"], result.problems[0].facts["run"]) == ("b", 1)
+    assert [type(problem.fault) for problem in result.problems] == [ServerRestarted] * len(result.problems)
+    assert (result.problems[0].side, result.problems[0].run) == ("b", 1)
 
 
 @pytest.mark.parametrize(("text", "complaint"), [
@@ -121,7 +122,7 @@ def test_repeated_seeds_of_extended_run_make_one_pair_each(side):
     extended, plain = side(50, seeds=(0, 1, 2, 0, 1)), side(60)
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.15", a=extended, b=plain)
     assert result.verdict is Verdict.PASS
-    assert result.facts["pairs"] == 3
+    assert result.numbers["pairs"] == 3
 
 
 @pytest.mark.parametrize(("smaller", "larger", "verdict"), [

@@ -13,7 +13,7 @@ from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.limits import ObservationsTooFew, RequestsConcurrent, StartsDiffer
 from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
@@ -166,9 +166,9 @@ def test_attainment_cause_is_the_latency_near_limit():
                      for i in range(100)]) for level, itl in ((400.0, 0.2), (440.0, 1.0), (480.0, 5.0))]
     alone, both = (judge_slo(parse_slo(f"slo_attainment({limits}) >= 90%"), runs, list("abc"))
                    for limits in ("ttft <= 520ms", "ttft <= 520ms, tpot <= 100s"))
-    assert alone.cause is Cause.STARTS_DIFFER
-    assert alone.facts["slowdown"] < 3  # the words of a known spread
-    assert (both.verdict, both.cause, both.facts["slowdown"]) == (alone.verdict, alone.cause, alone.facts["slowdown"])
+    assert isinstance(alone.cause, StartsDiffer)
+    assert alone.numbers["slowdown"] < 3  # the words of a known spread
+    assert (both.verdict, both.cause) == (alone.verdict, alone.cause)
     assert reason_text(both) == reason_text(alone)
 
 
@@ -196,8 +196,8 @@ def test_slow_seconds_make_tpot_slo_inconclusive_for_too_few_observations():
     runs = [poisson(10, 100, rng, slow_at_times) for _ in range(3)]
     worst_ms = sorted(ms for run in runs for ms in run.samples("tpot"))[-5]
     check = judge(f"tpot_p90 <= {worst_ms:.6f}ms", *runs)
-    assert (check.verdict, check.cause) == (Verdict.INCONCLUSIVE, Cause.OBSERVATIONS_TOO_FEW)
-    assert check.facts["needed"] > 0
+    assert (check.verdict, type(check.cause)) == (Verdict.INCONCLUSIVE, ObservationsTooFew)
+    assert check.numbers["needed"] > 0
     assert judge(f"tpot_p90 <= {worst_ms * exp(1.0):.6f}ms", *runs).verdict is Verdict.PASS
 
 
@@ -214,8 +214,8 @@ def test_simultaneous_requests_of_one_run_count_as_a_single_observation():
     rng = np.random.default_rng(4)
     once = in_step(40, [varying(rng, TOKENS).tolist(), (1.5 * varying(rng, TOKENS)).tolist()])
     check = judge("tpot_p90 <= 100ms", once)
-    assert (check.verdict, check.cause) == (Verdict.INCONCLUSIVE, Cause.REQUESTS_CONCURRENT)
+    assert (check.verdict, type(check.cause)) == (Verdict.INCONCLUSIVE, RequestsConcurrent)
     alike = [in_step(40, [[20.0] * TOKENS]) for _ in range(2)]
     waiting = judge("ttft_p90 <= 500ms", *alike)
-    assert (waiting.cause, waiting.facts["share"]) == (Cause.REQUESTS_CONCURRENT, 0)
+    assert (type(waiting.cause), waiting.numbers["share"]) == (RequestsConcurrent, 0)
     assert judge("tpot_p90 <= 4ms", once).verdict is Verdict.FAIL  # one run fails beyond four times its limit

@@ -8,8 +8,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.gpu_gates import gpu_problems
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
-from pytest_llmperf.results.cause import Cause, Problem
-from pytest_llmperf.results.sentences import problem_text
+from pytest_llmperf.results.cause import Problem
+from pytest_llmperf.results.causes.gpus import GpuFault, GpuPartitioned, GpuSettingsChanged, GpusMixed, GpuThrottled
 
 HEALTHY = GpuTrace(
     (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "700000"))),),
@@ -28,12 +28,12 @@ def test_a_power_cap_is_no_problem():
 
 def test_foreign_gpu_process_makes_run_contended(message):
     (problem,) = problems_of(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
-    message(problem_text(problem))
+    message(problem.reason())
 
 
 def test_foreign_gpu_process_with_unknown_memory_is_named(message):
     (problem,) = problems_of(strangers=(ForeignProcess(1, 42, sm_pct=5),))
-    message(problem_text(problem))
+    message(problem.reason())
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,7 @@ def test_foreign_gpu_process_with_unknown_memory_is_named(message):
 )
 def test_throttling_in_one_sample_makes_run_invalid(reasons, named):
     hot = (*HEALTHY.samples[:9], GpuSample(9, 0, throttle_reasons=reasons, temperature_c=93))
-    assert problems_of(samples=hot) == [Problem(Cause.GPU_THROTTLED, {
-        "throttle_reasons": named, "samples": 1, "of_samples": 10, "temperature_c": 93})]
+    assert problems_of(samples=hot) == [GpuThrottled(named, 1, 10, 93)]
 
 
 def test_unavailable_gpu_data_make_no_problem():
@@ -53,24 +52,24 @@ def test_unavailable_gpu_data_make_no_problem():
 
 def test_gpu_fault_makes_run_invalid():
     assert problems_of(faults=("a GPU reported Xid 79",)) == [
-        Problem(Cause.GPU_FAULT, {"text": "a GPU reported Xid 79"})]
+        GpuFault("a GPU reported Xid 79")]
 
 
 def test_different_gpu_models_make_run_invalid():
     assert problems_of(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100"))) == [
-        Problem(Cause.GPUS_MIXED, {"names": ["NVIDIA H200", "NVIDIA H100"]})]
+        GpusMixed(["NVIDIA H200", "NVIDIA H100"])]
 
 
 def test_partitioned_gpu_makes_run_invalid():
     mig = (GpuDevice(0, "NVIDIA H200", (("mig", "on"),)),)
     assert problems_of(first=None, devices=mig) == [
-        Problem(Cause.GPU_PARTITIONED, {"gpu": 0, "text": "NVIDIA H200"})]
+        GpuPartitioned(0, "NVIDIA H200")]
 
 
 def test_gpu_setting_changed_during_session_makes_run_invalid():
     lower = (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "400000"))),)
     assert problems_of(devices=lower) == [
-        Problem(Cause.GPU_SETTINGS_CHANGED, {"gpu": 0, "settings": ["power_limit_mw 700000 → 400000"]})]
+        GpuSettingsChanged(0, ["power_limit_mw 700000 → 400000"])]
     assert problems_of(first=None, devices=lower) == []
 
 
@@ -78,4 +77,4 @@ def test_the_gates_are_part_of_validity(make_run, make_measurement):
     bad = replace(HEALTHY, faults=("a GPU fell off the bus",))
     measurement = make_measurement(make_run(gpu=HEALTHY), make_run(seed=1, gpu=bad))
     assert validity_problems(measurement, set(), Settings()) == [
-        Problem(Cause.GPU_FAULT, {"text": "a GPU fell off the bus", "run": 2, "seed": 1})]
+        Problem(GpuFault("a GPU fell off the bus"), run=2, seed=1)]

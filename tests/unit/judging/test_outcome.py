@@ -7,7 +7,7 @@ import pytest
 from pytest_llmperf.judging.outcome import exceedance_cause, exceedance_facts
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics import measure
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.limits import RequestsDependent, StartsDiffer
 from pytest_llmperf.stats.design import Count
 from pytest_llmperf.stats.exceedance import Exceedance
 from pytest_llmperf.testing.records import make_record
@@ -24,16 +24,14 @@ def run_of_30_s():
 
 @pytest.mark.parametrize(("over", "few_enough"), [(0, True), (8, False)])
 def test_margin_of_starts_that_prevents_pass_is_the_cause(over, few_enough):
-    cause, facts = exceedance_cause(near_the_limit(log(1.25), over), log(1.25))
-    assert cause is Cause.STARTS_DIFFER
-    assert facts == {"share": over / 1000, "allowed_share": 0.01, "few_enough": few_enough,
-                     "slowdown": pytest.approx(1.25)}
+    cause = exceedance_cause(near_the_limit(log(1.25), over), log(1.25), "over")
+    assert cause == StartsDiffer(over / 1000, "over", 0.01, few_enough=few_enough, slowdown=pytest.approx(1.25))
 
 
 def test_unbounded_dependence_of_requests_is_the_cause():
-    cause, facts = exceedance_cause(near_the_limit(0.0, bounded=False), 0.0)
-    assert cause is Cause.REQUESTS_DEPENDENT
-    assert facts["few_enough"]
+    cause = exceedance_cause(near_the_limit(0.0, bounded=False), 0.0, "over")
+    assert isinstance(cause, RequestsDependent)
+    assert cause.few_enough
 
 
 def test_pass_states_longest_spell_that_runs_exclude(run_of_30_s):

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.judging.possible import impossible
 from pytest_llmperf.model.datasheet import LatencyBound
-from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.causes.servers import BelowHardwareBound
 from pytest_llmperf.testing.records import make_record
 
 # A step takes 3 ms, and a prompt token 0.1 ms: 8 prompt tokens are computed within a step, 100 in 10 ms.
@@ -28,9 +28,9 @@ def test_latencies_at_the_bound_are_possible(violations):
 
 def test_ttft_below_weight_read_time_is_impossible(violations):
     first, whole = violations(ttft_ms=1.0, itl_ms=3.0, chunks=100)
-    assert first == Problem(Cause.BELOW_HARDWARE_BOUND, {
-        "text": "TTFT", "gpus": "2 × H200", "answers": 20, "of_answers": 20, "share": pytest.approx(0.794, abs=1e-3),
-        "confidence": 0.99, "measured_ms": 1.0, "least_ms": 3.0, "bound_by": "14 GB ÷ 4.8 TB/s"})
+    assert first == BelowHardwareBound(
+        text="TTFT", gpus="2 × H200", answers=20, of_answers=20, share=pytest.approx(0.794, abs=1e-3),
+        confidence=0.99, measured_ms=1.0, least_ms=3.0, bound_by="14 GB ÷ 4.8 TB/s")
     assert whole.facts["text"] == "E2E latency"
 
 

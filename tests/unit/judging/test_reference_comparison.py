@@ -13,7 +13,9 @@ from pytest_llmperf.judging.reference_comparison import (
     judge_against_reference,
 )
 from pytest_llmperf.metrics.run import CountedBy
-from pytest_llmperf.results.cause import Cause, NoFurtherRuns
+from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.causes.comparisons import ChangeUndecided, WorseThanReference
+from pytest_llmperf.results.causes.values import MetricUnavailable
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.stats.priors import Margins
@@ -43,10 +45,10 @@ def judged(candidate, reference, terms=TERMS, looked_at=0, **fields):
 
 def test_two_per_cent_slower_step_fails_and_names_the_build():
     result = judged([5.10, 5.11, 5.095], [5.0, 5.005, 4.995])
-    assert (result.verdict, result.cause) == (Verdict.FAIL, Cause.WORSE_THAN_REFERENCE)
+    assert (result.verdict, type(result.cause)) == (Verdict.FAIL, WorseThanReference)
     assert result.estimate == pytest.approx(0.02, abs=0.002)
-    assert result.facts["reference"] == "vllm 0.26.0"
-    assert (result.facts["starts_a"], result.facts["starts_b"]) == (1, 1)
+    assert result.numbers["reference"] == "vllm 0.26.0"
+    assert (result.numbers["starts_a"], result.numbers["starts_b"]) == (1, 1)
     assert result.limit == pytest.approx(0.01)
 
 
@@ -55,7 +57,7 @@ def test_changed_default_of_reference_build_is_first_suspect(message):
     now = {"engine": "vllm", "engine.version": "0.32.0", "engine.max_num_batched_tokens": "16384"}
     old = {"engine": "vllm", "engine.version": "0.26.0", "engine.max_num_batched_tokens": "8192", "installation": "old"}
     (result,) = judge_against_reference(replace(slow, conditions=now), replace(fast, conditions=old), TERMS, 0)
-    assert result.facts["build_changes"] == {
+    assert result.numbers["build_changes"] == {
         "engine.version": ["0.26.0", "0.32.0"], "engine.max_num_batched_tokens": ["8192", "16384"]}
     message(reason_text(result))
 
@@ -63,7 +65,7 @@ def test_changed_default_of_reference_build_is_first_suspect(message):
 def test_equal_builds_pass_and_state_the_smallest_detectable_change():
     result = judged([5.0, 5.01, 4.995], [5.001, 5.005, 4.998])
     assert (result.verdict, result.cause) == (Verdict.PASS, None)
-    assert 0.012 < result.facts["smallest_detectable"] < 0.025
+    assert 0.012 < result.numbers["smallest_detectable"] < 0.025
 
 
 def test_earlier_look_of_resumed_session_raises_smallest_detectable_change():
@@ -83,7 +85,7 @@ def test_two_per_cent_faster_step_is_improved():
 def test_one_per_cent_slower_step_is_never_a_pass():
     result = judged([5.05, 5.055, 5.045], [5.0, 5.005, 4.995], no_further_runs=NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert (result.cause, result.facts["no_further_runs"]) == (Cause.CHANGE_UNDECIDED, "out_of_time")
+    assert (type(result.cause), result.numbers["no_further_runs"]) == (ChangeUndecided, "out_of_time")
 
 
 def test_drift_of_the_machine_cancels_in_alternating_pairs():
@@ -115,8 +117,8 @@ def test_margins_of_the_test_replace_default_margins():
 
 def test_missing_value_is_an_error_that_names_the_side():
     result = judged([5.0, None, 5.0], [5.0, 5.0, 5.0])
-    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.METRIC_UNAVAILABLE)
-    assert result.facts["side"] == "candidate"
+    assert (result.verdict, type(result.cause)) == (Verdict.ERROR, MetricUnavailable)
+    assert result.numbers["side"] == "candidate"
 
 
 def test_verdicts_of_equal_and_slower_builds_have_the_stated_frequencies():

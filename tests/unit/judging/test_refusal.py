@@ -7,7 +7,7 @@ import pytest
 from pytest_llmperf.errors import Evidence
 from pytest_llmperf.judging.refusal import error_messages, judge_refusal, names_reason
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.limits import EngineStarted, RefusedOtherwise
 from pytest_llmperf.results.sentences import basis_text, reason_text
 
 FLAGS = (
@@ -66,7 +66,7 @@ def test_flag_in_an_error_message_is_a_quoted_pass(log, reason):
     result = judge_refusal(reason, evidence(*FLAGS, *log), None)
     assert (result.verdict, result.cause) == (Verdict.PASS, None)
     assert "exit code 1, 7.9 s after its start: “" in basis_text(result)
-    assert "max" in result.facts["log_lines"][0]
+    assert "max" in result.numbers["log_lines"][0]
 
 
 def test_phrase_of_the_error_message_is_a_pass():
@@ -76,7 +76,7 @@ def test_phrase_of_the_error_message_is_a_pass():
 @pytest.mark.parametrize("log", [OTHER, FLAGS, ()])
 def test_flag_that_only_the_rest_of_the_log_names_is_an_error(log):
     result = judge_refusal("max_model_len", evidence(*log), "needs 3.73 GiB, and 0.1 GiB are available at most")
-    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.REFUSED_OTHERWISE)
+    assert (result.verdict, type(result.cause)) == (Verdict.ERROR, RefusedOtherwise)
 
 
 def test_other_reason_is_an_error_that_quotes_the_last_messages(message):
@@ -90,8 +90,8 @@ def test_values_that_a_validation_error_dumps_name_no_reason():
 def test_killed_engine_without_message_is_an_error_with_log_lines():
     result = judge_refusal("max_model_len", evidence("loading", "", ending="signal 9 (SIGKILL)"), None)
     assert result.verdict is Verdict.ERROR
-    assert result.facts["ending"] == "signal 9 (SIGKILL)"
-    assert result.facts["log_lines"] == ["loading"]
+    assert result.numbers["ending"] == "signal 9 (SIGKILL)"
+    assert result.numbers["log_lines"] == ["loading"]
     empty = judge_refusal("max_model_len", replace(evidence(), log_path=None), None)
     assert reason_text(empty).endswith("Its log is empty")
 
@@ -99,8 +99,8 @@ def test_killed_engine_without_message_is_an_error_with_log_lines():
 @pytest.mark.parametrize("prediction", [None, "needs 3.73 GiB, and 0.1 GiB are available at most"])
 def test_engine_that_starts_is_a_fail_whatever_was_predicted(prediction):
     result = judge_refusal("max_model_len", None, prediction)
-    assert (result.verdict, result.cause) == (Verdict.FAIL, Cause.ENGINE_STARTED)
-    assert result.facts.get("prediction") == prediction
+    assert (result.verdict, type(result.cause)) == (Verdict.FAIL, EngineStarted)
+    assert result.numbers.get("prediction") == prediction
 
 
 @pytest.mark.parametrize(("message", "reason", "named"), [

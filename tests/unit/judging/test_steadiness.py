@@ -8,10 +8,10 @@ import pytest
 
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.judging.steadiness import drift_p, steadiness_problems, stored_run_sd
+from pytest_llmperf.judging.steadiness import drift_p, stored_run_sd, unsteady_starts
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.servers import NotSteady
 from pytest_llmperf.results.conditions import DEFAULT_RULES
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.stored_baselines import Baselines
@@ -41,10 +41,10 @@ def measured(make_run, make_measurement):
 
 
 def test_warming_server_is_not_steady(measured):
-    (problem,) = steadiness_problems(measured(WARMING_UP))
+    (problem,) = unsteady_starts(measured(WARMING_UP))
     facts = problem.facts
-    assert (problem.cause, facts["metric"], facts["first_run"], facts["last_run"], facts["start_id"]) == (
-        Cause.NOT_STEADY, "tpot_mean", 1, 3, 1)
+    assert (type(problem), facts["metric"], facts["first_run"], facts["last_run"], facts["start_id"]) == (
+        NotSteady, "tpot_mean", 1, 3, 1)
     assert (facts["levels"][0], facts["drift"]) == (pytest.approx(5.67, abs=0.1), pytest.approx(-0.166, abs=1e-3))
 
 
@@ -54,14 +54,14 @@ def test_unsteady_runs_are_a_validity_problem(measured):
 
 
 def test_warm_server_is_steady(measured):
-    assert list(steadiness_problems(measured(WARM))) == []
+    assert list(unsteady_starts(measured(WARM))) == []
 
 
 def test_stored_run_sd_of_noisy_host_prevents_drift_finding(measured):
     measurement = measured((5.6, 5.4, 5.05), conditions={"hardware": "h200"})
-    assert not list(steadiness_problems(measurement))
-    assert list(steadiness_problems(replace(measurement, stored_run_sd=0.005)))
-    assert not list(steadiness_problems(replace(measurement, stored_run_sd=0.035)))
+    assert not list(unsteady_starts(measurement))
+    assert list(unsteady_starts(replace(measurement, stored_run_sd=0.005)))
+    assert not list(unsteady_starts(replace(measurement, stored_run_sd=0.035)))
 
 
 def test_stored_run_sd_needs_two_sessions():
@@ -79,29 +79,29 @@ def test_stored_run_sd_needs_two_sessions():
 
 def test_steadiness_is_not_checked_on_cpu(measured):
     """Nobody has measured how much a shared one swings."""
-    assert not list(steadiness_problems(measured(WARMING_UP, conditions={"hardware": "cpu"})))
+    assert not list(unsteady_starts(measured(WARMING_UP, conditions={"hardware": "cpu"})))
 
 
 def test_steadiness_is_checked_separately_for_each_server_start(measured):
-    assert list(steadiness_problems(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
-    (text,) = map(problem_text, steadiness_problems(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2))))
+    assert list(unsteady_starts(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
+    (text,) = map(NotSteady.reason, unsteady_starts(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2))))
     assert text.startswith("runs 4 to 6 (server start 2)")
 
 
 def test_steadiness_is_checked_for_each_of_two_starts_that_take_turns(measured):
     turns = [level for pair in zip(WARM, WARMING_UP, strict=True) for level in pair]
-    (text,) = map(problem_text, steadiness_problems(measured(turns, starts=(1, 2) * 3)))
+    (text,) = map(NotSteady.reason, unsteady_starts(measured(turns, starts=(1, 2) * 3)))
     assert text.startswith("runs 2 to 6 (server start 2)")
     assert "tpot_mean 5.6" in text
 
 
 def test_two_runs_cannot_show_drift(measured):
-    assert list(steadiness_problems(measured((5.67, 4.7), starts=(1, 1)))) == []
+    assert list(unsteady_starts(measured((5.67, 4.7), starts=(1, 1)))) == []
 
 
 def test_tpot_drift_is_ignored_for_answers_of_one_token(make_run, make_measurement):
     run = make_run([make_record(i, chunks=1) for i in range(40)], counters=False)
-    assert list(steadiness_problems(make_measurement(run, run, run))) == []
+    assert list(unsteady_starts(make_measurement(run, run, run))) == []
 
 
 def drift_against(today, stored, starts=()):

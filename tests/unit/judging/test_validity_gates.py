@@ -9,7 +9,27 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.cause import Problem
+from pytest_llmperf.results.causes.requests import (
+    AnswersNotStreamed,
+    ArrivalsStampedLate,
+    ChunksCoalesced,
+    LoadProcessSuspended,
+    RequestsFailed,
+    RequestsSentLate,
+    SlotsEmpty,
+    TokenCountsDisagree,
+)
+from pytest_llmperf.results.causes.servers import (
+    CacheNotEmpty,
+    ForeignRequests,
+    LmcacheUnused,
+    OtherModel,
+    Preemptions,
+    ServerRestarted,
+    ServiceScaled,
+    TokensMiscounted,
+)
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
@@ -34,7 +54,8 @@ def problems(make_run, make_measurement):
 
 def states(problem, cause, **facts):
     """Whether a problem has this cause and these facts. sentences.txt has the wording of each cause."""
-    return problem.cause is cause and problem.facts.items() >= facts.items()
+    place = {"run": problem.run, "seed": problem.seed}
+    return isinstance(problem.fault, cause) and (problem.fault.facts | place).items() >= facts.items()
 
 
 def test_valid_run_has_no_problems(problems):
@@ -49,8 +70,7 @@ def test_valid_run_without_counters_has_no_problems(problems):
 def test_failed_requests_invalidate_run_unless_test_judges_failures(problems, judging):
     bad = [*records(18), make_record(18, outcome=Outcome.RESET), make_record(19, outcome=Outcome.TIMEOUT)]
     (problem,) = problems(["ttft_p99"], records=bad)
-    assert problem == Problem(Cause.REQUESTS_FAILED, {
-        "run": 1, "seed": 0, "answers": 2, "of_answers": 20, "text": "1 × reset, 1 × timeout", "first": "reset"})
+    assert problem == Problem(RequestsFailed(2, 20, "reset", "1 × reset, 1 × timeout"), run=1, seed=0)
     assert problems([judging], records=bad) == []
 
 
@@ -60,19 +80,19 @@ def test_failures_are_listed_by_reason_with_the_most_frequent_first(problems):
     failed = [replace(make_record(12 + position, outcome=Outcome.TIMEOUT), reason=reason)
               for position, reason in enumerate(reasons)]
     (problem,) = problems([], records=[*records(12), *failed])
-    assert problem.facts["text"] == f"3 × {slow}, 1 × HTTP 500, 1 × HTTP 503, 1 × HTTP 502, 1 × HTTP 504, 1 × others"
+    assert problem.fault.text == f"3 × {slow}, 1 × HTTP 500, 1 × HTTP 503, 1 × HTTP 502, 1 × HTTP 504, 1 × others"
 
 
 def test_refused_requests_are_counted_apart_from_other_failures(problems):
     limited = [*records(17), *(make_record(index, outcome=Outcome.RATE_LIMITED) for index in (17, 18))]
     bad = [*limited, make_record(19, outcome=Outcome.RESET)]
     (problem,) = problems(["ttft_p99"], records=bad)
-    assert states(problem, Cause.REQUESTS_FAILED, answers=3, rate_limited_answers=2)
+    assert states(problem, RequestsFailed, answers=3, rate_limited_answers=2)
     (problem,) = problems(["error_rate"], records=bad)
-    assert states(problem, Cause.REQUESTS_FAILED, answers=2, rate_limited_answers=2)
+    assert states(problem, RequestsFailed, answers=2, rate_limited_answers=2)
     (problem,) = problems(["rate_limited_rate"], records=bad)
-    assert states(problem, Cause.REQUESTS_FAILED, answers=1)
-    assert "rate_limited_answers" not in problem.facts
+    assert states(problem, RequestsFailed, answers=1)
+    assert "rate_limited_answers" not in problem.fault.facts
     assert problems(["error_rate", "rate_limited_rate"], records=bad) == []
 
 
@@ -80,7 +100,7 @@ def test_refused_requests_are_counted_apart_from_other_failures(problems):
 def test_answers_that_contradict_themselves_are_judged_by_no_limit(problems, named):
     broken = make_record(19, outcome=Outcome.COUNTS_DISAGREE, detail="5 content chunks, usage says 4 tokens")
     (problem,) = problems(named, records=[*records(19), broken])
-    assert states(problem, Cause.TOKEN_COUNTS_DISAGREE, answers=1, of_answers=20, first=broken.detail)
+    assert states(problem, TokenCountsDisagree, answers=1, of_answers=20, first=broken.detail)
 
 
 def of_models(*names):
@@ -96,7 +116,7 @@ def test_answers_of_requested_or_declared_model_are_valid(problems, models, name
 
 def test_answers_of_another_model_make_the_run_invalid(problems):
     (problem,) = problems(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
-    assert states(problem, Cause.OTHER_MODEL, answers=20, of_answers=20, names=["x" * 200, "m-1"], asked_model="m")
+    assert states(problem, OtherModel, answers=20, of_answers=20, names=["x" * 200, "m-1"], asked_model="m")
     assert f"'{'x' * 80}…'" in problem_text(problem)
 
 
@@ -104,21 +124,21 @@ def test_answers_of_another_model_make_the_run_invalid(problems):
 def test_late_load_generator_invalidates_run_unless_test_judges_send_delay(problems, judging):
     late = records(send_delay_ms=11.0)
     (problem,) = problems(records=late)
-    assert states(problem, Cause.REQUESTS_SENT_LATE, measured_ms=11.0, limit_ms=10.0)
+    assert states(problem, RequestsSentLate, measured_ms=11.0, limit_ms=10.0)
     assert problems([judging], records=late) == []
     assert problems(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
 
 
 def test_judging_mean_send_delay_keeps_check_of_p99_send_delay(problems):
     (problem,) = problems(["send_delay_mean"], records=records(send_delay_ms=11.0))
-    assert states(problem, Cause.REQUESTS_SENT_LATE, measured_ms=11.0)
+    assert states(problem, RequestsSentLate, measured_ms=11.0)
 
 
 def test_answers_in_one_piece_have_no_time_per_token(problems):
     whole = [*records(18), make_record(18, chunk_tokens=[10]), make_record(19, chunks=10, itl_ms=0.0)]
     for judging in ("tpot_mean", "ttft_p50"):
         (problem,) = problems([judging], records=whole)
-        assert states(problem, Cause.ANSWERS_NOT_STREAMED, answers=2, of_answers=20, limit=0.05)
+        assert states(problem, AnswersNotStreamed, answers=2, of_answers=20, limit=0.05)
     assert problems(["e2el_p50"], records=whole) == []
     assert problems(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
     single = records(chunks=1)
@@ -145,7 +165,7 @@ def test_valid_load_report_has_no_problems(problems):
 def test_saturation_states_load_processes_and_first_remedies(problems):
     load = load_report(busy=0.97, read_delay_p99_ns=31_000_000)
     (problem,) = problems(records=records(send_delay_ms=11.0), load=load)
-    assert states(problem, Cause.REQUESTS_SENT_LATE, load_processes=1, load_cpus=2, own_cpus=False, busy=0.97,
+    assert states(problem, RequestsSentLate, load_processes=1, load_cpus=2, own_cpus=False, busy=0.97,
                   read_delay_ms=31.0)
     assert "Raise load_processes (now 1), give it a free core" in problem_text(problem)
 
@@ -153,8 +173,8 @@ def test_saturation_states_load_processes_and_first_remedies(problems):
 def test_problem_of_unstamped_reads_does_not_name_read_delay(problems):
     late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
     (problem,) = problems(load=late)
-    assert states(problem, Cause.ARRIVALS_STAMPED_LATE, kernel_stamped=0.0)
-    assert "read_delay_ms" not in problem.facts
+    assert states(problem, ArrivalsStampedLate, kernel_stamped=0.0)
+    assert "read_delay_ms" not in problem.fault.facts
 
 
 def test_idle_load_process_gets_advice_about_cpus_instead_of_processes(problems):
@@ -170,7 +190,7 @@ def test_slow_refill_of_closed_loop_invalidates_run(problems, judging):
     """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
     empty = load_report(turnaround_p99_ns=12_000_000, turnaround_total_ns=160_000_000)
     (problem,) = problems(load=empty)
-    assert states(problem, Cause.SLOTS_EMPTY, measured_ms=12.0, limit_ms=10.0, share_limit=0.01)
+    assert states(problem, SlotsEmpty, measured_ms=12.0, limit_ms=10.0, share_limit=0.01)
     assert problems([judging], load=empty) == [problem]  # a closed loop has no intended send time, so none is late
     assert problems(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
 
@@ -187,7 +207,7 @@ def test_single_pause_of_long_requests_leaves_run_valid(problems):
 def test_late_stamps_invalidate_run(problems):
     late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
     (problem,) = problems(load=late)
-    assert states(problem, Cause.ARRIVALS_STAMPED_LATE, measured_ms=6.0, limit_ms=5.0, kernel_stamped=0.25)
+    assert states(problem, ArrivalsStampedLate, measured_ms=6.0, limit_ms=5.0, kernel_stamped=0.25)
     assert problems(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
 
 
@@ -195,26 +215,26 @@ def test_late_stamps_invalidate_run(problems):
 def test_coalesced_chunks_invalidate_gap_metrics_only(problems, asking):
     together = records(coalesced_chunks=3)
     (problem,) = problems([asking], records=together)
-    assert states(problem, Cause.CHUNKS_COALESCED, share=pytest.approx(1 / 3))
+    assert states(problem, ChunksCoalesced, share=pytest.approx(1 / 3))
     assert problems(["ttft_p99", "tpot_mean"], records=together) == []
     assert problems([asking, "coalesced_share"], records=together) == []
 
 
 def test_clock_gap_above_limit_invalidates_run(problems):
     (problem,) = problems(clock_gap_ms=1200.0)
-    assert states(problem, Cause.LOAD_PROCESS_SUSPENDED, measured_ms=1200.0)
+    assert states(problem, LoadProcessSuspended, measured_ms=1200.0)
     assert problems(clock_gap_ms=900.0) == []
 
 
 def test_server_restart_invalidates_run(problems):
     (problem,) = problems(restarted="its counters fell")
-    assert states(problem, Cause.SERVER_RESTARTED, text="its counters fell")
+    assert states(problem, ServerRestarted, text="its counters fell")
 
 
 def test_unexpected_cache_hits_invalidate_run(problems):
     hits = {"prompt_tokens_cached": 80.0}
     (problem,) = problems(counters=hits, expected_hit_rate=0.1)
-    assert states(problem, Cause.CACHE_NOT_EMPTY, hit_rate=pytest.approx(0.5), most_hit_rate=0.1, by_usage=False)
+    assert states(problem, CacheNotEmpty, hit_rate=pytest.approx(0.5), most_hit_rate=0.1, by_usage=False)
     assert problems(counters=hits, expected_hit_rate=0.49) == []  # within the slack
     assert problems(counters=hits) == []  # no bound is known
     assert problems(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
@@ -225,7 +245,7 @@ def test_without_counters_the_usage_tells_of_hits(problems, counters):
     """A server that leaves a 0 out of its usage has told at least what it has told."""
     usage_records = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
     (problem,) = problems(counters=counters, records=usage_records, expected_hit_rate=0.1)
-    assert states(problem, Cause.CACHE_NOT_EMPTY, hit_rate=pytest.approx(0.125), most_hit_rate=0.1, by_usage=True)
+    assert states(problem, CacheNotEmpty, hit_rate=pytest.approx(0.125), most_hit_rate=0.1, by_usage=True)
     assert problems(counters=counters, records=usage_records, expected_hit_rate=0.11) == []  # within the slack
     assert problems(counters=counters, records=usage_records) == []  # no bound is known
     assert problems(["prefix_cache_hit_rate"], counters=counters, records=usage_records, expected_hit_rate=0.1) == []
@@ -245,7 +265,7 @@ IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
 
 def test_lmcache_without_hits_invalidates_run(problems):
     (problem,) = problems(counters=IDLE, m_lmcache_reuse=0.8)
-    assert states(problem, Cause.LMCACHE_UNUSED, reuse=0.8, hit_rate=0.0)
+    assert states(problem, LmcacheUnused, reuse=0.8, hit_rate=0.0)
     assert problems(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
 
 
@@ -265,20 +285,20 @@ def test_lmcache_without_possible_hits_does_not_invalidate_run(problems, counter
 
 def test_preemptions_invalidate_run_unless_allowed_or_judged(problems):
     (problem,) = problems(counters={"preemptions": 2.0})
-    assert states(problem, Cause.PREEMPTIONS, count=2.0)
+    assert states(problem, Preemptions, count=2.0)
     assert problems(counters={"preemptions": 2.0}, m_may_preempt=True) == []
     assert problems(["preemptions"], counters={"preemptions": 2.0}) == []
 
 
 def test_foreign_requests_on_server_invalidate_run(problems):
     (problem,) = problems(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
-    assert states(problem, Cause.FOREIGN_REQUESTS, counted=21.0, count=20)
+    assert states(problem, ForeignRequests, counted=21.0, count=20)
 
 
 @pytest.mark.parametrize("counted", [100, 400])
 def test_token_counts_that_contradict_server_invalidate_run(problems, counted):
     (problem,) = problems(counters={"generation_tokens": float(counted)})
-    assert states(problem, Cause.TOKENS_MISCOUNTED, count=200, counted=counted)
+    assert states(problem, TokensMiscounted, count=200, counted=counted)
 
 
 def test_failed_requests_make_the_counts_incomparable(problems):
@@ -289,16 +309,16 @@ def test_failed_requests_make_the_counts_incomparable(problems):
 def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
     measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counters fell"))
     (problem,) = validity_problems(measurement, set(), SETTINGS)
-    assert states(problem, Cause.SERVER_RESTARTED, run=2, seed=1)
+    assert states(problem, ServerRestarted, run=2, seed=1)
 
 
 def test_replica_that_appears_or_vanishes_during_a_run_invalidates_the_run(problems):
     (problem,) = problems(["ttft_p99"], scaled="replica b:1 vanished (refused)")
-    assert states(problem, Cause.SERVICE_SCALED, text="replica b:1 vanished (refused)", run=1, seed=0)
+    assert states(problem, ServiceScaled, text="replica b:1 vanished (refused)", run=1, seed=0)
 
 
 def test_service_that_scales_between_two_runs_is_not_steady(make_run, make_measurement):
     runs = [make_run(seed=seed, replicas={name: {}}) for seed, name in enumerate(("a:1", "b:1"))]
     (problem,) = validity_problems(make_measurement(*runs), set(), SETTINGS)
-    assert states(problem, Cause.SERVICE_SCALED, run=2, seed=1)
-    assert "replica a:1 vanished, replica b:1 appeared" in problem.facts["text"]
+    assert states(problem, ServiceScaled, run=2, seed=1)
+    assert "replica a:1 vanished, replica b:1 appeared" in problem.fault.facts["text"]

@@ -8,7 +8,7 @@ from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.values import TokensUnverified
 from pytest_llmperf.results.requests_file import decode, encode
 from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.slo.parse import parse_slo
@@ -60,9 +60,9 @@ def test_tokenizer_that_disagrees_with_the_usage_leaves_the_count_unverified():
     assert runs[0].counted_by is None
     result = judged(runs)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.cause is Cause.TOKENS_UNVERIFIED
-    assert result.facts["tokenizer"] == "llama"
-    assert (result.facts["text_tokens"], result.facts["usage_tokens"]) == (1600, 800)
+    assert isinstance(result.cause, TokensUnverified)
+    assert result.numbers["tokenizer"] == "llama"
+    assert (result.numbers["text_tokens"], result.numbers["usage_tokens"]) == (1600, 800)
 
 
 def test_latency_that_rests_on_no_count_names_no_tokenizer():

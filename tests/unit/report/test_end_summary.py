@@ -9,8 +9,13 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.end_summary import counts, summary
 from pytest_llmperf.report.next_steps import Invocation
-from pytest_llmperf.results.cause import Cause, NoFurtherRuns, Problem
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.cause import NoFurtherRuns, Problem
+from pytest_llmperf.results.causes.claims import MachineDrifts
+from pytest_llmperf.results.causes.comparisons import Worse
+from pytest_llmperf.results.causes.limits import BeyondLimit, NoRequestServed, RunsMissLimit
+from pytest_llmperf.results.causes.servers import ServerRestarted
+from pytest_llmperf.results.causes.values import RunsInvalid
+from pytest_llmperf.results.check import CheckResult, Stated
 from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
@@ -22,14 +27,14 @@ UNITS = {"ms": (Unit.MS, 1), "s": (Unit.S, 1), "×": (Unit.RATIO, 1), "%": (Unit
 def check(text, reason="", **facts):
     """A check of "VERDICT: subject: number"."""
     verdict, subject, number = text.split(": ", 2)
-    metric, cause = re.split(" [<>=]", subject)[0], Cause.STATED if reason else None
+    metric, cause = re.split(" [<>=]", subject)[0], Stated(reason) if reason else None
     value, sign = re.fullmatch(r"([-+.\d]*?) ?([^-+.\d]*)", number).groups()
     if value == "-":
-        return CheckResult(subject, Verdict[verdict], metric, cause=cause, facts={"text": reason, **facts})
+        return CheckResult(subject, Verdict[verdict], metric, cause=cause, facts=facts)
     unit, scale = (Unit.CHANGE, 100) if value[0] in "+-" else UNITS[sign]
     estimate = float(value) / scale
     return CheckResult(subject, Verdict[verdict], metric, unit, estimate=estimate, cause=cause,
-                       interval=Interval(0.9 * estimate, 1.1 * estimate, 0.95), facts={"text": reason, **facts})
+                       interval=Interval(0.9 * estimate, 1.1 * estimate, 0.95), facts=facts)
 
 
 def ended(verdict, name="test_a", *checks, **fields):
@@ -55,7 +60,7 @@ def test_deciding_check_of_failed_test_is_the_one_that_explains_the_others():
     passed, errors = check("PASS: error_rate == 0: 0 %"), check("FAIL: error_rate == 0: 3 %")
     slow = check("FAIL: baseline tpot_mean: +9.0 %")
     ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
-    mechanism = replace(check("FAIL: prefix_cache_hit_rate(a) >= 80%: 0 %"), cause=Cause.RUNS_MISS_LIMIT)
+    mechanism = replace(check("FAIL: prefix_cache_hit_rate(a) >= 80%: 0 %"), cause=RunsMissLimit(1, 3))
     checks = [passed, slow, ratio, mechanism, errors]
     shown_lines = []
     while len(checks) > 1:
@@ -68,14 +73,13 @@ def test_deciding_check_of_failed_test_is_the_one_that_explains_the_others():
 
 def test_summary_names_unserved_requests_before_failed_ratio():
     ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
-    unserved = CheckResult("goodput >= 5", Verdict.FAIL, "goodput", cause=Cause.NO_REQUEST_SERVED,
-                           facts={"missing_runs": 1, "of_runs": 3})
+    unserved = CheckResult("goodput >= 5", Verdict.FAIL, "goodput", cause=NoRequestServed(1, 3))
     assert lines(ended("FAIL", "test_a", ratio, unserved))[0] == "FAIL  test_a  goodput >= 5"
 
 
 def test_failed_slo_of_one_side_is_named_after_the_ratio(message):
     """A latency of one side is no mechanism: the ratio is what the claim is about."""
-    slow_side = replace(check("FAIL: ttft_p99(a) <= 60ms: 61.2 ms"), cause=Cause.BEYOND_LIMIT)
+    slow_side = replace(check("FAIL: ttft_p99(a) <= 60ms: 61.2 ms"), cause=BeyondLimit())
     ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
     message(lines(ended("FAIL", "test_a", slow_side, ratio))[0])
 
@@ -87,19 +91,19 @@ def test_failed_comparison_is_named_before_a_failed_slo(message):
 
 def test_failed_comparison_shows_both_values_change_and_margins(message):
     failed = CheckResult("baseline tpot_mean", Verdict.FAIL, "tpot_mean", Unit.CHANGE, Comparison.AT_MOST, 0.05, 0.129,
-                         before=12.97, after=14.64, cause=Cause.WORSE, facts={"negligible": 0.02})
+                         before=12.97, after=14.64, cause=Worse(0.02), facts={"negligible": 0.02})
     message(lines(ended("FAIL", "test_a", failed), width=120)[0])
 
 
 def test_summary_shows_first_problem_of_invalid_runs(message):
-    problem = Problem(Cause.SERVER_RESTARTED, {"text": "its counters fell", "run": 2, "seed": 1})
-    invalid = CheckResult("valid runs", Verdict.ERROR, "validity", cause=Cause.RUNS_INVALID, problems=(problem,))
+    problem = Problem(ServerRestarted("its counters fell"), run=2, seed=1)
+    invalid = CheckResult("valid runs", Verdict.ERROR, "validity", cause=RunsInvalid(), problems=(problem,))
     message(lines(ended("ERROR", "test_a", invalid), width=120)[0])
 
 
 HURRIED = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs=NoFurtherRuns.OUT_OF_TIME)
 DRIFTING = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.INCONCLUSIVE, "ttft_p50(b) / ttft_p50(a)",
-                       cause=Cause.MACHINE_DRIFTS, facts={"drift_share": 0.2})
+                       cause=MachineDrifts(0.2))
 NO_RESET = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs",
                  no_further_runs=NoFurtherRuns.CACHE_NOT_RESET)
 

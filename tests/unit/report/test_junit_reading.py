@@ -12,7 +12,7 @@ from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.properties import outcome_properties, properties
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.writer import write_test
@@ -21,7 +21,7 @@ from pytest_llmperf.stats.interval import Interval
 
 TEST = "tests/test_a.py::test_x[h200]"
 CHECK = CheckResult("baseline ttft_p50", Verdict.FAIL, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15, 0.2,
-                    Interval(0.17, 0.23, 0.95), Cause.STATED, {"runs": 3, "text": "slow"})
+                    Interval(0.17, 0.23, 0.95), Stated("slow"), {"runs": 3})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.results.sentences import estimate_text
@@ -31,8 +31,8 @@ def measured(tpot_ms=10.0, ttft_ms=50.0, **fields):
 
 
 def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
-    cause = None if verdict is Verdict.PASS else Cause.STATED
-    check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", cause=cause, facts={"text": "because"})
+    cause = None if verdict is Verdict.PASS else Stated("because")
+    check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", cause=cause)
     complete, error = fields.get("complete", True), fields.get("error")
     return TestResult(name, complete, error, measurements or (measured(),), (check,))
 

@@ -14,7 +14,10 @@ from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError,
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.report.properties import outcome_properties, properties
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.claims import MachineDrifts
+from pytest_llmperf.results.causes.comparisons import NoPrimaryMetric
+from pytest_llmperf.results.causes.servers import ForeignRequests
+from pytest_llmperf.results.causes.values import RunsInvalid
 from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.results.sentences import basis_text, limit_text
 from pytest_llmperf.session.executions import begin_execution
@@ -55,8 +58,9 @@ def written(session):
     ("result", "complaint"),
     [
         ("PASS", r"perf.record\('PASS'\): give it a pytest_llmperf.CheckResult"),
-        (CheckResult("mine", Verdict.FAIL, cause=Cause.STATED), r"needs the fact 'text'.*CheckResult\.stated"),
-        (CheckResult("mine", Verdict.FAIL, cause=Cause.NOT_STEADY), r"'not_steady' is not a cause that belongs here"),
+        (CheckResult("mine", Verdict.FAIL, facts={"exceedances": 3}),
+         r"needs the fact 'observations'.*CheckResult\.stated"),
+        (CheckResult("mine", Verdict.FAIL, cause="slow"), "'str' object has no attribute 'facts'"),
     ],
 )
 def test_record_refuses_result_without_sentence(perf, result, complaint):
@@ -113,7 +117,7 @@ def test_alternately_extended_measurements_keep_separate_seeds(perf, make_server
     assert [run.seed for run in other.runs] == [0, 1]
     assert perf.measurements == (first, other)
     (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=first, other=other)
-    assert (result.facts["pairs"], "start_sd" in result.facts) == (2, False)
+    assert (result.numbers["pairs"], "start_sd" in result.numbers) == (2, False)
 
 
 def test_outdated_run_or_invalid_count_cannot_be_extended(perf, make_server):
@@ -190,9 +194,9 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
     perf.measure(server, WORKLOAD, runs=1)
     fake_engine.on_replay = somebody_else
     (result,) = perf.check(perf.measure(server, WORKLOAD, runs=1), "error_rate == 0")
-    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.RUNS_INVALID)
+    assert (result.verdict, type(result.cause)) == (Verdict.ERROR, RunsInvalid)
     (problem,) = result.problems
-    assert (problem.cause, problem.facts["counted"], problem.facts["count"]) == (Cause.FOREIGN_REQUESTS, 13, 12)
+    assert problem.fault == ForeignRequests(13, 12)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +399,7 @@ def test_undecided_claim_measures_more_pairs_in_reversed_order(perf, make_server
     fake_engine.on_replay = one_slow_pair
     result = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 2").results[0]
     assert result.verdict is Verdict.PASS
-    assert result.facts["pairs"] == 6
+    assert result.numbers["pairs"] == 6
     assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
 
 
@@ -408,7 +412,7 @@ def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
     a, b = perf.measurements
     assert runs_apart(a, b) == [5, 3, 1, -1, -3, -5, 5, 3, 1]
     (paired,) = perf.compare("tpot_mean(a) / tpot_mean(b)", a=a, b=b)
-    assert paired.facts["pairs"] == 9
+    assert paired.numbers["pairs"] == 9
 
 
 @pytest.mark.parametrize(("drift", "limit"), [(1.05, ">= 1.05"), (1 / 1.05, "<= 0.95")])
@@ -425,8 +429,8 @@ def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_serve
     fake_engine.on_replay = slower_each_run
     sd = {"ttft_p50": 0.01}
     result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd).results[0]
-    assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.MACHINE_DRIFTS)
-    assert (result.facts["pairs"], result.facts["no_further_runs"]) == (3, "out_of_time")
+    assert (result.verdict, type(result.cause)) == (Verdict.INCONCLUSIVE, MachineDrifts)
+    assert (result.numbers["pairs"], result.numbers["no_further_runs"]) == (3, "out_of_time")
 
 
 @pytest.mark.parametrize("specs", [
@@ -456,8 +460,8 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     same, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
     result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.4").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.facts["pairs"] == 9
-    assert "no_further_runs" not in result.facts  # more time would buy no more pairs
+    assert result.numbers["pairs"] == 9
+    assert "no_further_runs" not in result.numbers  # more time would buy no more pairs
 
 
 def test_junit_properties_contain_engine_metrics_and_deciding_check(perf, make_server):
@@ -521,7 +525,7 @@ def test_where_no_metric_has_a_value_that_is_said_beside_the_slo(perf, make_serv
     verdicts = {result.metric: result for result in perf.results}
     assert verdicts["error_rate"].verdict is Verdict.FAIL
     assert verdicts["baseline"].verdict is Verdict.ERROR
-    assert (verdicts["baseline"].cause, verdicts["baseline"].facts["runs"]) == (Cause.NO_PRIMARY_METRIC, 3)
+    assert verdicts["baseline"].cause == NoPrimaryMetric(3)
 
 
 def test_invalid_side_of_claim_is_refused_before_requests(perf, make_server):

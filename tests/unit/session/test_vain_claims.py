@@ -3,34 +3,41 @@
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.claims import (
+    EndpointStartsUnknown,
+    MachineDrifts,
+    PairsTooFew,
+    RatioNearLimit,
+    StartsTooFew,
+)
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import search_terms
 from pytest_llmperf.session.sequential_claim import MOST_STARTS, MOST_STARTS_TOGETHER, _in_vain, _with_most_starts
 
 
-def open_claim(cause, **facts):
-    return CheckResult("claim", Verdict.INCONCLUSIVE, "ttft_p50(b) / ttft_p50(a)", cause=cause, facts=facts)
+def open_claim(cause):
+    return CheckResult("claim", Verdict.INCONCLUSIVE, "ttft_p50(b) / ttft_p50(a)", cause=cause,
+                       facts={"start_sd": 0.1})
 
 
-@pytest.mark.parametrize(("cause", "facts", "most_starts", "vain"), [
-    (Cause.STARTS_TOO_FEW, {"needed_starts": 15}, MOST_STARTS, True),
-    (Cause.STARTS_TOO_FEW, {"needed_starts": 15}, MOST_STARTS_TOGETHER, True),
-    (Cause.STARTS_TOO_FEW, {"needed_starts": 5}, MOST_STARTS_TOGETHER, False),
-    (Cause.RATIO_NEAR_LIMIT, {"start_sd": 0.1}, MOST_STARTS, True),
-    (Cause.PAIRS_TOO_FEW, {"start_sd": 0.1}, MOST_STARTS, False),
-    (Cause.MACHINE_DRIFTS, {"start_sd": 0.1}, MOST_STARTS, False),
-    (Cause.ENDPOINT_STARTS_UNKNOWN, {"start_sd": 0.1, "needed_start_sd": 0.03}, MOST_STARTS, True),
-    (Cause.ENDPOINT_STARTS_UNKNOWN, {"start_sd": 0.1, "needed_start_sd": 0.08}, MOST_STARTS, False),
-    (Cause.ENDPOINT_STARTS_UNKNOWN, {"start_sd": 0.1}, MOST_STARTS, False),
+@pytest.mark.parametrize(("cause", "most_starts", "vain"), [
+    (StartsTooFew(15), MOST_STARTS, True),
+    (StartsTooFew(15), MOST_STARTS_TOGETHER, True),
+    (StartsTooFew(5), MOST_STARTS_TOGETHER, False),
+    (RatioNearLimit(), MOST_STARTS, True),
+    (PairsTooFew(3), MOST_STARTS, False),
+    (MachineDrifts(0.2), MOST_STARTS, False),
+    (EndpointStartsUnknown("ttft_p50", 0.03), MOST_STARTS, True),
+    (EndpointStartsUnknown("ttft_p50", 0.08), MOST_STARTS, False),
+    (EndpointStartsUnknown("ttft_p50"), MOST_STARTS, False),
 ])
-def test_claim_ends_where_needed_starts_exceed_twice_possible_starts(cause, facts, most_starts, vain):
-    assert _in_vain(open_claim(cause, **facts), most_starts) is vain
+def test_claim_ends_where_needed_starts_exceed_twice_possible_starts(cause, most_starts, vain):
+    assert _in_vain(open_claim(cause), most_starts) is vain
 
 
 def test_ended_claim_names_needed_and_possible_starts():
-    text = reason_text(_with_most_starts(open_claim(Cause.STARTS_TOO_FEW, needed_starts=15), MOST_STARTS))
+    text = reason_text(_with_most_starts(open_claim(StartsTooFew(15)), MOST_STARTS))
     assert text.startswith("about 15 server starts per side decide")
     assert "a claim makes at most 2" in text
 

@@ -10,7 +10,9 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.overview import bar_of, csv_text, groups, headline, headroom_text, row_of, tiles
 from pytest_llmperf.report.html.session_facts import SessionFacts, canary_texts, session_facts
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.causes.claims import RatioMissesLimit
+from pytest_llmperf.results.causes.comparisons import Worse
+from pytest_llmperf.results.causes.limits import BeyondLimit, RunsMissLimit
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
@@ -33,7 +35,7 @@ def at_most(limit, estimate, *, verdict=Verdict.PASS, metric="ttft_p50", unit=Un
                        cause=cause, facts=facts)
 
 
-FAILED = at_most(10, 12, verdict=Verdict.FAIL, cause=Cause.BEYOND_LIMIT)
+FAILED = at_most(10, 12, verdict=Verdict.FAIL, cause=BeyondLimit())
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_headroom_is_distance_from_limit_with_good_side_positive(check, text, go
 
 
 def test_failed_comparison_is_measured_from_the_negligible_margin():
-    check = at_most(0.25, 0.127, unit=Unit.CHANGE, verdict=Verdict.FAIL, cause=Cause.WORSE, negligible=0.1)
+    check = at_most(0.25, 0.127, unit=Unit.CHANGE, verdict=Verdict.FAIL, cause=Worse(0.1), negligible=0.1)
     row = row_of(ended(check), "a")
     assert (row.limit, row.headroom, row.bar.good) == ("≤ +10.0 % negligible", "-2.7 pp", False)
     row = row_of(ended(at_most(0.25, 0.127, unit=Unit.CHANGE, negligible=0.1)), "a")
@@ -120,8 +122,8 @@ def test_row_of_a_good_test_shows_the_least_headroom():
 
 
 def test_row_of_a_bad_test_shows_the_first_cause():
-    mechanism = at_most(10, 12, metric="prefix_cache_hit_rate(b)", verdict=Verdict.FAIL, cause=Cause.RUNS_MISS_LIMIT)
-    claim = at_most(2, 3, metric="ttft_p50(a) / ttft_p50(b)", verdict=Verdict.FAIL, cause=Cause.RATIO_MISSES_LIMIT)
+    mechanism = at_most(10, 12, metric="prefix_cache_hit_rate(b)", verdict=Verdict.FAIL, cause=RunsMissLimit(1, 3))
+    claim = at_most(2, 3, metric="ttft_p50(a) / ttft_p50(b)", verdict=Verdict.FAIL, cause=RatioMissesLimit())
     row = row_of(ended(claim, mechanism, at_most(10, 1)), "a")
     assert (row.metric, row.measured) == ("prefix_cache_hit_rate(b)", "12 ms")
     assert (row.limit, row.headroom) == ("≤ 10 ms", "-20 %")
@@ -133,7 +135,7 @@ def test_row_of_a_search_shows_the_proven_rate():
 
 
 def test_failures_of_one_cause_are_grouped_and_the_others_follow():
-    cache = at_most(10, 12, metric="prefix_cache_hit_rate(b)", verdict=Verdict.FAIL, cause=Cause.RUNS_MISS_LIMIT)
+    cache = at_most(10, 12, metric="prefix_cache_hit_rate(b)", verdict=Verdict.FAIL, cause=RunsMissLimit(1, 3))
     tests = [ended(at_most(1, 0)), ended(FAILED), ended(cache, name="t.py::test_1"), ended(cache, name="t.py::test_2"),
              ended(error="Port 8001 is taken."), ended(error="Port 8002 is taken.")]
     row_groups = groups([row_of(test, str(number)) for number, test in enumerate(tests)])

@@ -13,7 +13,7 @@ from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html import write_report
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.writer import write_test
@@ -42,7 +42,7 @@ def packed(text):
 
 def test_report_page_shows_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measurement):
     check = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.FAIL, "ttft_p50", Unit.RATIO, Comparison.AT_LEAST, 3,
-                        1.2, cause=Cause.STATED, facts={"text": "too near"})
+                        1.2, cause=Stated("too near"))
     write_test(tmp_path / "run", TEST, [measurement], [check])
     text = page()
     for said in ("Prefixes come from the cache", "Median time to first token of B: at least 3 times that of A",
@@ -72,7 +72,7 @@ def test_html_in_names_and_messages_is_escaped(tmp_path, page, measurement_of):
     object.__setattr__(measured, "engine", HOSTILE)
     object.__setattr__(measured, "conditions", {"hardware": HOSTILE, HOSTILE: HOSTILE})
     texts = dict.fromkeys(("limit", "measured", "interval", "n", "reason"), HOSTILE)  # as older files hold them
-    check = CheckResult(HOSTILE, Verdict.FAIL, HOSTILE, cause=Cause.STATED, facts={"text": HOSTILE, "texts": texts})
+    check = CheckResult(HOSTILE, Verdict.FAIL, HOSTILE, cause=Stated(HOSTILE), facts={"texts": texts})
     write_test(tmp_path / "run", f"t.py::test_x[{HOSTILE}]", [measured], [check], complete=False, error=HOSTILE)
     text = page()
     (content,) = packed(text)

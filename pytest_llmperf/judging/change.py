@@ -1,0 +1,95 @@
+"""The one judge of change: is a metric of later runs worse than that of earlier ones, by how much, how surely?
+
+Comparisons with a stored baseline, with a reference build and of two releases differ in what shows the noise. Scale,
+margins, verdicts and results are the same for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_llmperf.metrics.registry import Metric
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.check import Cause, CheckResult
+from pytest_llmperf.results.conditions import server_kind
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.session_spread import readings
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Difference, MetricComparison, decide
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.priors import Margins, Scale, margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.shift import SeededRun, shift
+
+
+def seeded_runs(metric: Metric, measurement: Measurement) -> list[SeededRun]:
+    """Seed and value of each run on the metric's scale; failed requests count as infinitely slow.
+
+    Raises:
+        ValueError: a value is missing or is outside the metric's scale.
+    """
+    return readings([run.seed for run in measurement.runs], measurement.values_with_failures(metric.name), metric)
+
+
+def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alpha: float) -> CheckResult:
+    """Compare a session with an earlier session by the rules for a baseline of one session, with the error `alpha`.
+
+    Two sessions show no spread between sessions: the prior's counts as known.
+
+    Raises:
+        ValueError: a value is missing, infinite or 0, or the two have no seed in common.
+    """
+    hardware = server_kind(after.conditions)
+    estimate = shift(seeded_runs(metric, after), [seeded_runs(metric, before)],
+                     replace(prior_for(metric, hardware), learnt=True))
+    margins = (after.margins.get(metric.name) or margins_for(metric, hardware)).on(scale_of(metric))
+    (verdict,) = decide([MetricComparison(estimate, margins)], alpha)
+    return change_result("change", metric, verdict, level=estimate.level, difference=estimate, margins=margins,
+                         confidence=PASS_CONFIDENCE)
+
+
+def unusable_result(comparison: str, metric: Metric, verdict: Verdict, cause: Cause) -> CheckResult:
+    """The result for values that cannot be compared."""
+    return CheckResult(f"{comparison} {metric.name}", verdict, metric.name, cause=cause)
+
+
+def change_of(metric: Metric, distance: float) -> float:
+    """A distance on the metric's scale, above 0 for worse, as the change of the metric: 0.02 for +2 %."""
+    return scale_of(metric).change(distance, worse_when_larger=worse_when_larger(metric))
+
+
+def change_result(
+    comparison: str, metric: Metric, verdict: Verdict, *, level: float, difference: Difference, margins: Margins,
+    confidence: float, cause: Cause | None = None, facts: Facts | None = None,
+) -> CheckResult:
+    """The result of a comparison of a metric.
+
+    `after` is the mean of the later runs on the metric's scale (a geometric mean for latencies). `before` is that mean
+    less the effect: the level of the other side on the seeds of the later runs, weighted as the effect weights it.
+
+    Args:
+        comparison: first word of the subject.
+        level: mean of the later compared runs on the metric's scale.
+        difference, margins: as distances on the metric's scale.
+        confidence: one-sided confidence of each limit of the interval.
+    """
+    larger_is_worse = worse_when_larger(metric)
+    limits = (difference.lower(confidence), difference.upper(confidence))
+    low, high = sorted(change_of(metric, limit) for limit in limits)
+    before, after = (scale_of(metric).in_unit(reading, worse_when_larger=larger_is_worse)
+                     for reading in (level - difference.effect, level))
+    return CheckResult(
+        subject=f"{comparison} {metric.name}",
+        verdict=verdict,
+        metric=metric.name,
+        unit=Unit.CHANGE if scale_of(metric) is Scale.LOG else Unit.POINTS,
+        comparison=Comparison.AT_MOST if larger_is_worse else Comparison.AT_LEAST,
+        limit=change_of(metric, margins.tolerated),
+        estimate=change_of(metric, difference.effect),
+        before=before,
+        after=after,
+        interval=Interval(low, high, confidence),
+        cause=cause,
+        facts=facts or {},
+    )
