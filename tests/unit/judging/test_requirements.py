@@ -469,7 +469,7 @@ def test_open_claim_on_endpoints_asks_for_no_server_start():
     """An endpoint is never started again: what helps is to state how much starts differ."""
     a, b = ([run_of([value] * 60)] * 3 for value in (100.0, 115.0))
     claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.05")
-    assert judge_claim(claim, a, b).cause is StartsTooFew
+    assert isinstance(judge_claim(claim, a, b).cause, StartsTooFew)
     result = judge_claim(claim, a, b, restartable=False)
     assert (result.verdict, type(result.cause)) == (INCONCLUSIVE, EndpointStartsUnknown)
     sd = re.search(r"start_sd={'ttft_p50': …} \(([\d.]+) % or less decides the claim", reason_text(result))[1]
@@ -484,7 +484,7 @@ def test_drift_is_named_as_cause_of_undecided_claim():
     assert (result.verdict, type(result.cause)) == (INCONCLUSIVE, MachineDrifts)
     assert result.numbers["drift_share"] > 0
     turned = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) <= 0.769"), a, b, start_sd=sd, apart=(5, 3, 1))
-    assert (turned.verdict, turned.cause) == (result.verdict, result.cause)
+    assert (turned.verdict, type(turned.cause)) == (result.verdict, MachineDrifts)
     assert turned.numbers["drift_share"] == pytest.approx(result.numbers["drift_share"])
 
 
