@@ -32,7 +32,7 @@ PLACES = ("README.md", "CONTRIBUTING.md", "docs", "pytest_llmperf", "scripts", "
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/")
 MESSAGES_IN = "pytest_llmperf/"
 #: Their texts are those of the engines that they stand for.
-QUOTED = ("pytest_llmperf/emulator/http/vllm_page.py", "pytest_llmperf/emulator/http/sglang_page.py")
+QUOTED = ("pytest_llmperf/emulator/http/metrics_page.py",)
 TESTS_IN = "tests/"
 
 MOST_SHOWN = 40

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.step_time import StepTime
-from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.parser import EngineParser, StartError
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
-from pytest_llmperf.emulator.flags.sglang_parser import sglang_parser
+from pytest_llmperf.emulator.flags.tables import FLAGS
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.flags.vllm_parser import vllm_parser
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.noise import Disturbance
 from pytest_llmperf.emulator.options import Options, read_options, reseeded
@@ -55,7 +54,7 @@ def _start(options: Options, launch: Launch) -> Service:
 
 def known_flags(engine: str) -> frozenset[str]:
     """Every engine option that the emulator accepts, with or without an effect."""
-    return frozenset((sglang_parser() if engine == "sglang" else vllm_parser())._option_string_actions)
+    return frozenset(EngineParser(FLAGS[engine])._option_string_actions)
 
 
 def resolve(options: Options) -> Launch:

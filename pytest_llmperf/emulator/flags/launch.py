@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.cost.shape import ModelShape, UnknownModel, read_shape
+from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import GPU_KINDS, kind_of_row
 
@@ -98,3 +100,21 @@ class Launch:
     def request_id(self, number: int) -> str:
         """The id of request `number`, which no other server of this host gives."""
         return f"{os.getpid():08x}{number:024x}"
+
+
+def served_shape(model: str, quantization: str | None) -> ModelShape:
+    """The shape of a model that is served with the flag `quantization`.
+
+    Raises:
+        StartError: the model is unknown, or it is published with quantised weights and the flag names another format.
+    """
+    try:
+        shape = read_shape(model)
+    except UnknownModel as error:
+        raise StartError(str(error)) from None
+    if shape.packed is not None and quantization is not None:
+        raise StartError(
+            f"Quantization method specified in the model config ({shape.packed.method}) does not match the "
+            f"quantization method specified in the `quantization` argument ({quantization})."
+        )
+    return shape

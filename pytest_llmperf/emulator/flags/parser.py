@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -20,52 +20,57 @@ class StartError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Harmless:
-    """Flags that the emulator accepts and ignores, grouped by their number of values.
+class EngineFlags:
+    """The flags of an engine from a version on.
 
     Args:
-        switches: flags without a value (also as --no-…).
-        single: flags with one value.
-        several: flags with one or more values.
+        engine, version: the engine, and the newest version with these flags and defaults.
+        valued: names of a flag with values → how argparse reads the values.
+        switches: names of a flag without a value (also as --no-…) → default.
+        json_options: flags whose value is JSON; `--name.key value` sets one key of it.
+        only: name of an option → the values that need no emulation.
+        ignored_switches, ignored, ignored_lists: flags without effect on the emulated times, with no value (also as
+            --no-…), with one, and with one or more.
     """
 
-    switches: Sequence[str] = ()
-    single: Sequence[str] = ()
-    several: Sequence[str] = ()
+    engine: str
+    version: str
+    valued: Mapping[str, Mapping[str, Any]]
+    switches: Mapping[str, bool | None]
+    only: Mapping[str, Sequence[object]]
+    ignored_switches: Sequence[str]
+    ignored: Sequence[str]
+    ignored_lists: Sequence[str]
+    json_options: Sequence[str] = ()
 
 
 class EngineParser(argparse.ArgumentParser):
-    """argparse that takes underscores for dashes and dotted JSON options, and refuses by exception.
+    """argparse that takes underscores for dashes and dotted JSON options, and refuses by exception."""
 
-    Args:
-        engine: whose command line it is, for messages.
-        harmless: flags to accept and drop.
-        json_options: options whose value is JSON; `--name.key value` sets one key of it.
-    """
-
-    def __init__(self, engine: str, harmless: Harmless, json_options: Iterable[str] = ()) -> None:
-        super().__init__(prog=engine, add_help=False, allow_abbrev=False)
-        self._engine = engine
-        self._json_options = set(json_options)
-        for name in harmless.switches:
+    def __init__(self, flags: EngineFlags) -> None:
+        super().__init__(prog=flags.engine, add_help=False, allow_abbrev=False)
+        self._flags = flags
+        self._engine = flags.engine
+        for name in flags.ignored_switches:
             self.add_argument(f"--{name}", f"--no-{name}", action="store_true", dest=f"harmless {name}")
-        for name in harmless.single:
-            self.add_argument(f"--{name}", dest=f"harmless {name}")
-        for name in harmless.several:
-            self.add_argument(f"--{name}", nargs="+", dest=f"harmless {name}")
-
-    def switch(self, *names: str, default: bool | None = None) -> None:
-        """Add --x and --no-x."""
-        self.add_argument(*names, action=argparse.BooleanOptionalAction, default=default)
+        for names, nargs in ((flags.ignored, None), (flags.ignored_lists, "+")):
+            for name in names:
+                self.add_argument(f"--{name}", nargs=nargs, dest=f"harmless {name}")
+        for name, how in flags.valued.items():
+            self.add_argument(*name.split(), **how)
+        for name, default in flags.switches.items():
+            self.add_argument(*name.split(), action=argparse.BooleanOptionalAction, default=default)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse.
 
+        Args:
+            argv: with or without a leading "serve".
+
         Raises:
             UsageError: a flag that cannot be emulated, or a value that cannot be.
         """
-        words = [_with_dashes(word) for word in argv]
-        words = self._merged(words)
+        words = self._merged([_with_dashes(word) for word in (argv[1:] if argv and argv[0] == "serve" else argv)])
         for word in words:
             name = word.partition("=")[0]
             if _is_flag(word) and name not in self._option_string_actions:
@@ -77,6 +82,7 @@ class EngineParser(argparse.ArgumentParser):
         options, rest = self.parse_known_args(words)
         if rest:
             raise UsageError(f"{self._engine}: what is {rest[0]!r}? These flags can be emulated: {self.flag_list()}.")
+        only(options, self._engine, self._flags.only)
         return options
 
     def flag_list(self) -> str:
@@ -96,7 +102,7 @@ class EngineParser(argparse.ArgumentParser):
             option, equals, value = words[position].partition("=")
             root, dot, key = option.partition(".")
             position += 1
-            if not dot or root not in self._json_options:
+            if not dot or root not in self._flags.json_options:
                 plain.append(words[position - 1])
                 continue
             if not equals:
@@ -153,25 +159,20 @@ def positive(text: str) -> int:
     return value
 
 
-def only(options: argparse.Namespace, engine: str, **values: Sequence[object]) -> None:
+def only(options: argparse.Namespace, engine: str, allowed: Mapping[str, Sequence[object]]) -> None:
     """Refuse options whose value the emulator cannot play.
 
     Args:
-        values: option name → the values that need no emulation.
+        allowed: option name → the values that need no emulation.
 
     Raises:
         UsageError: an option has a different value.
     """
-    for name, allowed in values.items():
-        if (value := getattr(options, name)) not in allowed:
+    for name, values in allowed.items():
+        if (value := getattr(options, name)) not in values:
             flag = "--" + name.replace("_", "-")
-            can = " or ".join(str(item) for item in allowed if item is not None)
+            can = " or ".join(str(item) for item in values if item is not None)
             raise UsageError(f"{engine}: {flag} {value} cannot be emulated; only {can} can.")
-
-
-def without_serve(argv: Sequence[str]) -> Sequence[str]:
-    """The arguments without a leading subcommand `serve`."""
-    return argv[1:] if argv and argv[0] == "serve" else argv
 
 
 def _is_flag(word: str) -> bool:

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks, kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
-from pytest_llmperf.emulator.flags.launch import Launch, Machine
-from pytest_llmperf.emulator.flags.model import served_shape
-from pytest_llmperf.emulator.flags.parser import StartError, only, without_serve
-from pytest_llmperf.emulator.flags.sglang_parser import METHODS, sglang_parser
+from pytest_llmperf.emulator.flags.launch import Launch, Machine, served_shape
+from pytest_llmperf.emulator.flags.parser import EngineParser, StartError, only
 from pytest_llmperf.emulator.flags.speculation import speculation
+from pytest_llmperf.emulator.flags.tables import FP8_KV, METHODS, SGLANG
 from pytest_llmperf.emulator.flags.tiers import disk_tier, host_tier, lmcache_tiers
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import HardwareKind
@@ -21,7 +20,6 @@ from pytest_llmperf.kinds import HardwareKind
 _GIB = 2**30
 _MOST_DRAFTING = 48
 _LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-_FP8_KV = ("fp8_e4m3", "fp8_e5m2")
 
 
 def sglang_launch(
@@ -33,13 +31,8 @@ def sglang_launch(
     acceptance: tuple[float, ...] | None = None,
 ) -> Launch:
     """Resolve SGLang's arguments as SGLang would on this machine. Arguments and errors are as in `vllm_launch`."""
-    namespace = sglang_parser().read(without_serve(argv))
-    only(namespace, "sglang", pp_size=(1,), stream_interval=(1,), speculative_eagle_topk=(1,),
-         cuda_graph_config=(None,),
-         dtype=("auto", "bfloat16", "float16", "half"), quantization=(None, "fp8"),
-         kv_cache_dtype=("auto", "bf16", "bfloat16", *_FP8_KV), ep_size=(1, namespace.tp_size),
-         hicache_storage_backend=(None, "file"), radix_eviction_policy=("lru",),
-         load_balance_method=("auto", "round_robin"), hicache_write_policy=("write_through",))  # fmt: skip
+    namespace = EngineParser(SGLANG).read(argv)
+    only(namespace, "sglang", {"ep_size": (1, namespace.tp_size)})
     machine.check(namespace.tp_size, namespace.dp_size, 2 if split else 1)
     if namespace.model_path is None:
         raise UsageError("sglang: which model? Say --model-path MODEL.")
@@ -104,7 +97,7 @@ def _config(
     split: Link | None,
 ) -> EngineConfig:
     weights: Dtype = "fp8" if options.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
-    kv: Dtype = "fp8" if options.kv_cache_dtype in _FP8_KV else "bfloat16"
+    kv: Dtype = "fp8" if options.kv_cache_dtype in FP8_KV["sglang"] else "bfloat16"
     length = _context_length(options.context_length, shape, env)
     try:
         fit = kv_blocks(shape, gpu, options.tp_size, weights, kv, options.page_size, fraction, chunk, engine="sglang")
@@ -178,7 +171,4 @@ def _speculation(
     fields: dict[str, object] = {"method": METHODS[options.speculative_algorithm], "num_speculative_tokens": steps}
     if options.speculative_draft_model_path:
         fields["model"] = options.speculative_draft_model_path
-    drafts = speculation(fields, shape, options.model_path)
-    if acceptance is None:
-        return drafts
-    return replace(drafts, acceptance=(acceptance + (acceptance[-1],) * steps)[:steps])
+    return speculation(fields, shape, options.model_path, acceptance)

@@ -40,8 +40,15 @@ _KNOWN_KEYS = frozenset({
 })  # fmt: skip
 
 
-def speculation(settings: dict[str, Any], target: ModelShape, target_name: str) -> Speculation:
+def speculation(
+    settings: dict[str, Any], target: ModelShape, target_name: str, acceptance: tuple[float, ...] | None = None
+) -> Speculation:
     """vLLM's speculative_config.
+
+    Args:
+        settings: keys and values of speculative_config.
+        target, target_name: shape and name of the model that verifies.
+        acceptance: acceptance rates by draft position, unless the settings set rates; None for the method's default.
 
     Raises:
         UsageError: a method or key that cannot be emulated.
@@ -57,13 +64,13 @@ def speculation(settings: dict[str, Any], target: ModelShape, target_name: str) 
     if not isinstance(tokens, int) or tokens < 1:
         raise StartError(f"speculative_config needs num_speculative_tokens of at least 1, not {tokens!r}.")
     draft = _draft_shape(method, settings, target)
+    drafted = min(tokens, _longest_suffix_draft(settings)) if method == "suffix" else tokens
+    rates = acceptance if "rejection_sample_method" not in settings else None
     if settings.get("rejection_sample_method") == "synthetic":
         given, length = settings.get("synthetic_acceptance_rates"), settings.get("synthetic_acceptance_length")
-        acceptance = synthetic_rates(tokens, given, length)
-    else:
-        acceptance = _accepted(method, settings, target, target_name, tokens)
-    drafted = min(tokens, _longest_suffix_draft(settings)) if method == "suffix" else tokens
-    return Speculation(drafted, acceptance[:drafted], draft, method in _OF_TARGET)
+        rates = synthetic_rates(tokens, given, length)
+    rates = rates or _accepted(method, settings, target, target_name)
+    return Speculation(drafted, (rates + (rates[-1],) * drafted)[:drafted], draft, method in _OF_TARGET)
 
 
 def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None) -> tuple[float, ...]:
@@ -110,15 +117,10 @@ def _method(settings: dict[str, Any]) -> str:
     return str(method)
 
 
-def _accepted(
-    method: str, settings: dict[str, Any], target: ModelShape, target_name: str, tokens: int
-) -> tuple[float, ...]:
-    acceptance = _ACCEPTANCE[method]
-    if method == "eagle3":
-        acceptance = _EAGLE3_OF.get(target.name, acceptance)
+def _accepted(method: str, settings: dict[str, Any], target: ModelShape, target_name: str) -> tuple[float, ...]:
     if method == "draft_model" and _same(str(settings.get("model")), target_name):
-        acceptance = (1.0,)
-    return (acceptance + (acceptance[-1],) * tokens)[:tokens]
+        return (1.0,)
+    return _EAGLE3_OF.get(target.name, _ACCEPTANCE[method]) if method == "eagle3" else _ACCEPTANCE[method]
 
 
 def _draft_shape(method: str, settings: dict[str, Any], target: ModelShape) -> ModelShape | None:

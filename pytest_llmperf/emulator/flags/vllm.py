@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from pytest_llmperf.emulator.config import Link
-from pytest_llmperf.emulator.flags.launch import Launch, Machine
-from pytest_llmperf.emulator.flags.model import served_shape
-from pytest_llmperf.emulator.flags.parser import only, without_serve
-from pytest_llmperf.emulator.flags.vllm_config import FP8_KV, vllm_config
-from pytest_llmperf.emulator.flags.vllm_extras import vllm_speculation, vllm_tiers
-from pytest_llmperf.emulator.flags.vllm_parser import vllm_parser
+from pytest_llmperf.emulator.config import Link, Tier
+from pytest_llmperf.emulator.flags.launch import Launch, Machine, served_shape
+from pytest_llmperf.emulator.flags.parser import EngineParser
+from pytest_llmperf.emulator.flags.speculation import speculation
+from pytest_llmperf.emulator.flags.tables import VLLM
+from pytest_llmperf.emulator.flags.tiers import connector_tiers, host_tier
+from pytest_llmperf.emulator.flags.vllm_config import speculative_config, vllm_config
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.kinds import HardwareKind
+
+_GIB = 2**30
 
 
 def vllm_launch(
@@ -35,19 +40,16 @@ def vllm_launch(
         UsageError: the emulator cannot emulate an argument.
         StartError: vLLM itself would refuse to start, for instance because the model does not fit.
     """
-    namespace = vllm_parser().read(without_serve(argv))
-    only(namespace, "vllm", pipeline_parallel_size=(1,), scheduling_policy=("fcfs",), stream_interval=(1,),
-         long_prefill_token_threshold=(0,), dtype=("auto", "bfloat16", "float16", "half"),
-         quantization=(None, "fp8"), kv_cache_dtype=("auto", "bfloat16", *FP8_KV),
-         scheduler_reserve_full_isl=(True,))  # fmt: skip
+    namespace = EngineParser(VLLM).read(argv)
     machine.check(namespace.tensor_parallel_size, namespace.data_parallel_size, 2 if split else 1)
     model = namespace.model_tag or namespace.model
     if model is None:
         raise UsageError("vllm: which model? Write `serve MODEL …`, or --model MODEL.")
     shape = served_shape(model, namespace.quantization)
-    drafts = vllm_speculation(namespace, shape, model, acceptance)
+    settings = speculative_config(namespace)
+    drafts = speculation(settings, shape, model, acceptance) if settings else None
     config = vllm_config(
-        namespace, shape, machine.gpu, drafts=drafts, tiers=vllm_tiers(namespace, machine.gpu, env), split=split
+        namespace, shape, machine.gpu, drafts=drafts, tiers=_tiers(namespace, machine.gpu, env), split=split
     )
     return Launch(
         config=config,
@@ -68,3 +70,13 @@ def vllm_launch(
             "speculative_config": namespace.speculative_config,
         },
     )
+
+
+def _tiers(options: argparse.Namespace, gpu: HardwareKind, env: Mapping[str, str]) -> tuple[Tier, ...]:
+    """Stores below the GPU, from whichever of the flags that name one."""
+    workers = options.tensor_parallel_size * options.data_parallel_size
+    if options.kv_offloading_size:
+        if options.kv_offloading_backend == "lmcache":  # vLLM passes the size on to nobody
+            return connector_tiers({"kv_connector": "LMCacheMPConnector"}, gpu, options.block_size, workers, env)
+        return (replace(host_tier(gpu, options.kv_offloading_size * _GIB, options.block_size), owned=True),)
+    return connector_tiers(options.kv_transfer_config, gpu, options.block_size, workers, env)

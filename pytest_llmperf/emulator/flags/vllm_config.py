@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.parser import StartError, positive
-from pytest_llmperf.emulator.flags.vllm_extras import asynchronous
+from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC
+from pytest_llmperf.emulator.flags.tables import FP8_KV
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import HardwareKind
 
 _GIB = 2**30
-FP8_KV = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head")
 _COMPILATION = frozenset({"mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"})
 _LARGEST_GRAPH = 512
 
@@ -35,7 +36,7 @@ def vllm_config(
     length = _max_model_len(options.max_model_len, shape)
     budget, sequences = _budget(options, gpu, length)
     weights: Dtype = "fp8" if options.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
-    kv: Dtype = "fp8" if options.kv_cache_dtype in FP8_KV else "bfloat16"
+    kv: Dtype = "fp8" if options.kv_cache_dtype in FP8_KV["vllm"] else "bfloat16"
     graphs, largest = _graphs(options, budget, sequences, drafts)
     return EngineConfig(
         engine="vllm",
@@ -55,7 +56,7 @@ def vllm_config(
         expert_parallel=options.enable_expert_parallel,
         cuda_graphs=graphs,
         max_graph_size=largest,
-        async_scheduling=asynchronous(options),
+        async_scheduling=_asynchronous(options),
         speculation=drafts,
         tiers=tiers,
         transfer=split,
@@ -154,3 +155,19 @@ def _graphs(options: argparse.Namespace, budget: int, sequences: int, drafts: Sp
     per_sequence = drafts.draft_tokens + 1 if drafts else 1
     largest = options.max_cudagraph_capture_size or config.get("max_cudagraph_capture_size")
     return True, min(largest or min(sequences * per_sequence * 2, _LARGEST_GRAPH), budget)
+
+
+def speculative_config(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of speculative decoding, short flags included; empty without."""
+    config = dict(options.speculative_config or {})
+    short = {"method": options.spec_method, "model": options.spec_model, "num_speculative_tokens": options.spec_tokens}
+    return config | {name: value for name, value in short.items() if value is not None}
+
+
+def _asynchronous(options: argparse.Namespace) -> bool:
+    """Whether the next step is scheduled while the current step computes. Drafts from the host prevent this."""
+    config = speculative_config(options)
+    unable = config.get("method", "draft_model" if "model" in config else None) in WITHOUT_ASYNC
+    if options.async_scheduling and unable:
+        raise StartError(f"async scheduling is not supported with {config.get('method')} speculative decoding.")
+    return not unable if options.async_scheduling is None else bool(options.async_scheduling)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -66,19 +66,21 @@ class Page:
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def family(self, name: str, kind: str, text: str) -> None:
-        """Begin a family. Counters go by their name with `_total` here as in their samples."""
+    def add(self, name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float | Histogram]]) -> None:
+        """Write a family. The name of a counter ends with `_total` here as in its samples."""
         self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        for labels, value in samples:
+            if isinstance(value, Histogram):
+                self._histogram(name, labels, value)
+            else:
+                self._lines.append(f"{name}{_shown(labels)} {float(value)!r}")
 
-    def sample(self, name: str, labels: Labels, value: float) -> None:
-        self._lines.append(f"{name}{_shown(labels)} {float(value)!r}")
-
-    def histogram(self, name: str, labels: Labels, histogram: Histogram) -> None:
+    def _histogram(self, name: str, labels: Labels, histogram: Histogram) -> None:
         label_text = _shown(labels)[1:-1]
         begin = f"{name}_bucket{{{label_text}{',' if label_text else ''}le=\""
         self._lines += [f'{begin}{bound}"}} {float(count)!r}' for bound, count in histogram.cumulative()]
-        self.sample(f"{name}_count", labels, histogram.count)
-        self.sample(f"{name}_sum", labels, histogram.total)
+        for ending, value in (("count", histogram.count), ("sum", histogram.total)):
+            self._lines.append(f"{name}_{ending}{_shown(labels)} {float(value)!r}")
 
     def body(self) -> bytes:
         return ("\n".join(self._lines) + "\n").encode()

@@ -21,18 +21,17 @@ def lmcache_page(deployment: Deployment) -> Reply:
     looked_up = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
     counted = {"requested": looked_up, "hit": sum(hits.values())}
     counted |= {f"hit_{tier}": hits.get(name, 0) for tier, name in _TIERS.items()}
-    page = Page()
-    for name, value in counted.items():
-        page.family(f"lmcache_mp_lookup_{name}_tokens_total", "counter", "Prompt tokens.")
-        page.sample(f"lmcache_mp_lookup_{name}_tokens_total", {}, value)
     read = counted["hit_l2"] // deployment.tiers[0].chunk_tokens * deployment.config.tensor_parallel
-    page.family("lmcache_mp_l2_prefetch_load_completed_chunks_total", "counter", "Chunks that were read from disk.")
-    page.sample("lmcache_mp_l2_prefetch_load_completed_chunks_total", {}, read)
-    page.family("lmcache_mp_l1_eviction_loop_ticks_total", "counter", "Looks whether room must be made.")
-    page.sample("lmcache_mp_l1_eviction_loop_ticks_total", {}, 1 + counted["requested"])
     made_room = sum(store.evictions for store in deployment.stores if store.tier.name == _TIERS["l1"])
-    page.family("lmcache_mp_l1_eviction_loop_triggered_total", "counter", "Times that room was made.")
-    page.sample("lmcache_mp_l1_eviction_loop_triggered_total", {}, made_room)
+    rows = [(f"lookup_{name}_tokens", "Prompt tokens.", value) for name, value in counted.items()]
+    rows += [
+        ("l2_prefetch_load_completed_chunks", "Chunks that were read from disk.", read),
+        ("l1_eviction_loop_ticks", "Looks whether room must be made.", 1 + counted["requested"]),
+        ("l1_eviction_loop_triggered", "Times that room was made.", made_room),
+    ]
+    page = Page()
+    for name, text, value in rows:
+        page.add(f"lmcache_mp_{name}_total", "counter", text, [({}, value)])
     return Reply(200, page.body(), CONTENT_TYPE)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.flags.tables import FLAGS
 from pytest_llmperf.emulator.http.replies import Reply, json_reply
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.flags.launch import Launch
 
-VERSIONS = {"vllm": "0.32.0+emulated", "sglang": "0.5.23+emulated"}
 
 
 def models(launch: Launch, started_s: int) -> Reply:
@@ -31,7 +31,7 @@ def models(launch: Launch, started_s: int) -> Reply:
 
 def version(launch: Launch) -> Reply:
     """GET /version."""
-    return json_reply({"version": VERSIONS[launch.config.engine], "emulated": launch.config.gpu.name})
+    return json_reply({"version": _version(launch), "emulated": launch.config.gpu.name})
 
 
 def server_info(launch: Launch) -> Reply:
@@ -98,9 +98,13 @@ def _sglang_server_info(launch: Launch) -> Reply:
     }
     tokens = config.num_blocks * config.block_size
     more = {"max_total_num_tokens": tokens, "max_req_input_len": min(config.max_model_len, tokens) - 1}
-    return json_reply({**arguments, **more, "version": VERSIONS["sglang"], "emulated": config.gpu.name})
+    return json_reply({**arguments, **more, "version": _version(launch), "emulated": config.gpu.name})
 
 
 def sglang_model_info(launch: Launch) -> Reply:
     """GET /model_info of SGLang."""
     return json_reply({"model_path": launch.model, "tokenizer_path": launch.model, "is_generation": True})
+
+
+def _version(launch: Launch) -> str:
+    return f"{FLAGS[launch.config.engine].version}+emulated"

@@ -12,9 +12,8 @@ from pytest_llmperf.emulator.http import lmcache, pages
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
 from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, checked, read_generation_request
 from pytest_llmperf.emulator.http.latencies import Latencies
+from pytest_llmperf.emulator.http.metrics_page import metrics_page
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
-from pytest_llmperf.emulator.http.sglang_page import sglang_page
-from pytest_llmperf.emulator.http.vllm_page import vllm_page
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cluster.deployment import Deployment
@@ -167,8 +166,7 @@ class Service:
         return self.unix_s(self._started_ns)
 
     def _metrics(self) -> Reply:
-        page = sglang_page if self._sglang else vllm_page
-        body = page(self.launch, self._engines(), started_s=self._started_s, served=self._served)
+        body = metrics_page(self.launch, self._engines(), started_s=self._started_s, served=self._served)
         return Reply(200, body, CONTENT_TYPE)
 
     def _load(self) -> Reply:

@@ -11,8 +11,7 @@ from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.emulator.http.exposition import Histogram, Page
 from pytest_llmperf.emulator.http.latencies import Latencies
-from pytest_llmperf.emulator.http.sglang_page import sglang_page
-from pytest_llmperf.emulator.http.vllm_page import vllm_page
+from pytest_llmperf.emulator.http.metrics_page import metrics_page
 
 MS = 1_000_000
 DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
@@ -69,8 +68,7 @@ def test_many_values_at_once_are_the_same():
 
 def test_labels_are_escaped():
     page = Page()
-    page.family("a", "gauge", "text")
-    page.sample("a", {"b": 'x"y\\z\n'}, 1)
+    page.add("a", "gauge", "text", [({"b": 'x"y\\z\n'}, 1)])
     (family,) = text_string_to_metric_families(page.body().decode())
     assert family.samples[0].labels == {"b": 'x"y\\z\n'}
 
@@ -85,13 +83,13 @@ def test_gap_before_several_tokens_is_counted_per_chunk_or_per_token(per_token, 
     each.gap(30 * MS, 3)
     each.gap(20 * MS, 2)
     for latencies in (once, each):
-        assert latencies.inter_token_latency_seconds.count == gaps
-        assert latencies.inter_token_latency_seconds.total == pytest.approx(0.05)
-    assert once.inter_token_latency_seconds.cumulative() == each.inter_token_latency_seconds.cumulative()
+        assert latencies.histograms["inter_token_latency_seconds"].count == gaps
+        assert latencies.histograms["inter_token_latency_seconds"].total == pytest.approx(0.05)
+    assert once.histograms["inter_token_latency_seconds"].cumulative() == each.histograms["inter_token_latency_seconds"].cumulative()
 
 
 def test_vllm_page_shows_all_counters():
-    values = samples(vllm_page(vllm(*DRAFTS), [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5))
+    values = samples(metrics_page(vllm(*DRAFTS), [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5))
     engine = (("engine", "0"),)
     assert values["process_start_time_seconds", ()] == 7.5
     for name, value in {
@@ -122,7 +120,7 @@ def test_the_configuration_is_in_labels():
     (info,) = [
         dict(labels)
         for (name, labels) in samples(
-            vllm_page(
+            metrics_page(
                 vllm("--num-gpu-blocks-override", "77", "--max-model-len", "1k", "--no-enable-prefix-caching"),
                 [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))],
                 started_s=0,
@@ -138,20 +136,20 @@ def test_the_configuration_is_in_labels():
 
 
 def test_metrics_page_without_speculation_has_no_speculation_counters():
-    values = samples(vllm_page(vllm(), [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))], started_s=0, served=0))
+    values = samples(metrics_page(vllm(), [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))], started_s=0, served=0))
     assert not [name for name, _ in values if "spec_decode" in name]
 
 
 def test_data_parallel_engines_have_separate_labels():
     rows = [(Counters(prompt_tokens=n), Gauges(0, 0, 0.0), Latencies(8192)) for n in (3, 4)]
-    values = samples(vllm_page(vllm(), rows, started_s=0, served=0))
+    values = samples(metrics_page(vllm(), rows, started_s=0, served=0))
     totals = [values["vllm:prompt_tokens_total", (("engine", str(index)),)] for index in (0, 1)]
     assert totals == [3, 4]
 
 
 def test_sglang_page_shows_all_counters():
     launch = sglang_launch(["--model-path", "tiny", "--enable-metrics"], machine("h200", 1), {})
-    page = sglang_page(launch, [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5)
+    page = metrics_page(launch, [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5)
     totals = {}
     for (name, labels), value in samples(page).items():
         if ("cache_source", "total") not in labels:
