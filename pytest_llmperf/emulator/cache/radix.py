@@ -45,18 +45,12 @@ class RadixCache:
         self.answers = answers
         self.tree = RadixTree(page_size)
         self.empty = self.capacity
-        self.leaked = 0
-        self.evicted = 0
         self._held: dict[Sequence, Holding] = {}
 
     @property
     def free(self) -> int:
         """Tokens that can be had: empty, or cached and not in use."""
         return self.empty + self.tree.evictable
-
-    @property
-    def owned(self) -> int:
-        return sum(holding.owned for holding in self._held.values())
 
     @property
     def usage(self) -> float:
@@ -103,19 +97,16 @@ class RadixCache:
         holding = self._held[sequence]
         return holding.shared + holding.owned - computed + self.free // self.page_size * self.page_size
 
-    def leak(self, tokens: int) -> None:
-        """Removes this many tokens from the pool permanently, or all free tokens if there are fewer."""
-        tokens = min(tokens, self.free)
+    def leak(self, pages: int) -> None:
+        """Removes this many pages from the pool permanently, or all free tokens if there are fewer."""
+        tokens = min(pages * self.page_size, self.free)
         self.make_room(tokens)
         self.empty -= tokens
-        self.leaked += tokens
 
     def make_room(self, tokens: int) -> bool:
         """Evicts until this many tokens are empty. False if eviction cannot free enough tokens."""
         if self.empty < tokens:
-            evicted_blocks = self.tree.evict(tokens - self.empty)
-            self.evicted += evicted_blocks
-            self.empty += evicted_blocks
+            self.empty += self.tree.evict(tokens - self.empty)
         return self.empty >= tokens
 
     def allocate(self, sequence: Sequence, upto: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 
 class Node:
@@ -133,15 +133,6 @@ class RadixTree:
             del parent.children[leaf.key[: self.page_size]]
             self._offer(parent)
         return evicted_tokens
-
-    def nodes(self) -> Iterator[Node]:
-        """Every node but the roots."""
-        waiting = list(self._roots.values())
-        while waiting:
-            node = waiting.pop()
-            waiting.extend(node.children.values())
-            if node.parent is not None:
-                yield node
 
     def _root(self, salt: str) -> Node:
         root = self._roots.get(salt)

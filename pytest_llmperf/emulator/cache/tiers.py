@@ -22,30 +22,25 @@ class ChunkStore:
         self.tier = tier
         self.chunk_bytes = chunk_bytes
         self.capacity = int(tier.capacity_bytes // chunk_bytes)
-        self.hits = 0
-        self.evicted = 0
+        self.hits = 0  # matched tokens, those too that the GPU's prefix cache had
         self.evictions = 0
         self._full = max(1, int(self.capacity * tier.watermark))
-        self._chunks: OrderedDict[int, End] = OrderedDict()
+        self.chunks: OrderedDict[int, End] = OrderedDict()
 
     def __contains__(self, key: int) -> bool:
-        return key in self._chunks
+        return key in self.chunks
 
     def __len__(self) -> int:
-        return len(self._chunks)
+        return len(self.chunks)
 
     def ready(self, key: int, now_ns: int) -> bool:
         """Whether it holds a chunk that has been computed by now."""
-        end = self._chunks.get(key)
+        end = self.chunks.get(key)
         return end is not None and end.ns <= now_ns
-
-    @property
-    def used_bytes(self) -> float:
-        return len(self._chunks) * self.chunk_bytes
 
     def touch(self, keys: Iterable[int]) -> None:
         """Marks the stored chunks among these as most recently used, in the given order."""
-        chunks = self._chunks
+        chunks = self.chunks
         for key in keys:
             if key in chunks:
                 chunks.move_to_end(key)
@@ -56,7 +51,7 @@ class ChunkStore:
         Args:
             end: of the step that computes the chunks.
         """
-        chunks = self._chunks
+        chunks = self.chunks
         for key in keys if self.capacity else ():
             if key in chunks:
                 chunks.move_to_end(key)
@@ -65,30 +60,11 @@ class ChunkStore:
                 self._make_room()
             chunks[key] = end
 
-    def clear(self) -> None:
-        self._chunks.clear()
-
     def _make_room(self) -> None:
-        count = max(1, int(len(self._chunks) * self.tier.evicted_share))
+        count = max(1, int(len(self.chunks) * self.tier.evicted_share))
         for _ in range(count):
-            self._chunks.popitem(last=False)
-        self.evicted += count
+            self.chunks.popitem(last=False)
         self.evictions += 1
-
-
-class Lane:
-    """The way from a tier to the GPUs of one engine."""
-
-    def __init__(self, tier: Tier, chunk_bytes: float) -> None:
-        self._tier = tier
-        self._chunk_bytes = chunk_bytes
-        self._free_ns = 0
-
-    def read(self, chunks: int, now_ns: int) -> int:
-        """Queues the copy of this many chunks to the GPU and returns the time at which the last chunk arrives, in ns.
-        Copies run one after the other. The latency of a read does not delay the copies of other reads."""
-        self._free_ns = max(now_ns, self._free_ns) + round(1e9 * chunks * self._chunk_bytes / self._tier.bytes_per_s)
-        return self._free_ns + round(1e9 * self._tier.latency_s)
 
 
 class Tiers:
@@ -124,36 +100,22 @@ class Tiers:
         *,
         vllm_server: bool = False,
     ) -> None:
-        if not tiers:
-            raise ValueError("there must be at least one tier")
-        sizes = {tier.chunk_tokens for tier in tiers}
-        if len(sizes) != 1:
-            raise ValueError(f"tiers must have the same chunk_tokens, not {sorted(sizes)}")
-        self.chunk_tokens = sizes.pop()
+        self.chunk_tokens = tiers[0].chunk_tokens
         self.chunk_bytes = self.chunk_tokens * bytes_per_token
         self.stores = stores or [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
+        self._tiers = tiers
         self._vllm_server = vllm_server
-        self._lanes = [Lane(tier, self.chunk_bytes) for tier in tiers]
+        self._free_ns = [0] * len(tiers)  # when the way from a tier to the GPUs is free
         self.store_bytes_per_s = tiers[0].store_bytes_per_s or tiers[0].bytes_per_s
-        self.stored_tokens = 0
         self.looked_up_tokens = 0  # of whole chunks: LMCache asks for nothing less
         self._keys: dict[Sequence, list[int]] = {}
         self._stored_chunks: dict[Sequence, int] = {}
 
-    @property
-    def hits(self) -> dict[str, int]:
-        """Matched tokens of all lookups by tier, including tokens that the GPU's prefix cache also had. A chunk counts
-        for the slowest tier up to this chunk."""
-        return {store.tier.name: store.hits for store in self.stores}
-
-    def clear(self, name: str | None = None) -> None:
-        """Empties a tier, or all of them."""
-        names = [store.tier.name for store in self.stores]
-        if name is not None and name not in names:
-            raise ValueError(f"there is no tier {name!r}, only {', '.join(names)}")
+    def clear(self, name: str) -> None:
+        """Empties a tier."""
         for store in self.stores:
-            if name in (None, store.tier.name):
-                store.clear()
+            if store.tier.name == name:
+                store.chunks.clear()
 
     def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:
         if self._vllm_server and sequence.preemptions:
@@ -187,10 +149,18 @@ class Tiers:
             wanted.setdefault(level, []).append(index)
         ready_ns = now_ns
         for level, indices in wanted.items():
-            ready_ns = max(ready_ns, self._lanes[level].read(len(indices), now_ns))
+            ready_ns = max(ready_ns, self._read(level, len(indices), now_ns))
             for store in self.stores[:level]:
                 store.put([keys[index] for index in indices], End(now_ns))
         return ready_ns
+
+    def _read(self, level: int, chunks: int, now_ns: int) -> int:
+        """Queues the copy of this many chunks to the GPU and returns the time at which the last chunk arrives, in ns.
+        Copies run one after the other. The latency of a read does not delay the copies of other reads."""
+        tier = self._tiers[level]
+        copy_ns = round(1e9 * chunks * self.chunk_bytes / tier.bytes_per_s)
+        self._free_ns[level] = max(now_ns, self._free_ns[level]) + copy_ns
+        return self._free_ns[level] + round(1e9 * tier.latency_s)
 
     def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:  # noqa: ARG002
         keys = self._chunk_keys(sequence)
@@ -203,7 +173,6 @@ class Tiers:
         new = [key for key in keys[stored:whole] if any(key not in store for store in stores)]
         for store in self.stores:
             store.put(new, end)
-        self.stored_tokens += len(new) * self.chunk_tokens
         return len(new) * self.chunk_bytes / self.store_bytes_per_s
 
     def forget(self, sequence: Sequence) -> None:

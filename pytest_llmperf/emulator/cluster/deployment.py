@@ -9,10 +9,10 @@ from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
 from pytest_llmperf.emulator.cluster.router import EngineLoad, Router, RouterName, make_router
 from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split
 from pytest_llmperf.emulator.cluster.timeline import Timeline
-from pytest_llmperf.emulator.cluster.transfer import TransferLink, TransferredKv
+from pytest_llmperf.emulator.cluster.transfer import TransferredKv
 from pytest_llmperf.emulator.core.counters import Counters
-from pytest_llmperf.emulator.core.engine import Disturber, Engine, FastForward, Step, StepTimer
-from pytest_llmperf.emulator.core.scheduler import VllmScheduler
+from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
@@ -20,6 +20,8 @@ from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cache.external import ExternalKv
     from pytest_llmperf.emulator.config import EngineConfig, Tier
+    from pytest_llmperf.emulator.cost.step_time import StepTime
+    from pytest_llmperf.emulator.noise import Disturbance
 
 
 class Deployment:
@@ -43,30 +45,26 @@ class Deployment:
     def __init__(
         self,
         config: EngineConfig,
-        step_time: StepTimer,
-        disturbance: Disturber | None = None,
+        step_time: StepTime,
+        disturbance: Disturbance | None = None,
         router: RouterName | None = None,
     ) -> None:
         self.config = config
         self.step_time = step_time
         self.now_ns = self.started_ns = 0
         self.tiers: list[Tiers] = []
-        self.link = TransferLink(config.transfer) if config.transfer is not None else None
         self._disturbance = disturbance
         self._bytes_per_token = config.tensor_parallel * kv_bytes_per_gpu(
             config.shape, config.kv, config.tensor_parallel
         )
         self._split: Split | None = None
         self._router: Router | None = None
-        if self.link is not None:
-            if config.data_parallel > 1:
-                raise ValueError("A prefill/decode split is one engine of each kind: no data parallel.")
-            handed = TransferredKv(self.link, self._bytes_per_token)
-            self.engines = [self._engine(self._tiers()), self._engine(handed)]
-        else:
-            self.engines = [self._engine(self._tiers()) for _ in range(config.data_parallel)]
+        handed = TransferredKv(config.transfer, self._bytes_per_token) if config.transfer is not None else None
+        self.engines = [self._engine(self._tiers()) for _ in range(config.data_parallel)]
+        if handed is not None:
+            self.engines.append(self._engine(handed))
         self._timeline = Timeline(self.engines)
-        if self.link is not None:
+        if handed is not None:
             self._split = Split(self._timeline, handed)
         elif config.data_parallel > 1:
             default: RouterName = "least-loaded" if config.engine == "vllm" else "round-robin"
@@ -148,18 +146,14 @@ class Deployment:
 
     def reset_prefix_cache(self) -> bool:
         """Empties the GPUs' own; tiers keep theirs. False while blocks are held."""
-        each = [engine.reset_prefix_cache() for engine in self.engines]
+        each = [engine.scheduler.reset_prefix_cache() for engine in self.engines]
         done = all(each)
         if done and self._router is not None:
             self._router.reset()
         return done
 
-    def clear_tiers(self, name: str | None = None) -> None:
-        """Empties a tier, or all of them.
-
-        Raises:
-            ValueError: there is no such tier.
-        """
+    def clear_tiers(self, name: str) -> None:
+        """Empties the tiers of this name."""
         for tiers in self.tiers:
             tiers.clear(name)
 
@@ -173,12 +167,9 @@ class Deployment:
             engine.begin_run((self.now_ns - self.started_ns) / 1e9)
 
     def _engine(self, external: ExternalKv | None) -> Engine:
-        config = self.config
-        if config.engine == "sglang" and config.speculation is not None:
-            config = replace(config, async_scheduling=False)
-        kind = VllmScheduler if config.engine == "vllm" else SglangScheduler
+        kind = VllmScheduler if self.config.engine == "vllm" else SglangScheduler
         leaked = self._disturbance.leaked_blocks if self._disturbance is not None else 0
-        return Engine(config, self.step_time, self._disturbance, scheduler=kind(config, external, leaked))
+        return Engine(self.step_time, kind(self.config, external, leaked), self._disturbance)
 
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:

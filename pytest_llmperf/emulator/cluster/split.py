@@ -37,7 +37,7 @@ class Split:
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
         prompt = Sequence(sequence.id, sequence.prompt, 1, now_ns, sequence.salt)
-        self._timeline.engines[DECODE].check(sequence)
+        self._timeline.engines[DECODE].scheduler.check(sequence)
         self._timeline.give(PREFILL, prompt, now_ns)
         sequence.arrived_ns = now_ns
         self._prompts[prompt] = sequence

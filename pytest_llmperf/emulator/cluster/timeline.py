@@ -40,7 +40,7 @@ class Timeline:
         """Aborts a sequence; no effect where it has ended."""
         index = self._place.pop(sequence, None)
         if index is not None:
-            self.engines[index].abort(sequence)
+            self.engines[index].scheduler.abort(sequence)
             self.in_flight[index] -= 1
             self._changed(index)
 

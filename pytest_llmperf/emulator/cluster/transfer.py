@@ -7,45 +7,25 @@ from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
-class TransferLink:
-    """One transfer at a time, in the order in which they begin.
-
-    Args:
-        link: its rate and its latency, which each transfer pays.
-    """
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.transfers = 0
-        self.bytes = 0
-        self.busy_ns = 0
-        self._free_ns = 0
-
-    def send(self, size: int, now_ns: int) -> int:
-        """Sends `size` bytes over the link. Returns the time at which the last byte arrives, in ns."""
-        took_ns = round(1e9 * (self.link.latency_s + size / self.link.bytes_per_s))
-        self._free_ns = max(now_ns, self._free_ns) + took_ns
-        self.transfers += 1
-        self.bytes += size
-        self.busy_ns += took_ns
-        return self._free_ns
-
-
 class TransferredKv:
     """The blocks of the prefill engine as external KV cache of the decode engine (an `ExternalKv`), by the rules of
     vLLM's NIXL connector. The decode engine allocates blocks and pulls all prompt tokens that its own prefix cache
     lacks. It computes the last prompt token again and so samples the first output token itself. After a preemption the
     decode engine computes the prompt itself, because the prefill engine has dropped its copy.
 
+    One transfer runs at a time, in the order in which they begin.
+
     Args:
+        link: its rate, and its latency, which each transfer pays.
         bytes_per_token: KV cache bytes of a token, over all GPUs.
     """
 
     prefilled = True
 
-    def __init__(self, link: TransferLink, bytes_per_token: float) -> None:
-        self.link = link
-        self.bytes_per_token = bytes_per_token
+    def __init__(self, link: Link, bytes_per_token: float) -> None:
+        self._link = link
+        self._bytes_per_token = bytes_per_token
+        self._free_ns = 0
         self._ready: set[Sequence] = set()
 
     def offer(self, sequence: Sequence) -> None:
@@ -59,7 +39,10 @@ class TransferredKv:
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:  # noqa: ARG002
         self._ready.discard(sequence)
-        return self.link.send(round((len(sequence.prompt) - local_tokens) * self.bytes_per_token), now_ns)
+        size = round((len(sequence.prompt) - local_tokens) * self._bytes_per_token)
+        took_ns = round(1e9 * (self._link.latency_s + size / self._link.bytes_per_s))
+        self._free_ns = max(now_ns, self._free_ns) + took_ns
+        return self._free_ns
 
     def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:  # noqa: ARG002
         return 0.0

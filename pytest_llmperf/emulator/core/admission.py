@@ -21,15 +21,17 @@ class Admission:
     decodes are equally long. `padded` is that length, 0 where the step does not only decode.
 
     Args:
+        loading: sequences that are set aside, see `Scheduler`.
         external: KV cache outside the GPU, such as LMCache. A sequence with a hit there gets blocks and is set aside
             until the load ends. Such a load must leave enough blocks for the sequences that are prefilling.
     """
 
     def __init__(
-        self, config: EngineConfig, pool: BlockPool, counters: Counters, external: ExternalKv | None = None
+        self, config: EngineConfig, pool: BlockPool, counters: Counters, loading: list[tuple[int, Sequence]],
+        external: ExternalKv | None = None,
     ) -> None:
         self.external = external
-        self.loading: list[tuple[int, Sequence]] = []
+        self._loading = loading
         self._pool = pool
         self._counters = counters
         self._chunked = config.chunked_prefill
@@ -68,7 +70,7 @@ class Admission:
         pool.take(sequence, lacking)
         sequence.computed = local + matched
         self._counters.observe_lookup(sequence, local if pool.caching else None, matched)
-        self.loading.append((external.load(sequence, local, matched, now_ns), sequence))
+        self._loading.append((external.load(sequence, local, matched, now_ns), sequence))
         return 0, True
 
     def resume(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
@@ -103,7 +105,7 @@ class Admission:
     def _reserved(self, prefilling: Iterable[Sequence]) -> int:
         """Blocks that the prefilling sequences and the loading sequences will still need."""
         size = self._pool.block_size
-        partial = [*prefilling, *(sequence for _, sequence in self.loading)]
+        partial = [*prefilling, *(sequence for _, sequence in self._loading)]
         lacking = (-(-(s.length + self._verified) // size) - len(s.blocks) for s in partial)
         return sum(max(0, count) for count in lacking) + -(-self._verified // size)
 

@@ -56,6 +56,13 @@ class Batch:
         if not sampling:
             self.unsampled += 1
 
+    def decode(self, sequences: list[Sequence]) -> None:
+        """Replaces the rows by one token of each of these sequences, whose `computed` contains this token."""
+        self.rows = [(sequence, 1, 0, True) for sequence in sequences]
+        self.tokens = self.sampled = len(sequences)
+        self.kv_tokens = sum([sequence.computed for sequence in sequences])
+        self.pairs2, self.prefill_tokens = 2 * self.kv_tokens, 0
+
     def load(self) -> StepLoad:
         """For the step-time model."""
         return StepLoad(

@@ -57,7 +57,7 @@ class BlockPool:
         self._last_again = last_again
         self._answers = answers
         self.free = self.usable  # blocks that can be had: empty or idle
-        self.leaked: list[int] = []
+        self.leaked = 0
         self._empty = list(_all(self.usable))
         self._queue: deque[_Idle] = deque()
         self._idle: dict[int, _Idle] = {}  # hashed blocks in the queue
@@ -91,10 +91,6 @@ class BlockPool:
                 break
             hits.append(block)
         return hits[:-1] if self._last_again else hits
-
-    def lookup(self, sequence: Sequence) -> int:
-        """Tokens of its longest cached prefix."""
-        return len(self.cached_blocks(sequence)) * self.block_size
 
     def idle_among(self, blocks: list[int]) -> int:
         """How many of these would no longer be free if they were held."""
@@ -170,7 +166,11 @@ class BlockPool:
     def leak(self, count: int) -> None:
         """Removes this many blocks from the pool permanently, or all free blocks if there are fewer."""
         for _ in range(min(count, self.free)):
-            self.leaked.append(self._empty.pop() if self._empty else self._evict())
+            if self._empty:
+                self._empty.pop()
+            else:
+                self._evict()
+            self.leaked += 1
             self.free -= 1
 
     def reset(self) -> bool:

@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.counters import Counters, Gauges
-from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.load import StepLoad
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pytest_llmperf.emulator.cache.external import ExternalKv
-    from pytest_llmperf.emulator.config import EngineConfig
     from pytest_llmperf.emulator.core.batch import Batch
-    from pytest_llmperf.emulator.core.policy import Scheduler
+    from pytest_llmperf.emulator.core.scheduler import Scheduler
     from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.cost.step_time import StepTime
+    from pytest_llmperf.emulator.noise import Disturbance
 
 _DRAWN_STEPS = 512  # steps whose disturbance is asked for at once
-
-
-class StepTimer(Protocol):
-    """How long a step takes: cost.step_time.StepTime."""
-
-    def seconds(self, load: StepLoad) -> float | npt.NDArray[np.float64]: ...
-
-    def ingress_s(self, prompt_tokens: int) -> float: ...
-
-
-class Disturber(Protocol):
-    """What makes steps longer: noise.Disturbance."""
-
-    leaked_blocks: int
-
-    def factors(self, first_step: int, count: int) -> npt.NDArray[np.float64]: ...
-
-    def delays_s(self, first_step: int, count: int) -> npt.NDArray[np.float64]: ...
-
-    def begin_run(self, age_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +65,14 @@ class Engine:
 
     Args:
         step_time: step-time model.
+        scheduler: scheduler of vLLM or SGLang.
         disturbance: factors on the step time and stalls between steps; None for no disturbance.
-        external: external KV cache; None without external KV cache.
-        scheduler: scheduler; None for vLLM's scheduler.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        step_time: StepTimer,
-        disturbance: Disturber | None = None,
-        *,
-        external: ExternalKv | None = None,
-        scheduler: Scheduler | None = None,
-    ) -> None:
-        self.config = config
+    def __init__(self, step_time: StepTime, scheduler: Scheduler, disturbance: Disturbance | None = None) -> None:
+        self.scheduler = scheduler
         self._step_time = step_time
         self._disturbance = disturbance
-        leaked_blocks = disturbance.leaked_blocks if disturbance is not None else 0
-        self.scheduler: Scheduler = scheduler or VllmScheduler(config, external, leaked_blocks)
         self._pending: Batch | None = None
         self._first = 0
         self._factors = self._delays = np.ones(0)
@@ -116,12 +84,7 @@ class Engine:
     @property
     def gauges(self) -> Gauges:
         scheduler = self.scheduler
-        return Gauges(len(scheduler.running), len(scheduler.waiting) + scheduler.loading, scheduler.usage)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing runs, waits or is being loaded."""
-        return self.wake_ns(0) is None
+        return Gauges(len(scheduler.running), len(scheduler.waiting) + len(scheduler.loading), scheduler.usage)
 
     def add(self, sequence: Sequence, now_ns: int) -> None:
         """Queues a sequence; it can be in any step that is scheduled from now on.
@@ -132,10 +95,6 @@ class Engine:
         sequence.arrived_ns = now_ns
         self.scheduler.add(sequence)
 
-    def abort(self, sequence: Sequence) -> None:
-        """Drops a sequence in any state; a finished sequence is ignored."""
-        self.scheduler.abort(sequence)
-
     def step(self, now_ns: int) -> Step | None:
         """Runs the next step, which starts at `now_ns`; None if no sequence can run. The scheduler state changes at
         once.
@@ -144,7 +103,7 @@ class Engine:
         self._pending = None
         if batch is None:
             return None
-        if self.config.async_scheduling:
+        if self.scheduler.asynchronous:
             self._pending = self.scheduler.schedule(now_ns)
         ended_ns = now_ns + self._duration_ns(batch)
         batch.end.ns = ended_ns
@@ -190,14 +149,6 @@ class Engine:
         wake_ns = scheduler.wake_ns()
         return ends_ns if wake_ns is None else max(now_ns + 1, min(ends_ns, wake_ns))
 
-    def check(self, sequence: Sequence) -> None:
-        """Whether a sequence could run to its end here.
-
-        Raises:
-            ValueError: it could not.
-        """
-        self.scheduler.check(sequence)
-
     def wake_ns(self, now_ns: int) -> int | None:
         """When a step can begin, not before now; None where there is nothing to do."""
         scheduler = self.scheduler
@@ -206,18 +157,10 @@ class Engine:
         ready_ns = scheduler.wake_ns()
         return None if ready_ns is None else max(now_ns, ready_ns)
 
-    def reset_prefix_cache(self) -> bool:
-        """Empties the prefix cache; False, and nothing changed, while blocks are held."""
-        return self.scheduler.reset_prefix_cache()
-
     def begin_run(self, age_s: float = 0.0) -> None:
         """Draws new noise for the run of a server of this age in seconds."""
         if self._disturbance is not None:
             self._disturbance.begin_run(age_s)
-        self.forget_noise()
-
-    def forget_noise(self) -> None:
-        """To be called where the disturbance, which other engines may share, began a run without this one."""
         self._factors = self._delays = np.ones(0)
 
     def _duration_ns(self, batch: Batch) -> int:

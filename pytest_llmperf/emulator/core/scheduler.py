@@ -1,55 +1,136 @@
-"""vLLM's V1 scheduler (0.32): running sequences first, then waiting ones, within the token budget of a step."""
+"""What the schedulers of both engines have in common: queues, counters, and the life of a batch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, MutableSequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmperf.emulator.config import Speculation
 from pytest_llmperf.emulator.core.batch import Batch
-from pytest_llmperf.emulator.core.fast_forward import FastForwardState
-from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.counters import Counters
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.cache.external import ExternalKv
+    from pytest_llmperf.emulator.cache.radix import RadixCache
+    from pytest_llmperf.emulator.config import EngineConfig
+    from pytest_llmperf.emulator.core.blocks import BlockPool
+    from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 
 
-class VllmScheduler(FastForwardState):
-    """First come, first served.
+class Scheduler(ABC):
+    """Decides what runs in which step, and keeps the books.
 
-    A step computes for each running sequence the next chunk of its prompt, or its last token with the drafts after it.
-    If the pool has no free blocks, the scheduler preempts the sequence that was admitted last: the sequence loses its
-    blocks and goes to the front of the queue. A step with a preemption admits no sequence.
+    With asynchronous scheduling `schedule` is called for the next batch before `complete` for the one that computes.
 
-    With asynchronous scheduling the scheduler forms a batch while the previous batch computes. Tokens that the previous
-    batch will generate count as `expected`. A sequence whose last token is in flight keeps its place and its blocks for
-    one more batch.
+    Args:
+        kv: the KV cache of the engine.
+        external: KV cache outside of this engine's own.
+        leaked_blocks: blocks that each finished request keeps for ever (a planted leak).
+
+    Attributes:
+        running: sequences that hold a place in the batch.
+        waiting: sequences in the queue, preempted ones too.
+        asynchronous: whether the next batch is scheduled while the present one computes.
+        loading: sequences that are set aside while KV cache is loaded for them, each with the end of the load in ns.
     """
 
+    running: list[Sequence]
+    waiting: MutableSequence[Sequence]
+
+    def __init__(
+        self, config: EngineConfig, kv: BlockPool | RadixCache, external: ExternalKv | None, leaked_blocks: int
+    ) -> None:
+        speculation = config.speculation
+        self.counters = Counters()
+        self.loading: list[tuple[int, Sequence]] = []
+        self._config = config
+        self._kv = kv
+        self._external = external
+        self._leaked_blocks = leaked_blocks
+        self._acceptance = Acceptance(speculation) if speculation else None
+        self._drafts = speculation.draft_tokens if speculation else 0
+        self.counters.spec_accepted_per_position = [0] * self._drafts
+        self.asynchronous = config.async_scheduling
+        self._in_flight: Batch | None = None
+
+    @abstractmethod
+    def check(self, sequence: Sequence) -> None:
+        """Whether a sequence could run to its end here.
+
+        Raises:
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
+        """
+        if sequence.prompt_length < 1 or sequence.max_tokens < 1:
+            raise ValueError("A request needs a prompt and at least one token to generate.")
+
+    @abstractmethod
+    def steady(self, pending: Batch | None) -> tuple[int, int]:
+        """For how many steps every running sequence gets one token and nothing else happens but that some end with the
+        last of them (0: unknown), and the `kv_tokens` of the first step. `pending`: the batch that is scheduled
+        already, with asynchronous scheduling.
+        """
+
+    @abstractmethod
+    def _form(self, batch: Batch, now_ns: int) -> None:
+        """Adds the rows of the next batch."""
+
+    @abstractmethod
+    def _accept(self, sequence: Sequence, drafts: int, sampling: bool, batch: Batch) -> int:
+        """Number of tokens that a computed row generates for its sequence."""
+
+    @abstractmethod
+    def _discard(self, sequence: Sequence) -> None:
+        """Takes a sequence out of the queue or the batch."""
+
+    @abstractmethod
+    def _decode_steps(self, steps: int) -> list[Sequence]:
+        """Gives each running sequence this many tokens and memory for them. Returns those that are finished."""
+
+    @property
+    def usage(self) -> float:
+        """Share of the KV cache that is held, 0 to 1."""
+        return self._kv.usage
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a sequence.
+
+        Raises:
+            ValueError: see `check`.
+        """
+        self.check(sequence)
+        self.waiting.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drops a sequence wherever it is; no effect where it has ended."""
+        if sequence.end is None:
+            self._discard(sequence)
+            self.loading[:] = [entry for entry in self.loading if entry[1] is not sequence]
+            self.counters.finished_abort += 1
+            self._free(sequence, "abort")
+
     def schedule(self, now_ns: int) -> Batch | None:
+        """The next batch; None if no sequence can run now."""
         batch = Batch()
-        while True:
-            preempted = self.counters.preemptions
-            budget = self._continue_running(batch)
-            if preempted == self.counters.preemptions:
-                if self.waiting or self._admission.loading:
-                    self._admit(batch, budget, now_ns)
-                break
-            if batch.rows or self._in_flight is not None:
-                break
+        self._form(batch, now_ns)
         if not batch.rows:
             return None
-        if self._drafts:
-            batch.drafted = self._drafts * (len(batch.rows) - batch.unsampled)
-        self._settled = False
-        if self._asynchronous:
+        batch.drafted = self._drafts * (len(batch.rows) - batch.unsampled)
+        if self.asynchronous:
             self._in_flight = batch
         return batch
 
     def complete(self, batch: Batch, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
+        """A batch is computed: how many tokens each sequence gets, and which ones end with that."""
         given: list[tuple[Sequence, int]] = []
         finished: list[Sequence] = []
         total = prompts = 0
         for sequence, _, drafts, sampling in batch.rows:
-            if sequence.end is not None:
+            count = self._accept(sequence, drafts, sampling, batch) if sequence.end is None else 0
+            if not count:
                 continue
-            if not sampling:
-                sequence.stale = False
-                continue
-            count = self._accept(sequence, drafts, sequence in batch.blank)
             given.append((sequence, count))
             total += count
             if sequence.first_token_ns is None:
@@ -60,75 +141,46 @@ class VllmScheduler(FastForwardState):
         if given:
             self.counters.generation_tokens += total
             self.counters.observe_iteration(total + prompts)
-        if finished:
-            self._finish(finished, now_ns)
         if self._in_flight is batch:
             self._in_flight = None
-        self._settled = not batch.unsampled and len(given) - len(finished) == len(self.running)
+        if finished:
+            self._finish(finished, now_ns)
         return given, finished
 
-    def _continue_running(self, batch: Batch) -> int:
-        """Adds the rows of running sequences and returns the rest of the token budget."""
-        budget, longest = self._config.max_num_batched_tokens, self._config.max_model_len
-        running, rows, pool = self.running, batch.rows, self.pool
-        size, lookahead, caching, expects = pool.block_size, self._lookahead, pool.caching, self._asynchronous
-        slot, drafting = self._slot, self._drafts > 0
-        decoding = kv_tokens = index = 0
-        prefilling = False
-        while index < len(running) and budget > slot:
-            sequence = running[index]
-            index += 1
-            computed, expected = sequence.computed, sequence.expected
-            if expected and computed + 2 - expected >= sequence.limit:
-                continue
-            length = sequence.prompt_length + sequence.generated
-            new = length + sequence.drafts + expected - computed
-            if new != 1:
-                new = min(new, budget - slot, longest - computed - 1)
-                if new <= 0:
-                    continue
-            upto = computed + new
-            if upto + lookahead > sequence.room:
-                lacking = -(-min(upto + lookahead, longest) // size) - len(sequence.blocks)
-                if lacking > 0:
-                    if not self._make_room(lacking, sequence):
-                        break
-                    pool.take(sequence, lacking)
-            if caching:
-                full = (upto if upto < length else length) // size
-                if full > sequence.registered:
-                    pool.keep(sequence, full)
-            budget -= new + slot
-            prefilling |= drafting and not sequence.drafts
-            if new == 1 and computed >= sequence.prompt_length and upto >= length + expected:
-                sequence.computed = upto
-                sequence.drafts = self._drafts
-                if expects:
-                    sequence.expected = expected + 1
-                rows.append((sequence, 1, 0, True))
-                kv_tokens += upto
-                decoding += 1
-            else:
-                drafts = max(0, upto - length - expected) if sequence.drafts else 0
-                self._enter(batch, sequence, new, drafts)
-        batch.prefilling |= prefilling
-        batch.tokens += decoding
-        batch.sampled += decoding
-        batch.kv_tokens += kv_tokens
-        batch.pairs2 += 2 * kv_tokens
-        return budget
+    def advance_steps(self, steps: int, now_ns: int) -> list[Sequence]:
+        """Updates the scheduler state and the pending batch to the end of this many decode steps. Returns the sequences
+        that ended."""
+        count = len(self.running)
+        finished = self._decode_steps(steps)
+        self.counters.generation_tokens += steps * count
+        self.counters.observe_iteration(count, steps)
+        if finished:
+            self._finish(finished, now_ns)
+        if self._in_flight is not None:
+            self._in_flight.decode(self.running)
+            self._in_flight = self._in_flight if self._in_flight.rows else None
+        return finished
 
-    def _make_room(self, blocks: int, sequence: Sequence) -> bool:
-        """Preempts the sequences that were admitted last until this many blocks are free. False if the given sequence
-        was preempted itself."""
-        while blocks > self.pool.free:
-            victim = self.running.pop()
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
+    def wake_ns(self) -> int | None:
+        """Earliest time at which a sequence that loads KV cache can continue; None if no sequence loads."""
+        return min([ready_ns for ready_ns, _ in self.loading]) if self.loading else None
 
-    def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int) -> None:
+    def reset_prefix_cache(self) -> bool:
+        """Empties it; False, and nothing changed, while blocks are held."""
+        return self._kv.reset()
+
+    def _decoding_kv_tokens(self, pending: Batch | None, settled: bool = True) -> int | None:
+        """KV tokens of the next step, if each running sequence gets one token in this step."""
+        running, count = self.running, len(self.running)
+        if not count or self._drafts:
+            return None
+        if not self.asynchronous:
+            return sum([s.computed for s in running]) + count if settled else None
+        if pending is None or pending.prefill_tokens or pending.unsampled:
+            return None
+        return pending.kv_tokens if pending.tokens == len(pending.rows) == count else None
+
+    def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int = 0) -> None:
         """Adds a row to the batch and updates the state of its sequence."""
         computed = sequence.computed
         sequence.computed = computed + new
@@ -136,47 +188,68 @@ class VllmScheduler(FastForwardState):
         batch.add(sequence, new, computed, drafts, sampling)
         if self._external is not None and computed < sequence.prompt_length:
             batch.store_s += self._external.store_s(sequence, computed, computed + new, batch.end)
-        if not sampling:
-            return
-        sequence.drafts = self._drafts
-        if self._asynchronous:
-            sequence.expected += 1 + drafts
+        if sampling:
+            sequence.drafts = self._drafts
+            if self.asynchronous:
+                sequence.expected += 1 + drafts
 
-    def _admit(self, batch: Batch, budget: int, now_ns: int) -> None:
-        """Rows for sequences that were waiting, as long as the next one can go; those that were loaded come first."""
-        loading, slot = self._admission.loading, self._slot
-        padded = 0 if batch.prefilling or not self._drafts else 1 + self._drafts
-        alone = not batch.rows  # then a prompt of a single token is not filled up
-        while budget > slot and len(self.running) < self._config.max_num_seqs:
-            loaded = next((entry for entry in loading if entry[0] <= now_ns), None) if loading else None
-            if loaded is not None:
-                sequence = loaded[1]
-                new = self._admission.resume(sequence, budget - slot, padded)
-                if not new:
-                    return
-                loading.remove(loaded)
-            else:
-                if not self.waiting or self.waiting[0].stale:
-                    return
-                sequence = self.waiting[0]
-                filled = 0 if alone and sequence.length == 1 else padded
-                new, aside = self._take_in(sequence, budget - slot, filled, now_ns)
-                if not new and not aside:
-                    return
-                self.waiting.popleft()
-                if aside:
-                    continue
-            self.running.append(sequence)
-            if sequence.first_scheduled_ns is None:
-                sequence.first_scheduled_ns = now_ns
-            budget -= new + slot
-            drafts = max(0, sequence.computed + new - sequence.length)
-            if drafts:
-                batch.blank.append(sequence)
-            self._enter(batch, sequence, new, drafts)
+    def _verify(self, sequence: Sequence, drafts: int, blank: bool = False) -> tuple[int, int]:
+        """Number of tokens that a row with drafts generates, and of rejected drafts; drafts of padding are rejected."""
+        if not drafts or self._acceptance is None:
+            return 1, 0
+        accepted = 0 if blank else self._acceptance.draw(sequence.moment, drafts)
+        self.counters.observe_drafts(drafts, accepted)
+        return min(1 + accepted, sequence.max_tokens - sequence.generated), drafts - accepted
 
-    def _take_in(self, sequence: Sequence, budget: int, padded: int, now_ns: int) -> tuple[int, bool]:
-        if self._external is None:
-            return self._admission.admit(sequence, budget, padded), False
-        prefilling = [s for s in self.running if s.computed < s.length + s.expected]
-        return self._admission.admit_or_load(sequence, budget, padded, prefilling, now_ns)
+    def _preempted(self, sequence: Sequence) -> None:
+        """Counts a preemption of a sequence, which must be computed anew."""
+        sequence.computed = sequence.expected = sequence.drafts = 0
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+
+    def _finish(self, finished: list[Sequence], now_ns: int) -> None:
+        for sequence in finished:
+            sequence.ended_ns = now_ns
+            self.counters.observe_end(sequence)
+            self._free(sequence, "length")
+            self._kv.leak(self._leaked_blocks)
+
+    def _free(self, sequence: Sequence, end: EndReason) -> None:
+        sequence.end = end
+        if self._external is not None:
+            self._external.forget(sequence)
+
+
+def most_steps(steps: int, needed: Callable[[int], int], free: int) -> int:
+    """The largest number of steps, at most `steps`, for which `needed(steps)` is at most `free`."""
+    if needed(steps) <= free:
+        return steps
+    low, high = 0, steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= free else (low, middle)
+    return low
+
+
+_DRAWS = 1 << 16
+
+
+class Acceptance:
+    """Draws the number of accepted draft tokens of a verification.
+
+    Position i has its own acceptance rate, conditional on the acceptance of all earlier positions.
+
+    As with a greedy model, the accepted number depends only on the text: equal keys give equal draws on every start.
+    """
+
+    def __init__(self, speculation: Speculation) -> None:
+        rates = list(speculation.acceptance[: speculation.draft_tokens])
+        rates += [rates[-1] if rates else 0.0] * (speculation.draft_tokens - len(rates))
+        tail = np.cumprod(rates)[::-1]  # probability of at least k, k−1, …, 1 accepted drafts; ascending
+        uniform = np.random.default_rng(0x5BEC).random(_DRAWS)
+        self._drawn: list[int] = (len(tail) - np.searchsorted(tail, uniform, side="right")).tolist()
+
+    def draw(self, key: int, drafts: int) -> int:
+        """Number of accepted tokens among `drafts` proposed tokens."""
+        accepted = self._drawn[key % _DRAWS]
+        return accepted if accepted < drafts else drafts

@@ -1,26 +1,25 @@
-"""Scheduler state: the sequences of an engine, their KV blocks and their counters."""
+"""The books of vLLM's scheduler: the sequences of an engine, their KV blocks, and fast-forward over decode steps."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pytest_llmperf.emulator.config import Speculation
+from pytest_llmperf.emulator.core import steady_decode
 from pytest_llmperf.emulator.core.admission import Admission
 from pytest_llmperf.emulator.core.blocks import BlockPool
-from pytest_llmperf.emulator.core.counters import Counters
-from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
+from pytest_llmperf.emulator.core.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cache.external import ExternalKv
     from pytest_llmperf.emulator.config import EngineConfig
     from pytest_llmperf.emulator.core.batch import Batch
+    from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 
 
-class SchedulerState:
-    """Everything of vLLM's scheduler but the order of things.
+class VllmState(Scheduler):
+    """Everything of vLLM's scheduler but the order of things, with fast-forward over steps in which each running
+    sequence decodes one token and no sequence can join.
 
     Args:
         external: KV cache outside of this engine's own.
@@ -30,23 +29,19 @@ class SchedulerState:
         ValueError: the token budget has no room for one sequence and its drafts.
     """
 
+    waiting: deque[Sequence]
+
     def __init__(
         self, config: EngineConfig, external: ExternalKv | None = None, leaked_blocks: int = 0
     ) -> None:
-        self.counters = Counters()
-        self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
         speculation = config.speculation
         again = speculation is not None and speculation.of_target
         self.pool = BlockPool(config.num_blocks, config.block_size, config.prefix_caching, again,
                               config.answer_caching)
-        self._admission = Admission(config, self.pool, self.counters, external)
-        self._config = config
-        self._asynchronous = config.async_scheduling
-        self._external = external
-        self._leaked_blocks = leaked_blocks
-        self._acceptance = Acceptance(speculation) if speculation else None
-        self._drafts = speculation.draft_tokens if speculation else 0
+        super().__init__(config, self.pool, external, leaked_blocks)
+        self.running = []
+        self.waiting = deque()
+        self._admission = Admission(config, self.pool, self.counters, self.loading, external)
         self._lookahead = self._drafts if speculation and speculation.draft else 0
         # Of the budget, per row: a draft model of its own reads one token more.
         self._slot = 1 if self._lookahead and not again else 0
@@ -55,33 +50,18 @@ class SchedulerState:
                 f"max_num_batched_tokens={config.max_num_batched_tokens} is no room for one sequence and its "
                 f"{self._drafts} drafts."
             )
-        self.counters.spec_accepted_per_position = [0] * self._drafts
-        self._in_flight: Batch | None = None
         self._settled = False
 
-    @property
-    def loading(self) -> int:
-        return len(self._admission.loading)
-
-    @property
-    def usage(self) -> float:
-        return self.pool.usage
-
-    def add(self, sequence: Sequence) -> None:
-        self.check(sequence)
-        self.waiting.append(sequence)
-
     def check(self, sequence: Sequence) -> None:
+        super().check(sequence)
         config, pool = self._config, self.pool
-        if sequence.prompt_length < 1 or sequence.max_tokens < 1:
-            raise ValueError("A request needs a prompt and at least one token to generate.")
         if sequence.limit > config.max_model_len:
             raise ValueError(
                 f"{sequence.prompt_length} prompt tokens and {sequence.max_tokens} generated ones are more than the "
                 f"maximum context length of {config.max_model_len} tokens."
             )
         slots = sequence.limit - 1 + (2 * self._drafts + self._lookahead)
-        if -(-min(slots, config.max_model_len) // config.block_size) > pool.usable - len(pool.leaked):
+        if -(-min(slots, config.max_model_len) // config.block_size) > pool.usable - pool.leaked:
             raise ValueError(f"{sequence.limit} tokens do not fit in {pool.usable} blocks of {config.block_size}.")
         if not config.chunked_prefill and sequence.limit - 1 > config.max_num_batched_tokens:
             raise ValueError(
@@ -89,50 +69,49 @@ class SchedulerState:
                 "and chunked prefill is off."
             )
 
-    def abort(self, sequence: Sequence) -> None:
-        if sequence.end is not None:
-            return
+    def complete(self, batch: Batch, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
+        given, finished = super().complete(batch, now_ns)
+        self._settled = not batch.unsampled and len(given) - len(finished) == len(self.running)
+        return given, finished
+
+    def steady(self, pending: Batch | None) -> tuple[int, int]:
+        running = self.running
+        kv_tokens = self._decoding_kv_tokens(pending, self._settled)
+        if kv_tokens is None or len(running) > self._config.max_num_batched_tokens:
+            return 0, 0
+        steps = min([s.max_tokens - s.generated for s in running])
+        if self.waiting and not self._queue_stays_blocked(steps):
+            return 0, 0
+        return steady_decode.steps_until_blocks_run_out(self.pool, running, steps), kv_tokens
+
+    def _decode_steps(self, steps: int) -> list[Sequence]:
+        return steady_decode.advance(self.pool, self.running, steps, self.asynchronous)
+
+    def _discard(self, sequence: Sequence) -> None:
         if sequence in self.running:
             self.running.remove(sequence)
-        elif sequence in self.waiting:
+        elif sequence in self.waiting:  # or preempted while its last token was in flight
             self.waiting.remove(sequence)
-        else:
-            loading = self._admission.loading
-            loading[:] = [entry for entry in loading if entry[1] is not sequence]
-        self.counters.finished_abort += 1
-        self._free(sequence, "abort")
-
-    def wake_ns(self) -> int | None:
-        loading = self._admission.loading
-        return min([ready_ns for ready_ns, _ in loading]) if loading else None
-
-    def reset_prefix_cache(self) -> bool:
-        return self.pool.reset()
 
     def _preempt(self, sequence: Sequence) -> None:
         in_flight = self._in_flight
         sequence.stale = in_flight is not None and any(row[0] is sequence for row in in_flight.rows)
         self.pool.release(sequence)
-        sequence.computed = sequence.expected = sequence.drafts = 0
-        sequence.preemptions += 1
-        self.counters.preemptions += 1
+        self._preempted(sequence)
         self.waiting.appendleft(sequence)
 
-    def _accept(self, sequence: Sequence, drafts: int, blank: bool) -> int:
-        """Number of tokens that a row generates for its sequence."""
-        count, lag = 1, sequence.expected
-        if drafts and self._acceptance is not None:
-            accepted = 0 if blank else self._acceptance.draw(sequence.moment, drafts)
-            self.counters.observe_drafts(drafts, accepted)
-            count = min(1 + accepted, sequence.max_tokens - sequence.generated)
-            if not sequence.stale:
-                sequence.computed -= drafts - accepted
-                lag -= (drafts - accepted) if self._asynchronous else 0
+    def _accept(self, sequence: Sequence, drafts: int, sampling: bool, batch: Batch) -> int:
+        if not sampling:
+            sequence.stale = False
+            return 0
+        count, rejected = self._verify(sequence, drafts, sequence in batch.blank) if drafts else (1, 0)
         sequence.generated += count
         if sequence.stale:
             sequence.stale = False
-        elif self._asynchronous:
-            lag = sequence.expected = lag - count
+            return count
+        sequence.computed -= rejected
+        if self.asynchronous:
+            lag = sequence.expected = sequence.expected - rejected - count
             if self.pool.caching:
                 full = (sequence.computed - lag) // self.pool.block_size
                 if full > sequence.registered:
@@ -141,42 +120,20 @@ class SchedulerState:
 
     def _finish(self, finished: list[Sequence], now_ns: int) -> None:
         for sequence in finished:
-            sequence.ended_ns = now_ns
-            if sequence.blocks:
-                self.running.remove(sequence)
-            else:  # preempted while its last token was in flight
-                self.waiting.remove(sequence)
-            self.counters.observe_end(sequence)
-            self._free(sequence, "length")
-            if self._leaked_blocks:
-                self.pool.leak(self._leaked_blocks)
+            self._discard(sequence)
+        super()._finish(finished, now_ns)
 
     def _free(self, sequence: Sequence, end: EndReason) -> None:
-        sequence.end = end
+        super()._free(sequence, end)
         self.pool.release(sequence)
+
+    def _queue_stays_blocked(self, steps: int) -> bool:
+        """Whether no waiting sequence can be admitted during this many decode steps."""
+        running = self.running
         if self._external is not None:
-            self._external.forget(sequence)
-
-
-_DRAWS = 1 << 16
-
-
-class Acceptance:
-    """Draws the number of accepted draft tokens of a verification.
-
-    Position i has its own acceptance rate, conditional on the acceptance of all earlier positions.
-
-    As with a greedy model, the accepted number depends only on the text: equal keys give equal draws on every start.
-    """
-
-    def __init__(self, speculation: Speculation) -> None:
-        rates = list(speculation.acceptance[: speculation.draft_tokens])
-        rates += [rates[-1] if rates else 0.0] * (speculation.draft_tokens - len(rates))
-        tail = np.cumprod(rates)[::-1]  # probability of at least k, k−1, …, 1 accepted drafts; ascending
-        uniform = np.random.default_rng(0x5BEC).random(_DRAWS)
-        self._drawn: list[int] = (len(tail) - np.searchsorted(tail, uniform, side="right")).tolist()
-
-    def draw(self, key: int, drafts: int) -> int:
-        """Number of accepted tokens among `drafts` proposed tokens."""
-        accepted = self._drawn[key % _DRAWS]
-        return accepted if accepted < drafts else drafts
+            return False
+        if len(running) >= self._config.max_num_seqs:
+            return True
+        if len(running) == self._config.max_num_batched_tokens:
+            return not self.asynchronous  # there, the batch after a sequence's last one has a token to spare
+        return steady_decode.queue_head_stays_blocked(self.pool, self.waiting[0], running, steps)

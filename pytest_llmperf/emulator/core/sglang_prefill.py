@@ -30,10 +30,11 @@ class PrefillQueue:
     """
 
     def __init__(
-        self, config: EngineConfig, cache: RadixCache, counters: Counters, external: ExternalKv | None
+        self, config: EngineConfig, cache: RadixCache, counters: Counters, loading: list[tuple[int, Sequence]],
+        external: ExternalKv | None,
     ) -> None:
         self.waiting: list[Sequence] = []
-        self.loading: list[tuple[int, Sequence]] = []
+        self.loading = loading
         self.chunked: Sequence | None = None
         self.full = False
         self._config = config
@@ -45,7 +46,6 @@ class PrefillQueue:
 
     def discard(self, sequence: Sequence) -> None:
         """Forgets a sequence."""
-        self.loading = [entry for entry in self.loading if entry[1] is not sequence]
         self.waiting = [waiting for waiting in self.waiting if waiting is not sequence]
         if sequence is self.chunked:
             self.chunked = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_llmperf.emulator.core.blocks import BlockPool
+from pytest_llmperf.emulator.core.scheduler import most_steps
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
@@ -19,13 +20,7 @@ def steps_until_blocks_run_out(pool: BlockPool, running: list[Sequence], steps: 
         upto = ((min(computed + count, last), room) for computed, last, room in slots)
         return sum(-(-(tokens - room) // size) for tokens, room in upto if tokens > room)
 
-    if lacking(steps) <= free:
-        return steps
-    low, high = 0, steps
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if lacking(middle) <= free else (low, middle)
-    return low
+    return most_steps(steps, lacking, free)
 
 
 def queue_head_stays_blocked(pool: BlockPool, head: Sequence, running: Iterable[Sequence], steps: int) -> bool:

@@ -26,11 +26,6 @@ def default_utilization(engine: str, gpu: HardwareKind, max_num_batched_tokens: 
     return round(1 - aside / gpu.memory_bytes, 3)
 
 
-def weight_bytes_per_gpu(shape: ModelShape, weights: Dtype, gpus: int) -> float:
-    """Bytes on each GPU where matrices are cut evenly."""
-    return shape.weight_bytes(weights) / gpus
-
-
 def kv_bytes_per_gpu(shape: ModelShape, kv: Dtype, tp: int) -> float:
     """Bytes of one token on each GPU: heads are cut, and copied where there are fewer than GPUs; a latent is copied."""
     if shape.latent is not None:
@@ -68,7 +63,7 @@ def kv_blocks(  # noqa: PLR0917 - the arguments are the engine's own flags, in o
             the memory that is available.
     """
     budget = gpu.memory_bytes * utilization
-    held = weight_bytes_per_gpu(shape, weights, weight_gpus or tp)
+    held = shape.weight_bytes(weights) / (weight_gpus or tp)
     if engine == "vllm":
         budget -= _NCCL_BYTES + activation_bytes(shape, tp, max_num_batched_tokens)
     else:

@@ -66,10 +66,6 @@ class Coefficients:
     ingress_token_s: float
     provenance: str
 
-    @property
-    def extrapolated(self) -> bool:
-        return self.provenance.startswith("extrapolated")
-
 
 def stored() -> dict[str, Any]:
     """The shipped file: `provenance` and, per engine, the numbers."""

@@ -132,17 +132,15 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All, as the published count."""
-        return self._parameters(self.experts)
-
-    @property
-    def active_parameters(self) -> int:
-        """Those that one token passes."""
-        return self._parameters(self.active_experts)
+        embeddings = self.head_parameters * (1 if self.tied else 2)
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        routed = self.expert_layers * self.experts * self.expert_parameters
+        return embeddings + self.dense_parameters + routed + self.layers * norms + self.hidden
 
     def weight_bytes(self, weights: Dtype) -> int:
         """Bytes of all weights; embedding, head and norms stay in bfloat16 where the rest is fp8 or packed."""
         matrices = self.dense_parameters * self.matrix_bytes(weights)
-        routed = self.expert_layers * self.experts * self.expert_parameters if self.moe else 0
+        routed = self.expert_layers * self.experts * self.expert_parameters
         rest = self.parameters - self.dense_parameters - routed
         return int(matrices + routed * self.expert_bytes(weights) + rest * 2)
 
@@ -168,9 +166,3 @@ class ModelShape:
         """FLOPs of one query–key pair in all layers: 2 for the score and 2 for the value, per head and dimension."""
         dims = self.latent.rope + self.latent.nope + self.latent.value if self.latent else 2 * self.head_dim
         return 2 * (self.layers - self.linear_layers) * self.heads * dims
-
-    def _parameters(self, experts: int) -> int:
-        embeddings = self.head_parameters * (1 if self.tied else 2)
-        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        routed = self.expert_layers * experts * self.expert_parameters
-        return embeddings + self.dense_parameters + routed + self.layers * norms + self.hidden
