@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from random import Random
 from typing import TYPE_CHECKING, Literal
@@ -112,58 +113,47 @@ class Faults:
         return None if kind is None else HttpFault(kind, 0 if kind == "limited" else after)
 
 
-def _share(text: str, where: str) -> float:
-    return fraction(text, where, least=0.0, most=1.0)
-
-
-def _stalls(text: str, where: str) -> dict[str, object]:
-    share, _, length = text.partition(":")
-    fields: dict[str, object] = {"stalls": _share(share, where)}
-    return fields | ({"stall_s": duration_s(length, where)} if length else {})
-
-
-def _throttle(text: str, where: str) -> dict[str, object]:
-    depth, _, steps = text.partition(":")
-    fields: dict[str, object] = {"throttle": fraction(depth or "+30%", where, least=0.0)}
-    if steps and (not steps.isdecimal() or int(steps) < 1):
-        raise UsageError(f"{where}: {steps!r} is no number of steps.")
-    return fields | ({"throttle_steps": int(steps)} if steps else {})
-
-
-def _only(word: str, field: str) -> Callable[[str, str], dict[str, object]]:
-    def read(text: str, where: str) -> dict[str, object]:
+def _only(word: str) -> Callable[[str, str], bool]:
+    def read(text: str, where: str) -> bool:
         if text != word:
             raise UsageError(f"{where}: it can only be {word}.")
-        return {field: True}
+        return True
 
     return read
 
 
-def _leak(text: str, where: str) -> dict[str, object]:
-    if text and (not text.isdecimal() or int(text) < 1):
-        raise UsageError(f"{where}: {text!r} is no number of blocks.")
-    return {"leaked_blocks": int(text or 1)}
+def _count(things: str, default: int | None = None) -> Callable[[str, str], int]:
+    def read(text: str, where: str) -> int:
+        if default is not None and not text:
+            return default
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"{where}: {text!r} is no number of {things}.")
+        return int(text)
+
+    return read
 
 
-# name → (how its value looks, what it means)
-_READERS: dict[str, tuple[str, Callable[[str, str], dict[str, object]]]] = {
-    "step_time": ("+5%", lambda text, where: {"step_time": fraction(text, where, least=-0.99)}),
-    "prefix_cache": ("off", _only("off", "prefix_cache_off")),
-    "answer_cache": ("off", _only("off", "answer_cache_off")),
-    "chunk_budget": ("/4", lambda text, where: {"chunk_budget": divisor(text, where)}),
-    "kv": ("-50%", lambda text, where: {"kv": fraction(text, where, least=-0.999)}),
-    "acceptance": ("-0.2", lambda text, where: {"acceptance": fraction(text, where, most=1.0)}),
-    "tp_link": ("/2", lambda text, where: {"tp_link": divisor(text, where)}),
-    "offload_bandwidth": ("/4", lambda text, where: {"offload_bandwidth": divisor(text, where)}),
-    "stalls": ("1%[:50ms]", _stalls),
-    "leak": ("[BLOCKS]", _leak),
-    "throttle": ("+30%[:STEPS]", _throttle),
-    "errors": ("1%", lambda text, where: {"errors": _share(text, where)}),
-    "hangs": ("1%", lambda text, where: {"hangs": _share(text, where)}),
-    "truncated": ("1%", lambda text, where: {"truncated": _share(text, where)}),
-    "limited": ("1%", lambda text, where: {"limited": _share(text, where)}),
-    "disconnects": ("ignored", _only("ignored", "disconnects_ignored")),
-}
+_share = partial(fraction, least=0.0, most=1.0)
+# name → (how its value looks, the field and its reader); a second field has its value behind a colon
+_READERS: dict[str, tuple[str, dict[str, Callable[[str, str], object]]]] = {
+    "step_time": ("+5%", {"step_time": partial(fraction, least=-0.99)}),
+    "prefix_cache": ("off", {"prefix_cache_off": _only("off")}),
+    "answer_cache": ("off", {"answer_cache_off": _only("off")}),
+    "chunk_budget": ("/4", {"chunk_budget": divisor}),
+    "kv": ("-50%", {"kv": partial(fraction, least=-0.999)}),
+    "acceptance": ("-0.2", {"acceptance": partial(fraction, most=1.0)}),
+    "tp_link": ("/2", {"tp_link": divisor}),
+    "offload_bandwidth": ("/4", {"offload_bandwidth": divisor}),
+    "stalls": ("1%[:50ms]", {"stalls": _share, "stall_s": duration_s}),
+    "leak": ("[BLOCKS]", {"leaked_blocks": _count("blocks", 1)}),
+    "throttle": ("+30%[:STEPS]", {"throttle": lambda text, where: fraction(text or "+30%", where, least=0.0),
+                                  "throttle_steps": _count("steps")}),
+    "errors": ("1%", {"errors": _share}),
+    "hangs": ("1%", {"hangs": _share}),
+    "truncated": ("1%", {"truncated": _share}),
+    "limited": ("1%", {"limited": _share}),
+    "disconnects": ("ignored", {"disconnects_ignored": _only("ignored")}),
+}  # fmt: skip
 FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())
 
 
@@ -178,5 +168,11 @@ def parse_faults(options: Iterable[str]) -> Faults:
         name, _, value = option.partition("=")
         if name not in _READERS:
             raise UsageError(f"--fault {option}: no such fault. There are {', '.join(FAULTS)}.")
-        planted |= _READERS[name][1](value.strip(), f"--fault {option}")
+        readers = _READERS[name][1]
+        first, _, second = value.strip().partition(":") if len(readers) > 1 else (value.strip(), "", "")
+        texts = (first, second) if second else (first,)
+        planted |= {
+            field: read(text, f"--fault {option}")
+            for (field, read), text in zip(readers.items(), texts, strict=False)
+        }
     return Faults(**planted)  # type: ignore[arg-type]

@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
-from pytest_llmperf.emulator.cluster.router import EngineLoad, Router, RouterName, make_router
-from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split
+from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split, TransferredKv
 from pytest_llmperf.emulator.cluster.timeline import Timeline
-from pytest_llmperf.emulator.cluster.transfer import TransferredKv
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
@@ -28,13 +26,12 @@ class Deployment:
     """One or more engines behind a router, with a common clock.
 
     data_parallel creates several engines, each with its own prefix cache and its share of the tiers' capacity; the
-    engines share the tiers of an LMCache server. The router is vLLM's internal balancing or SGLang's router. transfer
-    creates a prefill engine and a decode engine (see Split).
+    engines share the tiers of an LMCache server. Requests are divided as by vLLM's internal balancing or by SGLang's
+    controller. transfer creates a prefill engine and a decode engine (see Split).
 
     Args:
         step_time: step-time model of all engines.
         disturbance: noise of all engines, by the number of the step.
-        router: router; None for the default router of the engine.
 
     Attributes:
         now_ns: end of the last computed step, or a later time.
@@ -47,7 +44,6 @@ class Deployment:
         config: EngineConfig,
         step_time: StepTime,
         disturbance: Disturbance | None = None,
-        router: RouterName | None = None,
     ) -> None:
         self.config = config
         self.step_time = step_time
@@ -57,24 +53,19 @@ class Deployment:
         self._bytes_per_token = config.tensor_parallel * kv_bytes_per_gpu(
             config.shape, config.kv, config.tensor_parallel
         )
-        self._split: Split | None = None
-        self._router: Router | None = None
         handed = TransferredKv(config.transfer, self._bytes_per_token) if config.transfer is not None else None
         self.engines = [self._engine(self._tiers()) for _ in range(config.data_parallel)]
         if handed is not None:
             self.engines.append(self._engine(handed))
-        self._timeline = Timeline(self.engines)
-        if handed is not None:
-            self._split = Split(self._timeline, handed)
-        elif config.data_parallel > 1:
-            default: RouterName = "least-loaded" if config.engine == "vllm" else "round-robin"
-            self._router = make_router(router or default, config.data_parallel)
+        self._timeline = (
+            Timeline(self.engines, by_load=config.engine == "vllm") if handed is None else Split(self.engines, handed)
+        )
 
     @property
     def counters(self) -> Counters:
         """Of all engines together. Of a split: requests and tokens as the decode engine has them, and the prefix cache
         of the prefill engine."""
-        if self._split is None:
+        if self.config.transfer is None:
             return sum((engine.counters for engine in self.engines), Counters())
         prefill, decode = self.engines[PREFILL].counters, self.engines[DECODE].counters
         return replace(
@@ -108,22 +99,16 @@ class Deployment:
         Raises:
             ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
-        if self._split is not None:
-            self._split.submit(sequence, now_ns)
-        else:
-            self._timeline.give(self._route(sequence), sequence, now_ns)
+        self._timeline.submit(sequence, now_ns)
         self.now_ns = max(self.now_ns, now_ns)
 
     def abort(self, sequence: Sequence) -> None:
         """Drops a sequence in any state; a finished sequence is ignored."""
-        if self._split is not None:
-            self._split.abort(sequence)
-        else:
-            self._timeline.drop(sequence)
+        self._timeline.drop(sequence)
 
     def next_ns(self) -> int | None:
         """When the next step begins; None where there is nothing to do."""
-        return (self._split or self._timeline).next_ns()
+        return self._timeline.next_ns()
 
     def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> Step | FastForward | None:
         """Runs the next step or fast-forward that begins before `until_ns`; None if no step begins before this time.
@@ -131,11 +116,7 @@ class Deployment:
         The tokens of the step are in the future until `ended_ns`. With several engines the ends of successive steps are
         not in order, and a step of a prefill engine returns no tokens.
         """
-        if self._split is not None:
-            done = self._split.advance(until_ns, fast_forwarding)
-        else:
-            event = self._timeline.advance(until_ns, fast_forwarding)
-            done = event[1] if event is not None else None
+        done = self._timeline.advance(until_ns, fast_forwarding)
         if done is not None:
             self.now_ns = max(self.now_ns, done.ended_ns)
         return done
@@ -146,11 +127,7 @@ class Deployment:
 
     def reset_prefix_cache(self) -> bool:
         """Empties the GPUs' own; tiers keep theirs. False while blocks are held."""
-        each = [engine.scheduler.reset_prefix_cache() for engine in self.engines]
-        done = all(each)
-        if done and self._router is not None:
-            self._router.reset()
-        return done
+        return all([engine.scheduler.reset_prefix_cache() for engine in self.engines])
 
     def clear_tiers(self, name: str) -> None:
         """Empties the tiers of this name."""
@@ -185,13 +162,3 @@ class Deployment:
         lanes = self.config.tensor_parallel if tier.name == "cpu" else 1
         capacity = tier.capacity_bytes // (1 if tier.server else self.config.data_parallel)
         return replace(tier.faster(lanes), capacity_bytes=capacity)
-
-    def _route(self, sequence: Sequence) -> int:
-        if self._router is None:
-            return 0
-        gauges = [engine.gauges for engine in self.engines]
-        loads = [
-            EngineLoad(count, gauge.waiting, gauge.kv_usage)
-            for count, gauge in zip(self._timeline.in_flight, gauges, strict=True)
-        ]
-        return self._router.choose(sequence.prompt, sequence.salt, loads)

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cluster.timeline import Timeline
-from pytest_llmperf.emulator.cluster.transfer import TransferredKv
-from pytest_llmperf.emulator.core.engine import FastForward, Step
+from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.config import Link
+    from pytest_llmperf.emulator.core.batch import End
 
 PREFILL, DECODE = 0, 1
 
 
-class Split:
+class TransferredKv:
+    """The blocks of the prefill engine as external KV cache of the decode engine (an `ExternalKv`), by the rules of
+    vLLM's NIXL connector. The decode engine allocates blocks and pulls all prompt tokens that its own prefix cache
+    lacks. It computes the last prompt token again and so samples the first output token itself. After a preemption the
+    decode engine computes the prompt itself, because the prefill engine has dropped its copy.
+
+    One transfer runs at a time, in the order in which they begin.
+
+    Args:
+        link: its rate, and its latency, which each transfer pays.
+        bytes_per_token: KV cache bytes of a token, over all GPUs.
+    """
+
+    prefilled = True
+
+    def __init__(self, link: Link, bytes_per_token: float) -> None:
+        self._link = link
+        self._bytes_per_token = bytes_per_token
+        self._free_ns = 0
+        self._ready: set[Sequence] = set()
+
+    def offer(self, sequence: Sequence) -> None:
+        """Its prompt is computed and can be pulled."""
+        self._ready.add(sequence)
+
+    def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:  # noqa: ARG002
+        if sequence not in self._ready:
+            return 0
+        return max(0, len(sequence.prompt) - 1 - local_tokens)
+
+    def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:  # noqa: ARG002
+        self._ready.discard(sequence)
+        size = round((len(sequence.prompt) - local_tokens) * self._bytes_per_token)
+        took_ns = round(1e9 * (self._link.latency_s + size / self._link.bytes_per_s))
+        self._free_ns = max(now_ns, self._free_ns) + took_ns
+        return self._free_ns
+
+    def store_s(self, sequence: Sequence, computed: int, after: int, end: End) -> float:  # noqa: ARG002
+        return 0.0
+
+    def forget(self, sequence: Sequence) -> None:
+        self._ready.discard(sequence)
+
+
+class Split(Timeline):
     """Disaggregated prefill by the rules of vLLM's proxies.
 
     The prefill engine computes the prompt and one token (max_tokens = 1). Then the decode engine gets the request,
@@ -23,63 +72,67 @@ class Split:
     The blocks of the prefill engine are free after its step, even if the decode engine has not pulled them yet.
 
     Args:
-        timeline: timeline of a prefill engine and a decode engine.
+        engines: a prefill engine and a decode engine.
         handed: external KV cache of the decode engine.
     """
 
-    def __init__(self, timeline: Timeline, handed: TransferredKv) -> None:
-        self._timeline = timeline
+    def __init__(self, engines: List[Engine], handed: TransferredKv) -> None:
+        super().__init__(engines)
         self._handed = handed
         self._prompts: dict[Sequence, Sequence] = {}  # what the prefill engine computes, and for whom
-        self._handovers: list[tuple[int, int, Sequence, Sequence]] = []
+        self._handovers: list[tuple[int, int, Sequence]] = []
         self._number = 0
         self._cached_tokens: dict[Sequence, int] = {}
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
         prompt = Sequence(sequence.id, sequence.prompt, 1, now_ns, sequence.salt)
-        self._timeline.engines[DECODE].scheduler.check(sequence)
-        self._timeline.give(PREFILL, prompt, now_ns)
+        self.engines[DECODE].scheduler.check(sequence)
+        self.give(PREFILL, prompt, now_ns)
         sequence.arrived_ns = now_ns
         self._prompts[prompt] = sequence
 
-    def abort(self, sequence: Sequence) -> None:
+    def drop(self, sequence: Sequence) -> None:
         for prompt in [p for p, s in self._prompts.items() if s is sequence]:
             del self._prompts[prompt]
-            self._timeline.drop(prompt)
+            super().drop(prompt)
             sequence.end = "abort"
-        self._timeline.drop(sequence)
+        super().drop(sequence)
         self._cached_tokens.pop(sequence, None)
 
     def next_ns(self) -> int | None:
-        starts = [self._timeline.next_ns(), self._handovers[0][0] if self._handovers else None]
+        starts = [super().next_ns(), self._handover_ns]
         return min((start for start in starts if start is not None), default=None)
 
     def advance(self, until_ns: int | None, fast_forwarding: bool) -> Step | FastForward | None:
         while True:
-            handover_ns = self._handovers[0][0] if self._handovers else None
+            handover_ns = self._handover_ns
             limits = [limit for limit in (until_ns, handover_ns) if limit is not None]
-            event = self._timeline.advance(min(limits, default=None), fast_forwarding)
+            event = self._advance(min(limits, default=None), fast_forwarding)
             if event is not None:
                 index, done = event
                 return self._prefilled(done) if index == PREFILL else self._decoded(done)
             if handover_ns is None or (until_ns is not None and handover_ns >= until_ns):
                 return None
-            self._hand_over(*heappop(self._handovers))
+            self._hand_over(handover_ns, heappop(self._handovers)[2])
+
+    @property
+    def _handover_ns(self) -> int | None:
+        return self._handovers[0][0] if self._handovers else None
 
     def _prefilled(self, done: Step | FastForward) -> Step:
         for prompt in done.finished:
             self._number += 1
-            heappush(self._handovers, (done.ended_ns, self._number, prompt, self._prompts[prompt]))
+            heappush(self._handovers, (done.ended_ns, self._number, prompt))
         return Step(done.started_ns, done.ended_ns, [], [])
 
-    def _hand_over(self, now_ns: int, number: int, prompt: Sequence, sequence: Sequence) -> None:
-        del number
-        if self._prompts.pop(prompt, None) is None:
+    def _hand_over(self, now_ns: int, prompt: Sequence) -> None:
+        sequence = self._prompts.pop(prompt, None)
+        if sequence is None:  # aborted
             return
         arrived_ns, sequence.first_scheduled_ns = sequence.arrived_ns, prompt.first_scheduled_ns
         self._cached_tokens[sequence] = prompt.cached_tokens or 0
         self._handed.offer(sequence)
-        self._timeline.give(DECODE, sequence, now_ns)
+        self.give(DECODE, sequence, now_ns)
         sequence.arrived_ns = arrived_ns
 
     def _decoded(self, done: Step | FastForward) -> Step | FastForward:

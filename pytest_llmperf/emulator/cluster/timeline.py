@@ -1,4 +1,4 @@
-"""The steps of several engines in one order of time."""
+"""Which of several equal engines gets a request, and the steps of all engines in one order of time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,36 @@ class Timeline:
     The timeline runs the steps of all engines in the order of their start times. So the output of one engine is known
     before another engine starts a later step. A fast-forward of one engine ends before another engine can finish a
     sequence.
+
+    Args:
+        by_load: whether the least loaded engine gets a request, as in vLLM's internal data-parallel balancing (0.32),
+            instead of the next engine in turn, as in SGLang.
     """
 
-    def __init__(self, engines: List[Engine]) -> None:
+    def __init__(self, engines: List[Engine], by_load: bool = False) -> None:
         self.engines = engines
         self.in_flight = [0] * len(engines)
+        self._by_load = by_load
+        self._turn = 0
         self._place: dict[Sequence, int] = {}
         self._free_ns = [0] * len(engines)
         self._earliest_end_ns: list[int | None] = [None] * len(engines)
         self._stuck = [False] * len(engines)
+
+    def submit(self, sequence: Sequence, now_ns: int) -> None:
+        """Queues a sequence at one of the engines.
+
+        Raises:
+            ValueError: see `give`.
+        """
+        self.give(self.route() if len(self.engines) > 1 else 0, sequence, now_ns)
+
+    def route(self) -> int:
+        """Index of the engine that gets the next sequence. Of equally loaded engines it is the next one in turn."""
+        count = len(self.engines)
+        turn = [(self._turn + offset) % count for offset in range(count)]
+        self._turn = (self._turn + 1) % count
+        return min(turn, key=self._load) if self._by_load else turn[0]
 
     def give(self, index: int, sequence: Sequence, now_ns: int) -> None:
         """Queues a sequence at an engine whose steps that begin before now have been run.
@@ -49,9 +70,13 @@ class Timeline:
         starts = [start for start in map(self._start_ns, range(len(self.engines))) if start is not None]
         return min(starts, default=None)
 
-    def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> tuple[int, Step | FastForward] | None:
-        """Runs the next step or fast-forward that begins before `until_ns`. Returns the index of its engine and the
-        result."""
+    def advance(self, until_ns: int | None, fast_forwarding: bool) -> Step | FastForward | None:
+        """Runs the next step or fast-forward that begins before `until_ns`; None if no step begins before this time."""
+        event = self._advance(until_ns, fast_forwarding)
+        return None if event is None else event[1]
+
+    def _advance(self, until_ns: int | None, fast_forwarding: bool) -> tuple[int, Step | FastForward] | None:
+        """The index of the engine whose step begins next, and its result."""
         while True:
             started = [(start, i) for i in range(len(self.engines)) if (start := self._start_ns(i)) is not None]
             if not started:
@@ -82,6 +107,11 @@ class Timeline:
             del self._place[sequence]
             self.in_flight[index] -= 1
         return done
+
+    def _load(self, index: int) -> float:
+        """Requests in flight; those that wait weigh more the fuller the KV cache is above a half."""
+        gauges = self.engines[index].gauges
+        return self.in_flight[index] + gauges.waiting * 6.0 * max(0.0, gauges.kv_usage - 0.5)
 
     def _start_ns(self, index: int) -> int | None:
         return None if self._stuck[index] else self.engines[index].wake_ns(self._free_ns[index])

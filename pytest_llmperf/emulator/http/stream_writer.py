@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from types import coroutine
 from typing import Any, cast
 
 Message = MutableMapping[str, Any]
@@ -50,24 +51,18 @@ class StreamWriter:
             self._drain.cancel()
 
     async def _drained(self, sending: Coroutine[Any, None, None], blocked_on: object) -> None:
-        await _Resumed(sending, blocked_on)
+        await _resumed(sending, blocked_on)
         while self._backlog:
             await self._send(self._backlog.popleft())
         self._backlog = None
 
 
-class _Resumed:
+@coroutine
+def _resumed(begun: Coroutine[Any, None, None], blocked_on: object) -> Generator[Any, Any, None]:
     """Awaits a coroutine that has already run up to its first wait."""
-
-    def __init__(self, begun: Coroutine[Any, None, None], blocked_on: object) -> None:
-        self._begun = begun
-        self._blocked_on = blocked_on
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        waiting = self._blocked_on
-        while True:
-            value = yield waiting
-            try:
-                waiting = self._begun.send(value)
-            except StopIteration:
-                return
+    while True:
+        value = yield blocked_on
+        try:
+            blocked_on = begun.send(value)
+        except StopIteration:
+            return
