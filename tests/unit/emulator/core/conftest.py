@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core.engine import Engine, FastForward
-from pytest_llmperf.emulator.core.scheduler import VllmScheduler
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
@@ -76,7 +76,7 @@ class Lab:
         return replace(CONFIG, **changes)
 
     def engine(self, disturbance: Any = None, **changes: Any) -> Engine:
-        return Engine(self.config(**changes), LinearTime(), disturbance)
+        return Engine(LinearTime(), VllmScheduler(self.config(**changes)), disturbance)
 
     def scheduler(self, leaked_blocks: int = 0, **changes: Any) -> VllmScheduler:
         return VllmScheduler(self.config(**changes), None, leaked_blocks)

@@ -14,6 +14,7 @@ from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.engine import Engine
 from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.shape import SHAPES
 
 REQUESTS = st.lists(
@@ -63,11 +64,11 @@ def idle_blocks(pool: BlockPool) -> list[int]:
 
 def books_balance(engine: Engine) -> None:
     pool, scheduler = engine.scheduler.pool, engine.scheduler
-    loading = [sequence for _, sequence in scheduler._admission.loading]
+    loading = [sequence for _, sequence in scheduler.loading]
     holders = Counter(block for s in [*scheduler.running, *loading] for block in s.blocks)
     alone = [b for idle in pool._alone.values() if not isinstance(idle, Sequence) for b in idle.blocks]
     idle = [*pool._idle, *alone]
-    assert pool.free + len(holders) + len(pool.leaked) == pool.usable
+    assert pool.free + len(holders) + pool.leaked == pool.usable
     assert sorted([*holders, *pool._empty, *idle]) == list(range(1, pool.usable + 1))
     assert {block: count - 1 for block, count in holders.items() if count > 1} == pool._further
     registered = [*pool._block.values(), *(block for twins in pool._twins.values() for block in twins)]
@@ -122,7 +123,7 @@ def test_every_request_gets_all_tokens_in_increasing_time(lab, requests, flags, 
         assert given_out[sequence.id] == sequence.max_tokens == sequence.generated
         assert arrival_ns <= sequence.first_scheduled_ns < sequence.first_token_ns <= sequence.ended_ns
         assert sequence.end == "length"
-    assert engine.idle or speculation
+    assert engine.wake_ns(0) is None or speculation
     counters = engine.counters
     assert counters.generation_tokens == sum(s.max_tokens for _, s in arrivals)
     assert counters.prompt_tokens == sum(s.prompt_length for _, s in arrivals)
@@ -130,7 +131,7 @@ def test_every_request_gets_all_tokens_in_increasing_time(lab, requests, flags, 
     assert counters.preemptions == sum(s.preemptions for _, s in arrivals)
     assert counters.prompt_tokens_cached == counters.prefix_cache_hits <= counters.prefix_cache_queries
     assert engine.gauges.kv_usage == 0.0
-    assert engine.reset_prefix_cache()
+    assert engine.scheduler.reset_prefix_cache()
 
 
 @settings(max_examples=200, deadline=None)
@@ -138,7 +139,7 @@ def test_every_request_gets_all_tokens_in_increasing_time(lab, requests, flags, 
 def test_first_token_follows_a_step_per_chunk_of_uncached_prompt(lab, requests, flags):
     engine = lab.engine(**flags)
     arrivals = workload(requests)
-    config = engine.config
+    config = engine.scheduler._config
     events = lab.drive(engine, arrivals, True)
     for arrival_ns, sequence in arrivals:
         steps = [event for event in events if any(number == sequence.id for number, _ in event.tokens)]
@@ -175,7 +176,7 @@ def test_aborted_sequences_leave_no_blocks(lab, requests, flags, speculation, ab
         count += 1
         for at, which in aborts:
             if at == count and which < len(sequences) and sequences[which].arrived_ns:
-                engine.abort(sequences[which])
+                engine.scheduler.abort(sequences[which])
         books_balance(engine)
 
     lab.drive(engine, [(max(1, ns), s) for ns, s in arrivals], True, abort_some)
@@ -219,7 +220,7 @@ def test_noise_is_drawn_anew_with_a_run(lab):
 
 def test_idle_engine_makes_no_step(lab):
     engine = lab.engine()
-    assert engine.idle
+    assert engine.wake_ns(0) is None
     assert engine.step(5) is None
     assert engine.fast_forward(5, None) is None
     assert engine.wake_ns(5) is None
@@ -285,7 +286,7 @@ def test_external_tokens_join_when_load_finishes(lab, asynchronous):
     outcomes = []
     for leaping in (False, True):
         shelf = Shelf()
-        engine = Engine(lab.config(async_scheduling=asynchronous), lab.time, external=shelf)
+        engine = Engine(lab.time, VllmScheduler(lab.config(async_scheduling=asynchronous), shelf))
         busy, loaded = lab.sequence(1, 11, 40), lab.sequence(2, 20, 4)
         events = lab.drive(engine, [(0, busy), (20_000_000, loaded)], leaping, books_balance)
         outcomes.append((events, asdict(engine.counters)))
@@ -298,12 +299,12 @@ def test_external_tokens_join_when_load_finishes(lab, asynchronous):
 
 
 def test_one_that_is_being_loaded_can_be_aborted(lab):
-    engine = Engine(lab.config(), lab.time, external=Shelf())
+    engine = Engine(lab.time, VllmScheduler(lab.config(), Shelf()))
     seq = lab.sequence(1, 20, 4)
     engine.add(seq, 0)
     assert engine.step(0) is None
     assert engine.wake_ns(0) == 7_000_000
     assert engine.gauges.kv_usage > 0
-    engine.abort(seq)
-    assert engine.idle
+    engine.scheduler.abort(seq)
+    assert engine.wake_ns(0) is None
     assert engine.gauges.kv_usage == 0

@@ -137,8 +137,8 @@ def test_aborted_sequence_gets_no_further_tokens(lab):
     engine.add(seq, 0)
     engine.add(two, 0)
     first = engine.step(0)
-    engine.abort(seq)
-    engine.abort(seq)
+    engine.scheduler.abort(seq)
+    engine.scheduler.abort(seq)
     second = engine.step(first.ended_ns)
     assert [s.id for s, _ in second.tokens] == [2]
     assert (seq.end, engine.counters.finished_abort) == ("abort", 1)

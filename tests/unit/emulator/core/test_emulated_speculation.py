@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.emulator.config import Speculation
-from pytest_llmperf.emulator.core.scheduler_state import Acceptance
+from pytest_llmperf.emulator.core.scheduler import Acceptance
 from pytest_llmperf.emulator.cost.shape import SHAPES
 
 
