@@ -13,8 +13,8 @@ import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.engine import Engine
-from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
 
@@ -106,10 +106,10 @@ class Watched(VllmScheduler):
 def replay(case):
     """A case's truth as the emulator has it."""
     scheduler = Watched(case["settings"], case["requests"])
-    engine, now_ns = Engine(config(case["settings"]), OneMillisecond(), scheduler=scheduler), 0
+    engine, now_ns = Engine(OneMillisecond(), scheduler), 0
     while len(scheduler.ended) < len(case["requests"]):
         step = engine.step(now_ns)
-        assert step or engine.idle, "the engine has stopped before all requests have ended"
+        assert step or engine.wake_ns(0) is None, "the engine has stopped before all requests have ended"
         now_ns = step.ended_ns if step else now_ns
     assert scheduler.pool.free == scheduler.pool.usable
     counters = engine.counters

@@ -10,9 +10,9 @@ from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split, Transf
 from pytest_llmperf.emulator.cluster.timeline import Timeline
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
-from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.http.exposition import Histogram, Page
@@ -65,9 +65,8 @@ def metrics_page(
 def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, Latencies]], served: int) -> None:
     labels = [{"engine": str(index), "model_name": launch.served_names[0]} for index in range(len(engines))]
 
-    def add(name: str, kind: str, text: str, value: Callable[[Counters, Gauges, Latencies], float | Histogram]) -> None:
-        samples = [(label, value(*engine)) for label, engine in zip(labels, engines, strict=True)]
-        page.add(f"vllm:{name}", kind, text, samples)
+    def add(name: str, kind: str, text: str, values: Iterable[float | Histogram]) -> None:
+        page.add(f"vllm:{name}", kind, text, zip(labels, values, strict=True))
 
     def add_by(label: str, name: str, text: str, values: Callable[[Counters], dict[str, int]]) -> None:
         each = [(own, values(counters)) for own, (counters, _, _) in zip(labels, engines, strict=True)]
@@ -76,9 +75,9 @@ def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, 
 
     speculation = launch.config.speculation
     for name, (attribute, text) in _GAUGES.items():
-        add(name, "gauge", text, lambda _counters, gauges, _, attribute=attribute: getattr(gauges, attribute))
+        add(name, "gauge", text, [getattr(gauges, attribute) for _, gauges, _ in engines])
     for name, (attribute, text) in (_COUNTERS | (_SPECULATION if speculation else {})).items():
-        add(f"{name}_total", "counter", text, lambda counters, *_, attribute=attribute: getattr(counters, attribute))
+        add(f"{name}_total", "counter", text, [getattr(counters, attribute) for counters, _, _ in engines])
     add_by("finished_reason", "request_success", "Finished requests by reason.", _reasons)
     add_by("source", "prompt_tokens_by_source", "Prompt tokens by where their KV came from.", _sources)
     if speculation is not None:
@@ -86,8 +85,9 @@ def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, 
                lambda counters: _accepted(counters, speculation.draft_tokens))
     for name in engines[0][2].histograms:
         add(name, "histogram", "Of finished requests, or of their tokens.",
-            lambda _counters, _gauges, latencies, name=name: latencies.histograms[name])
-    add("iteration_tokens_total", "histogram", "Tokens per engine step.", lambda counters, *_: _iterations(counters))
+            [latencies.histograms[name] for _, _, latencies in engines])
+    add("iteration_tokens_total", "histogram", "Tokens per engine step.",
+        [_iterations(counters) for counters, _, _ in engines])
     facts = _cache_facts(launch)
     page.add("vllm:cache_config_info", "gauge", "The KV cache's configuration.",
              [({"engine": label["engine"], **facts}, 1) for label in labels])

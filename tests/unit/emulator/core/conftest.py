@@ -10,8 +10,8 @@ import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core.engine import Engine, FastForward
-from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS

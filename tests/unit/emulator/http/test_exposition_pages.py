@@ -82,14 +82,16 @@ def test_gap_before_several_tokens_is_counted_per_chunk_or_per_token(per_token, 
     each.first_token(sequence, 10 * MS)
     each.gap(30 * MS, 3)
     each.gap(20 * MS, 2)
-    for latencies in (once, each):
-        assert latencies.histograms["inter_token_latency_seconds"].count == gaps
-        assert latencies.histograms["inter_token_latency_seconds"].total == pytest.approx(0.05)
-    assert once.histograms["inter_token_latency_seconds"].cumulative() == each.histograms["inter_token_latency_seconds"].cumulative()
+    histograms = [latencies.histograms["inter_token_latency_seconds"] for latencies in (once, each)]
+    for histogram in histograms:
+        assert histogram.count == gaps
+        assert histogram.total == pytest.approx(0.05)
+    assert histograms[0].cumulative() == histograms[1].cumulative()
 
 
 def test_vllm_page_shows_all_counters():
-    values = samples(metrics_page(vllm(*DRAFTS), [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5))
+    engines = [(counted(), Gauges(2, 1, 0.25), latencies())]
+    values = samples(metrics_page(vllm(*DRAFTS), engines, started_s=7.5, served=5))
     engine = (("engine", "0"),)
     assert values["process_start_time_seconds", ()] == 7.5
     for name, value in {
