@@ -127,7 +127,8 @@ class Deployment:
 
     def reset_prefix_cache(self) -> bool:
         """Empties the GPUs' own; tiers keep theirs. False while blocks are held."""
-        return all([engine.scheduler.reset_prefix_cache() for engine in self.engines])
+        each = [engine.scheduler.reset_prefix_cache() for engine in self.engines]
+        return all(each)
 
     def clear_tiers(self, name: str) -> None:
         """Empties the tiers of this name."""
