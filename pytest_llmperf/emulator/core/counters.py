@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -46,19 +47,15 @@ class Counters:
     queue_time_ns: int = 0
     queue_time_count: int = 0
     steps: int = 0
-    iteration_tokens: dict[int, int] = field(default_factory=dict)
+    iteration_tokens: Counter[int] = field(default_factory=Counter)
     spec_drafts: int = 0
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0
-    spec_accepted_per_position: list[int] = field(default_factory=list)
+    spec_accepted_per_position: Counter[int] = field(default_factory=Counter)
 
     def __add__(self, other: Counters) -> Counters:
         """Of both together."""
-        total = Counters()
-        for name in (f.name for f in fields(self)):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(total, name, mine + theirs if isinstance(mine, int) else _merged(mine, theirs))
-        return total
+        return Counters(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def observe_lookup(self, sequence: Sequence, local: int | None, external: int | None) -> None:
         """Counts the lookup of a first admission: tokens that hit the GPU's prefix cache and tokens that hit external
@@ -87,8 +84,7 @@ class Counters:
         self.spec_drafts += 1
         self.spec_draft_tokens += drafts
         self.spec_accepted_tokens += accepted
-        for position in range(accepted):
-            self.spec_accepted_per_position[position] += 1
+        self.spec_accepted_per_position.update(range(accepted))
 
     def observe_end(self, sequence: Sequence) -> None:
         """A sequence that ran to its end."""
@@ -99,14 +95,7 @@ class Counters:
 
     def observe_iteration(self, tokens: int, steps: int = 1) -> None:
         """Counts `steps` steps that generated `tokens` tokens each."""
-        self.iteration_tokens[tokens] = self.iteration_tokens.get(tokens, 0) + steps
-
-
-def _merged(mine: dict[int, int] | list[int], theirs: dict[int, int] | list[int]) -> dict[int, int] | list[int]:
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        return {key: mine.get(key, 0) + theirs.get(key, 0) for key in {**mine, **theirs}}
-    longer, shorter = (list(mine), list(theirs)) if len(mine) >= len(theirs) else (list(theirs), list(mine))
-    return [value + (shorter[i] if i < len(shorter) else 0) for i, value in enumerate(longer)]
+        self.iteration_tokens[tokens] += steps
 
 
 @dataclass(frozen=True, slots=True)

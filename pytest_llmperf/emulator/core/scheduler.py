@@ -52,7 +52,6 @@ class Scheduler(ABC):
         self._leaked_blocks = leaked_blocks
         self._acceptance = Acceptance(speculation) if speculation else None
         self._drafts = speculation.draft_tokens if speculation else 0
-        self.counters.spec_accepted_per_position = [0] * self._drafts
         self.asynchronous = config.async_scheduling
         self._in_flight: Batch | None = None
 

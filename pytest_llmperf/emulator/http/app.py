@@ -7,11 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmperf.emulator.http.events import CRASHED, REFUSALS, events_of
-from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Refusal, Reply
+from pytest_llmperf.emulator.http.answers import events_of
+from pytest_llmperf.emulator.http.events import CRASHED, REFUSALS
+from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Refusal, Reply, json_reply
 from pytest_llmperf.emulator.http.stream_writer import Send, StreamWriter
 from pytest_llmperf.emulator.http.streams import Stream
-from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.realtime import RealTime
@@ -58,8 +58,7 @@ class App:
             raise REFUSALS[fault.kind]
         arrived_ns = received_ns + service.deployment.ingress_ns(generation.prompt_tokens)
         outlet = StreamWriter(send) if generation.stream else None
-        created = int(service.unix_s(received_ns))
-        events = events_of(generation, service.launch, number, created) if generation.stream else None
+        events = events_of(generation, service.launch, number, int(service.unix_s(received_ns)))
         stream = Stream(
             generation, number, fault, received_ns=received_ns, arrived_ns=arrived_ns, events=events, outlet=outlet
         )
@@ -72,7 +71,7 @@ class App:
         if outlet is not None:
             await outlet.flushed() if ending in ("complete", "error") else outlet.close()
         elif ending == "complete":
-            await _send_reply(send, unstreamed_answer(generation, service.launch, number, created, stream.sequences))
+            await _send_reply(send, json_reply(events.whole_of(stream.sequences)))
         elif ending != "gone":
             raise stream.refusal or CRASHED
 

@@ -82,7 +82,8 @@ def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, 
     add_by("source", "prompt_tokens_by_source", "Prompt tokens by where their KV came from.", _sources)
     if speculation is not None:
         add_by("position", "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position.",
-               lambda counters: _accepted(counters, speculation.draft_tokens))
+               lambda counters: {str(position): counters.spec_accepted_per_position[position]
+                                 for position in range(speculation.draft_tokens)})
     for name in engines[0][2].histograms:
         add(name, "histogram", "Of finished requests, or of their tokens.",
             [latencies.histograms[name] for _, _, latencies in engines])
@@ -106,11 +107,6 @@ def _sources(counters: Counters) -> dict[str, int]:
         "local_cache_hit": counters.prompt_tokens_cached - counters.prompt_tokens_external,
         "external_kv_transfer": counters.prompt_tokens_external,
     }
-
-
-def _accepted(counters: Counters, positions: int) -> dict[str, int]:
-    accepted = [*counters.spec_accepted_per_position, *[0] * positions]
-    return {str(position): accepted[position] for position in range(positions)}
 
 
 def _cache_facts(launch: Launch) -> dict[str, str]:

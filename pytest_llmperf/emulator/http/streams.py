@@ -23,7 +23,8 @@ class Stream:
     Args:
         ask, number, fault: see service.py.
         received_ns, arrived_ns: time at which the request was read, and time of its arrival in the engine's queue.
-        events, outlet: writers of the stream; None for an answer without streaming.
+        events: writer of the answer.
+        outlet: where a stream goes; None for an answer without streaming.
 
     Attributes:
         sequences: what the engine runs, by prompt; empty before the arrival in its queue.
@@ -34,7 +35,7 @@ class Stream:
 
     def __init__(
         self, ask: GenerationRequest, number: int, fault: HttpFault | None, *, received_ns: int, arrived_ns: int,
-        events: Events | None = None, outlet: StreamWriter | None = None,
+        events: Events, outlet: StreamWriter | None = None,
     ) -> None:  # fmt: skip
         self.ask = ask
         self.number = number
@@ -58,11 +59,11 @@ class Stream:
         """Send the tokens of a step. Returns the intended times of the sequence's first and previous emission."""
         if self._cut(count):
             return self._first_ns[index], self._last_ns[index]
-        if not self._total and self._events is not None and self._outlet is not None:
+        if not self._total and self._outlet is not None:
             for event in self._events.opening():
                 self._outlet.write(event)
         self._total += count
-        if self._events is not None and self._outlet is not None:
+        if self._outlet is not None:
             ids = sequence.tokens(sequence.length - count, sequence.length)
             self._outlet.write(self._events.tokens(index, ids, sequence.cached_tokens or 0, sequence.finished))
         self.intended_ns.append(intended_ns)
@@ -78,7 +79,7 @@ class Stream:
         self._unfinished -= 1
         if self._unfinished or self.ended.done():
             return
-        if self._events is not None and self._outlet is not None:
+        if self._outlet is not None:
             for event in self._events.end():
                 self._outlet.write(event)
             self._outlet.write(b"", more=False)

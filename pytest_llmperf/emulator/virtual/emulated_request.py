@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.http.events import CRASHED, DONE, Events, error_event, events_of
-from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Reply
-from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
+from pytest_llmperf.emulator.http.answers import events_of
+from pytest_llmperf.emulator.http.events import CRASHED, DONE, Events, error_event
+from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Reply, json_reply
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
@@ -133,15 +133,14 @@ class EmulatedRequest:
 
     def answer(self, service: Service) -> Reply | None:
         """The answer that the client read, as one piece; None if the client read nothing."""
-        ask, created = self.ask, int(service.unix_s(self.arrived_ns))
-        if self.reply is not None or ask is None:
+        if self.reply is not None or self.ask is None:
             return self.reply
-        if ask.stream:
-            events = events_of(ask, service.launch, self.number, created)
+        events = events_of(self.ask, service.launch, self.number, int(service.unix_s(self.arrived_ns)))
+        if self.ask.stream:
             return Reply(200, b"".join(self._streamed(events)), EVENT_STREAM)
         if self.ending != "complete":
             return None
-        return unstreamed_answer(ask, service.launch, self.number, created, [row.sequence for row in self.token_times])
+        return json_reply(events.whole_of(line.sequence for line in self.token_times))
 
     def _streamed(self, events: Events) -> Iterator[bytes]:
         done = [0] * len(self.token_times)
