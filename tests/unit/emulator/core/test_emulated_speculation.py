@@ -48,7 +48,7 @@ def test_speculation_counters_match_tokens_per_step(lab, asynchronous, draft):
     assert [dict(event.tokens).get(1, 0) for event in events][:5] == [1, 3, 3, 3, 2]
     counters = engine.counters
     assert (counters.spec_drafts, counters.spec_draft_tokens, counters.spec_accepted_tokens) == (4, 12, 8)
-    assert counters.spec_accepted_per_position == [4, 4, 0]
+    assert counters.spec_accepted_per_position == {0: 4, 1: 4}
     assert counters.generation_tokens == seq.generated == 12
 
 

@@ -8,10 +8,10 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.http.events import DONE, error_event, events_of
+from pytest_llmperf.emulator.http.answers import events_of
+from pytest_llmperf.emulator.http.events import DONE, error_event
 from pytest_llmperf.emulator.http.generation_request import read_generation_request
 from pytest_llmperf.emulator.http.text import text_of
-from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
 
 VLLM = vllm_launch(
     ["serve", "tiny", "--served-model-name", "50%", "--enable-prompt-tokens-details"], machine("h200", 1), {}
@@ -131,7 +131,7 @@ def test_unstreamed_answer_contains_text_and_usage(path):
     body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {}
     request = ask(path, **body)
     sequence = Sequence(0, (1, 2, 3), 3, 0, generated=3, cached_tokens=1)
-    reply = json.loads(unstreamed_answer(request, VLLM, 1, 99, [sequence]).body)
+    reply = events_of(request, VLLM, 1, 99).whole_of([sequence])
     (choice,) = reply["choices"]
     text = "".join(map(text_of, sequence.tokens(3, 6)))
     assert (choice["message"]["content"] if "chat" in path else choice["text"]) == text

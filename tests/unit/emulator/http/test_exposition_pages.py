@@ -1,5 +1,7 @@
 """Metrics pages can be parsed, have the engines' names, and count what was counted."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,7 +35,7 @@ def counted():
     counters = Counters(
         prompt_tokens=100, prompt_tokens_cached=48, prompt_tokens_external=16, prefix_cache_queries=100,
         prefix_cache_hits=32, generation_tokens=77, preemptions=3, finished_length=5, finished_abort=1, spec_drafts=10,
-        spec_draft_tokens=30, spec_accepted_tokens=12, spec_accepted_per_position=[8, 4],
+        spec_draft_tokens=30, spec_accepted_tokens=12, spec_accepted_per_position=Counter({0: 8, 1: 4}),
     )  # fmt: skip
     counters.observe_iteration(64, 4)
     return counters

@@ -18,6 +18,7 @@ from pytest_llmperf.emulator.faults import Faults
 from pytest_llmperf.emulator.flags.launch import Launch, machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
+from pytest_llmperf.emulator.http.answers import events_of
 from pytest_llmperf.emulator.http.app import App
 from pytest_llmperf.emulator.http.realtime import RealTime
 from pytest_llmperf.emulator.http.service import Service
@@ -89,7 +90,8 @@ def test_requests_on_the_way_keep_order_if_client_disconnects(monkeypatch: pytes
         realtime = RealTime(server)
         ask = server.ask("/v1/completions", completion())
         due = [1, 5, 2, 6, 7, 3, 4]  # a heap; without its first entry it is none
-        streams = [Stream(ask, at, None, received_ns=0, arrived_ns=at) for at in due]
+        streams = [Stream(ask, at, None, received_ns=0, arrived_ns=at, events=events_of(ask, server.launch, at, 0))
+                   for at in due]
         for stream in streams:
             realtime.arrive(stream)
         realtime.leave(streams[0])
