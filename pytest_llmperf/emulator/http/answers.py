@@ -191,7 +191,8 @@ class _ResponseEvents(Events):
         """The answer as one object. Every answer reaches its limit, which gives the status "incomplete"."""
         usage = {
             "input_tokens": self._ask.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": cached, "input_tokens_per_turn": [], "cached_tokens_per_turn": []},
+            "input_tokens_details": {"cached_tokens": cached, "input_tokens_per_turn": [],
+                                     "cached_tokens_per_turn": []},
             "output_tokens": tokens,
             "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": [],
                                       "tool_output_tokens_per_turn": []},
@@ -199,13 +200,14 @@ class _ResponseEvents(Events):
         }
         output = [self._item("completed", [_part(text)])] if text else []
         return self._response() | {
-            "incomplete_details": {"reason": "max_output_tokens"}, "output": output, "status": "incomplete", "usage": usage,
+            "incomplete_details": {"reason": "max_output_tokens"}, "output": output, "status": "incomplete",
+            "usage": usage,
         }  # fmt: skip
 
     def _response(self) -> dict[str, object]:
         return {
-            "id": f"resp_{self._launch.request_id(self._number)}", "created_at": self._created, "incomplete_details": None,
-            "instructions": None,
+            "id": f"resp_{self._launch.request_id(self._number)}", "created_at": self._created,
+            "incomplete_details": None, "instructions": None,
             "metadata": None, "model": self._launch.served_names[0], "object": "response", "output": [],
             "parallel_tool_calls": True, "temperature": 0.0, "tool_choice": "auto", "tools": [], "top_p": 1.0,
             "background": False, "max_output_tokens": self._ask.max_tokens, "max_tool_calls": None,
