@@ -1,4 +1,7 @@
-"""A/A on the user's own machine: the same tests, session after session, and what their spread lets one see."""
+"""A/A on the user's own machine: the same tests, session after session.
+
+Counts their false alarms, and says which change a comparison can detect in their spread.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from pathlib import Path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.kernel import close_pipes, end_child
 from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
-from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.reader import read_test
+from pytest_llmperf.results.sentences import estimate_text, reason_text
 from pytest_llmperf.results.session_spread import readings
+from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.decision import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
 from pytest_llmperf.stats.priors import Kind, Prior, SuiteSpread, margins_for, prior_for, scale_of, session_levels
@@ -24,6 +30,7 @@ from pytest_llmperf.stats.priors import kind_of as kind_of_metric
 from pytest_llmperf.stats.shift import SeededRun
 
 EFFECTS = (0.05, 0.10)
+ALARMS = (Verdict.FAIL, Verdict.ERROR)
 STOP_LIMIT_S = 60.0  # of an interrupted session, whose servers have their time to end
 Sessions = dict[tuple[str, str], list[Measurement]]
 
@@ -73,13 +80,26 @@ def run_sessions(
         folder = runs_dir / f"session-{number:02d}"
         emulated = any(argument.partition("=")[0] == "--emulate" for argument in arguments)
         seed = ["--emulate-seed", str(number)] if emulated else []
-        command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments, *seed]
-        code, output, errors = _run_to_end(command, root)
-        if not any(folder.glob("*/tests/*.json")):
-            raise UsageError(f"pytest measured nothing (exit code {code}): {output[-800:]}{errors[-800:]}")
-        notify(f"session {number} of {count}: {output.strip().splitlines()[-1]}")
+        notify(f"session {number} of {count}: {run_session([*arguments, *seed], folder, root)}")
         folders.append(folder)
     return folders
+
+
+def run_session(arguments: Sequence[str], folder: Path, root: Path) -> str:
+    """Run one pytest session, and return its last line.
+
+    Args:
+        arguments: arguments for pytest.
+        folder: folder for the run folder.
+
+    Raises:
+        UsageError: pytest could not run the tests.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments]
+    code, output, errors = _run_to_end(command, root)
+    if not any(folder.glob("*/tests/*.json")):
+        raise UsageError(f"pytest measured nothing (exit code {code}): {output[-800:]}{errors[-800:]}")
+    return output.strip().splitlines()[-1]
 
 
 def _run_to_end(command: Sequence[str], root: Path) -> tuple[int, str, str]:
@@ -95,16 +115,37 @@ def _run_to_end(command: Sequence[str], root: Path) -> tuple[int, str, str]:
     return session.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
 
 
-def read_sessions(folders: Sequence[Path]) -> Sessions:
+def tests_of(folder: Path) -> list[TestResult]:
+    """The tests of one session."""
+    return [read_test(path) for path in sorted(folder.glob("*/tests/*.json"))]
+
+
+def alarms(tests: Sequence[TestResult]) -> list[str]:
+    """Each FAIL and ERROR of a session. Where nothing changed between sessions they are false."""
+    checks = [f"{test.test}: {check.subject}: {check.verdict.value}: {check.metric} {estimate_text(check)}: "
+              f"{reason_text(check)}" for test in tests for check in test.checks if check.verdict in ALARMS]
+    return checks + [f"{test.test}: ERROR: {test.error}" for test in tests if test.error is not None]
+
+
+def alarm_text(sessions: Sequence[Sequence[TestResult]]) -> str:
+    """How many sessions have a false alarm, with Clopper–Pearson's limits, and each alarm."""
+    by_session = [alarms(tests) for tests in sessions]
+    count = sum(map(bool, by_session))
+    limits = share_interval(count, len(sessions), 0.975)
+    return "\n".join([f"{count} of {len(sessions)} sessions have a FAIL or an ERROR, which are false alarms if nothing "
+                      f"changed: {count / len(sessions):.1%} (95 %: {limits.low:.1%}–{limits.high:.1%}).",
+                      *(f"session {number}: {alarm}" for number, session in enumerate(by_session, 1)
+                        for alarm in session)])
+
+
+def compared_measurements(sessions: Sequence[Sequence[TestResult]]) -> Sessions:
     """(test, name) → its compared measurements, one per session in which it was valid and complete."""
-    sessions: Sessions = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*/tests/*.json")):
-            test = read_test(path)
-            bad = test.error is not None or any(check.verdict.value == "ERROR" for check in test.checks)
-            for measurement in () if bad or not test.complete else test.compared:
-                sessions.setdefault((test.test, measurement.baseline or ""), []).append(measurement)
-    return sessions
+    compared: Sessions = {}
+    for test in (test for tests in sessions for test in tests):
+        if test.complete and test.error is None and all(check.verdict is not Verdict.ERROR for check in test.checks):
+            for measurement in test.compared:
+                compared.setdefault((test.test, measurement.baseline or ""), []).append(measurement)
+    return compared
 
 
 def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[CalibratedMetric], list[str]]:

@@ -2,7 +2,8 @@
 
 Each session has its own server start, on a different day and often on a different host. So the sd between sessions is
 at least as large as the sd between starts of one session. Stored sessions can therefore only lower the default of
-`judging.ratios.start_sd_prior`, and never below the prior sd between sessions. Error rates: scripts/simulate_claims.py
+`judging.ratios.start_sd_prior`, and never below the prior sd between sessions. Error rates:
+`scripts/simulate_verdicts.py starts`
 and docs/evidence/claims.md.
 """
 

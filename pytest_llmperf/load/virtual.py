@@ -42,26 +42,17 @@ class VirtualEngine:
             self._follow(self.process.call({"sleep": {"ns": slept_ns}}))
         return self._follow(self.process.call(command))
 
-    def keep(self, name: str, plan: LoadPlan) -> None:
-        """Have the engine's process keep a plan, for `replay`.
+    def replay(self, plan: LoadPlan) -> Replay:
+        """Replay a plan.
 
         Raises:
             EngineError: the engine ended, or refuses.
         """
-        self.call({"plan": {"name": name, **_as_json(plan)}})
-
-    def replay(self, plan: LoadPlan | str) -> Replay:
-        """Replay `plan`, or the plan that the engine stores under this name.
-
-        Raises:
-            EngineError: the engine ended, or stores no plan with this name.
-        """
-        limits = StreamLimits() if isinstance(plan, str) else plan.limits
-        answer = self.call({"simulate": {"plan": plan} if isinstance(plan, str) else _as_json(plan)})
+        answer = self.call({"simulate": _as_json(plan)})
         return Replay(
             started_ns=self.begun_ns + answer["started_ns"],
             ended_ns=self.begun_ns + answer["ended_ns"],
-            exchanges=tuple(emulated_exchange(record, self.begun_ns, limits) for record in answer["records"]),
+            exchanges=tuple(emulated_exchange(record, self.begun_ns, plan.limits) for record in answer["records"]),
         )
 
     def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:

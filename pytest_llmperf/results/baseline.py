@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 SCHEMA = 1
 #: An inconclusive comparison with fewer sessions does not keep a baseline from growing: the comparison with the anchor
-#: session decides instead. By simulation (scripts/simulate_baseline_growth.py) a baseline then creeps by less than half
+#: session decides instead. By simulation (scripts/simulate_verdicts.py growth) a baseline then creeps by less than half
 #: of the tolerated change.
 YOUNG_BELOW = 5
 #: Learnt margins stay below this share: a comparison that tolerates more says nothing.

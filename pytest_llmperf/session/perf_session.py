@@ -25,7 +25,7 @@ from pytest_llmperf.engines.memory.shares import Shares, memory_shares, sleeping
 from pytest_llmperf.engines.process.emulated import VirtualLauncher
 from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.engines.process.planted_flags import PlantedFlag, with_planted_flags
-from pytest_llmperf.engines.process.pool import EnginePool, Starter, lock_of_this_machine
+from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import InfrastructureError
@@ -128,7 +128,6 @@ class PerfSession:
         self.planted = planted  # over the flags of every server, to see whether the suite notices
         self.notify = notify
         self.root = root
-        self._steady_age_s = steady_age_s
         self.clock = clock or SystemClock()
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
         self.cpu_use = use_from_now if virtual is None else None
@@ -158,7 +157,7 @@ class PerfSession:
             settings.gpu_free_timeout_s,
         )
         if virtual is not None:
-            self.pool = self._in_virtual_time(root, virtual)
+            self.pool = self._in_virtual_time(root, virtual, steady_age_s)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, notify, emulation,
                                 cpus=cores.servers if cores.reserved else (), worker=self.worker)
@@ -174,7 +173,7 @@ class PerfSession:
         position = int(worker.removeprefix("gw")) if worker.removeprefix("gw").isdigit() else 0
         return cores_for(self.settings.load_cpus, self.settings.load_processes, position)
 
-    def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
+    def _in_virtual_time(self, root: Path, emulation: Emulation, steady_age_s: float) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""
         clock, engines, begun = VirtualClock(), dict[str, VirtualEngine](), self.now()
         self.clock = clock
@@ -182,12 +181,8 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.notify, engines,
                                    self.worker)
-        return self._virtual_pool(launcher)
-
-    def _virtual_pool(self, starter: Starter) -> EnginePool:
-        """A pool of servers that take nothing of this machine."""
-        return EnginePool(starter, lock_path=None, plant=self._plant, share_memory=self._share_memory,
-                          steady_age_s=self._steady_age_s)
+        return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self._share_memory,
+                          steady_age_s=steady_age_s)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...]) -> Replayer:
         """What sends a workload: see `Replayer`."""

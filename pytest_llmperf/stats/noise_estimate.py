@@ -83,7 +83,7 @@ def smallest_detectable(
     """
     plan = layout(tuple(number % seeds for number in range(runs)), (tuple(range(seeds)),) * sessions)
     run, session = noise.run_sd**2, noise.session_sd**2
-    expected = spread(plan, run * plan.leftover_df, (session + plan.levels_runs * run) * (sessions - 1), prior, max)
+    expected = spread(plan, run * plan.leftover_df, (session + plan.levels_runs * run) * (sessions - 1), prior)
     expected_shift = Shift(0.0, 0.0, expected.variance**0.5, expected.df, noise.run_sd, noise.session_sd, (), sessions,
                            sessions * seeds, prior)
     return MetricComparison(expected_shift, margins).smallest_detectable(alpha)

@@ -31,7 +31,7 @@ With margins of 3 and 15 % the comparison is INCONCLUSIVE in 0.2 to 7 % of cases
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import isfinite, log, log1p
@@ -284,7 +284,7 @@ class SuiteSpread:
             squares, df = sum(self.squares.values()), self.df
         if df < ENOUGH_DF:
             return prior
-        return replace(prior, session_sd=prior.session_sd * variance_ratio(squares, df, max) ** 0.5, learnt=True,
+        return replace(prior, session_sd=prior.session_sd * variance_ratio(squares, df) ** 0.5, learnt=True,
                        source="from the stored sessions of the suite")
 
 
@@ -293,14 +293,13 @@ def deciding_sessions(suite_primaries: int) -> int:
     return 1 + -(-ENOUGH_DF // suite_primaries)
 
 
-def variance_ratio(squares: float, df: int, larger: Callable[[float, float], float]) -> float:
+def variance_ratio(squares: float, df: int) -> float:
     """Variance between sessions as a multiple of the prior's. A pool below the prior is shrunk towards the prior.
 
     Args:
         squares, df: of the pool.
-        larger: maximum of two; with numpy's, this works on arrays as well.
     """
-    return larger(squares / df, (squares + ENOUGH_DF) / (df + ENOUGH_DF))
+    return max(squares / df, (squares + ENOUGH_DF) / (df + ENOUGH_DF))
 
 
 def session_levels(sessions: Sequence[Sequence[tuple[int, float]]]) -> list[float]:

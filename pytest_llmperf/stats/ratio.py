@@ -3,7 +3,7 @@
 A machine that gets slower from run to run makes the side that is measured last look slower. If pairs differ in how many
 runs lie between their two runs, the pairs show that drift: a straight line through the log ratios over the distance.
 The interval then contains the ratio as measured and the ratio without the drift. False PASS at the exact limit with a
-drift of 5 % a run, TPOT: 80 % without this, below 0.02 % with it (scripts/simulate_claims.py).
+drift of 5 % a run, TPOT: 80 % without this, below 0.02 % with it (`scripts/simulate_verdicts.py drift`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ spoilt runs among today's do move a mean, so an alarm must not be carried by a m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -40,26 +40,24 @@ class Spread:
     df: float
 
 
-def spread(plan: Layout, run_squares: float, session_squares: float, prior: Prior,
-           larger: Callable[[float, float], float]) -> Spread:
+def spread(plan: Layout, run_squares: float, session_squares: float, prior: Prior) -> Spread:
     """Variances from sums of squares and a prior.
 
     Args:
         plan: which seeds ran where.
         run_squares, session_squares: as `Layout` gives them.
         prior: of this metric.
-        larger: maximum of two; with numpy's, all this works on arrays as well.
     """
     run_df = prior.df + plan.leftover_df
     run = (prior.df * prior.run_sd**2 + run_squares) / run_df
-    undiluted = larger(run, run_squares / max(1, plan.leftover_df))
+    undiluted = max(run, run_squares / max(1, plan.leftover_df))
     expected, expected_df = prior.session_sd**2, SUITE_DF
     if not prior.learnt:
-        expected, expected_df = expected * larger(1.0, undiluted / prior.run_sd**2), prior.df
+        expected, expected_df = expected * max(1.0, undiluted / prior.run_sd**2), prior.df
     stored_df = plan.sessions - 1
     weight = stored_df / (expected_df + stored_df)
     from_runs = plan.levels_runs * run
-    observed = larger(from_runs, session_squares / max(1, stored_df))
+    observed = max(from_runs, session_squares / max(1, stored_df))
     today = 1 + 1 / plan.sessions
     assumed, own = today * (1 - weight) * expected, today * weight * observed
     runs = (plan.effect_runs * run - today * weight * from_runs, run_df)
@@ -163,7 +161,7 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
         raise ValueError(f"today's seeds {sorted(seeds)} are in none of the {len(stored)} stored sessions")
     plan = layout(tuple(seed for seed, _ in fresh), tuple(tuple(seed for seed, _ in session) for session in paired))
     values = np.array([value for session in (fresh, *paired) for _, value in session])
-    estimated_spread = spread(plan, float(plan.run_squares(values)), float(plan.session_squares(values)), prior, max)
+    estimated_spread = spread(plan, float(plan.run_squares(values)), float(plan.session_squares(values)), prior)
     stored_seeds = {seed for session in paired for seed, _ in session}
     return Shift(
         level=fmean(value for seed, value in fresh if seed in stored_seeds),

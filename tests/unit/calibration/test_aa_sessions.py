@@ -6,10 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf.calibration.aa_sessions import calibrate_metrics, run_sessions, table
+from pytest_llmperf.calibration.aa_sessions import (
+    alarm_text,
+    calibrate_metrics,
+    compared_measurements,
+    run_sessions,
+    table,
+)
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
-from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.testing.waiting import until
 
@@ -76,6 +84,23 @@ def test_uncalibrated_metrics_are_named_with_reason():
     assert "Not calibrated: t: preemptions: a run's value is 0" in table(calibrated, unknown, 5)
     with pytest.raises(UsageError, match=r"t: itl_p99: a run's value is missing.* --sessions 5"):
         calibrate_metrics(sessions(("itl_p99",)), Stored())
+
+
+def session_with(verdict, error=None):
+    measurement = Measurement("e", "w", {"hardware": "h200"}, (Run.of_values(0, 1, {"tpot_mean": 1.0}),), baseline="")
+    check = CheckResult("tpot_mean <= 5ms", verdict, "tpot_mean")
+    return [TestResult("t", error is None, error, (measurement,), (check,))]
+
+
+def test_fail_error_and_broken_test_of_unchanged_sessions_count_as_false_alarms():
+    sessions = [session_with(Verdict.PASS), session_with(Verdict.FAIL), session_with(Verdict.ERROR),
+                session_with(Verdict.PASS, error="the server died"), session_with(Verdict.INCONCLUSIVE)]
+    shown = alarm_text(sessions)
+    assert shown.startswith("3 of 5 sessions have a FAIL or an ERROR")
+    assert [line.split(": ")[0] for line in shown.splitlines()[1:]] == ["session 2", "session 3", "session 4"]
+    assert "the server died" in shown
+    # A FAIL is a valid measurement; an ERROR and a test without an end are none.
+    assert {key: len(runs) for key, runs in compared_measurements(sessions).items()} == {("t", ""): 3}
 
 
 @pytest.mark.parametrize("emulate", [["--emulate", "h200"], ["--emulate=h200"]])

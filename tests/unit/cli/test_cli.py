@@ -71,18 +71,6 @@ def test_closed_output_pipe_exits_with_141_without_message(show):
     assert (completed.returncode, completed.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (["--emulate", "h200", "--sessions", "3"], ("--sessions:", "--suite-runs N", '--pytest="--emulate h200"')),
-    (["--emulate", "h200", "--pytest=-x", "--sessions", "5"], ("--pytest and --sessions:",)),
-    (["--suite-runs", "9", "--out", "x"], ("--suite-runs and --out:", "--emulate KIND", "--sessions N")),
-])
-def test_calibrate_refuses_options_of_the_other_calibration_before_running(capsys, options, words):
-    assert main(["calibrate", "suites/test_x.py", *options]) == 2
-    shown = capsys.readouterr()
-    assert all(word in shown.err for word in words)
-    assert "session 1" not in shown.err + shown.out
-
-
 def test_unparsable_pytest_options_are_refused(capsys):
     assert main(["calibrate", "--pytest", "-k 'x"]) == 2
     assert "No closing quotation" in capsys.readouterr().err

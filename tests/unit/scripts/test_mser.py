@@ -1,15 +1,9 @@
 """MSER-5 against the cuts of pymser 1.0.22 and by hand, and how often steady series are called otherwise."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.signal import lfilter
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
-
-from mser import mser
+from simulations.mser import mser
 
 
 def published():
