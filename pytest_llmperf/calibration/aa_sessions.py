@@ -121,7 +121,7 @@ def tests_of(folder: Path) -> list[TestResult]:
 
 
 def alarms(tests: Sequence[TestResult]) -> list[str]:
-    """Each FAIL and ERROR of a session. Where nothing changed between sessions they are false."""
+    """Each FAIL and ERROR of a session: false alarms if nothing changed between sessions."""
     checks = [f"{test.test}: {check.subject}: {check.verdict.value}: {check.metric} {estimate_text(check)}: "
               f"{reason_text(check)}" for test in tests for check in test.checks if check.verdict in ALARMS]
     return checks + [f"{test.test}: ERROR: {test.error}" for test in tests if test.error is not None]

@@ -166,7 +166,7 @@ def standard(df: float | None, shape: tuple[int, ...], rng: np.random.Generator)
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric with what its suite knows of it.
+    """One metric, and the knowledge of its suite.
 
     Args:
         runs: today's, more than a look takes.

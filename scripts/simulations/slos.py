@@ -58,7 +58,7 @@ class Case:
         metric: that the SLO limits.
         requests, runs: of each measurement.
         period_s: correlation time of the process, or mean time between its spells; 0 where requests are independent.
-        starts: of the runs, each on a start of its own; None for one start that all runs share.
+        starts: of the runs, each on a start of its own; None for a common start.
         exact: the true value, where it is known without a simulation.
     """
 
@@ -94,7 +94,7 @@ class Case:
         return statistic(1e3 * values_s, self.metric)
 
     def run(self, rng: np.random.Generator, start_factor: float = 1.0) -> RunMetrics:
-        """One run, as far as its SLO looks at it."""
+        """One run with the values of the SLO."""
         traffic = self._traffic(rng, self.requests)
         return measured(replace(traffic, ttft_s=start_factor * traffic.ttft_s), self.metric)
 

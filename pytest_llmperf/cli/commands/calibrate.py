@@ -69,5 +69,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _interrupted(_signal: int, _frame: object) -> None:
-    """SIGTERM is Ctrl-C: the session that runs ends its servers, too."""
+    """SIGTERM acts as Ctrl-C: the running session ends its servers."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Scripts are no package; their tests load them as Python does that runs one."""
+"""Scripts are no package: tests import each script from the folder of the scripts."""
 
 import sys
 from collections.abc import Callable
