@@ -166,7 +166,7 @@ def standard(df: float | None, shape: tuple[int, ...], rng: np.random.Generator)
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric, and the knowledge of its suite.
+    """One metric with the prior and the margins of a comparison.
 
     Args:
         runs: today's, more than a look takes.

@@ -92,7 +92,7 @@ def session_with(verdict, error=None):
     return [TestResult("t", error is None, error, (measurement,), (check,))]
 
 
-def test_fail_error_and_broken_test_of_unchanged_sessions_count_as_false_alarms():
+def test_each_fail_and_error_of_unchanged_sessions_counts_as_false_alarm():
     sessions = [session_with(Verdict.PASS), session_with(Verdict.FAIL), session_with(Verdict.ERROR),
                 session_with(Verdict.PASS, error="the server died"), session_with(Verdict.INCONCLUSIVE)]
     shown = alarm_text(sessions)

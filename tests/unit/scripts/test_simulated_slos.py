@@ -69,7 +69,7 @@ def case_of(server, metric, requests, runs=3):
     pytest.param(case_of("spells of 1 s, 3 × slower, every 10 s", "ttft_p95", 1000), marks=pytest.mark.thorough),
     case_of("speed ±30 % over 10 s", "ttft_p50", 1000), STARTS[1],
 ], ids=lambda case: f"{case.server} {case.metric}")
-def test_slo_at_its_exact_limit_rarely_passes_and_rarely_fails(case):
+def test_slo_at_exact_limit_rarely_passes_and_rarely_fails(case):
     counts = case.verdicts(60, np.random.default_rng(6), (1.0, 1.1))
     assert counts[1.0, "PASS"] <= MOST_OF_60
     assert counts[1.0, "FAIL"] <= MOST_OF_60
