@@ -162,7 +162,7 @@ calibration: $(VENV)/wheel
 	$(BIN)/python scripts/simulate_verdicts.py whole_suites starts_apart slow trust --suites 100 --out .llmperf/calibration.md
 
 bench: $(VENV)/wheel
-	$(BIN)/pytest benchmarks --benchmark-only
+	$(BIN)/pytest benchmarks --benchmark-only -o pythonpath=benchmarks
 
 # Every load generator against a server of known timing, alternating: a quarter of an hour on a quiet machine.
 bench-clients: $(VENV)/wheel

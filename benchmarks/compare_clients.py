@@ -25,7 +25,6 @@ import our_clients
 import trustme
 from figures import Figures, Measured, figures
 from peers import PEERS
-from read_cost import costs_apart
 from tables import cost_table, in_markers, machine_table, peer_table, target_table
 from timed import TimedServer
 
@@ -71,12 +70,11 @@ def one_level(session: Session, server: TimedServer, streams: int) -> None:
 
     def ours() -> None:
         session.take(OURS, streams, server, lambda: our_clients.closed(server, streams, requests))
-        session.take(CHAT, streams, server, lambda: our_clients.closed_chat(server, streams, requests))
+        session.take(CHAT, streams, server, lambda: our_clients.closed(server, streams, requests, chat=True))
 
     ours()
     session.take(OPEN, streams, server, lambda: our_clients.open_loop(server, streams, requests))
     session.take("httpx", streams, server, lambda: our_clients.plain_httpx(server, streams, requests))
-    session.take("httpx, stamped", streams, server, lambda: our_clients.stamped_httpx(server, streams, requests))
     for peer in PEERS:
         if not peer.there:
             session.missing[peer.name, streams] = "not installed"
@@ -149,7 +147,7 @@ def main() -> None:
         target_table(runs, levels, CHAT),
         peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
         machine_table(runs, levels, OURS),
-        cost_table(ways(), capacity(), costs_apart()),
+        cost_table(ways(), capacity()),
     ]
     text = "\n\n".join(parts)
     print(text)

@@ -1,4 +1,4 @@
-"""Our load generator, and httpx with and without its stamped transport, against the server of known timing."""
+"""Our load generator, and httpx, against the server of known timing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 from itertools import pairwise
 
 import httpx
 from figures import Measured, quantile
-from stamped_httpx import StampedTransport
 from timed import TimedServer
 
 from pytest_llmperf.load.cores import Cores
@@ -31,25 +29,21 @@ CHAT_PATH = "/v1/chat/completions"
 SECONDS_A_STREAM = 1.04
 
 
-def closed(server: TimedServer, streams: int, requests: int, *, processes: int = 1, **channel: object) -> Measured:
-    """So many streams at a time."""
-    planned = tuple(PlannedRequest(index, PATH, BODY) for index in range(requests))
+def closed(server: TimedServer, streams: int, requests: int, *, chat: bool = False, processes: int = 1,
+           **channel: object) -> Measured:
+    """So many streams at a time, of completions or of chat completions."""
+    path, body = (CHAT_PATH, CHAT_BODY) if chat else (PATH, BODY)
+    planned = tuple(PlannedRequest(index, path, body) for index in range(requests))
     return _replayed(server, planned, streams, processes, Channel(**channel))  # type: ignore[arg-type]
 
 
-def closed_chat(server: TimedServer, streams: int, requests: int) -> Measured:
-    """As `closed`, by chat completions."""
-    planned = tuple(PlannedRequest(index, CHAT_PATH, CHAT_BODY) for index in range(requests))
-    return _replayed(server, planned, streams, 1, Channel())
-
-
-def open_loop(server: TimedServer, streams: int, requests: int, *, processes: int = 1) -> Measured:
+def open_loop(server: TimedServer, streams: int, requests: int) -> Measured:
     """Poisson arrivals at a rate that keeps about so many streams running."""
     rng, at_s, planned = random.Random(streams), 0.0, []
     for index in range(requests):
         planned.append(PlannedRequest(index, PATH, BODY, at_ns=round(at_s * 1e9)))
         at_s += rng.expovariate(streams / SECONDS_A_STREAM)
-    return _replayed(server, tuple(planned), None, processes, Channel())
+    return _replayed(server, tuple(planned), None, 1, Channel())
 
 
 def _replayed(
@@ -83,21 +77,10 @@ def _replayed(
 
 def plain_httpx(server: TimedServer, streams: int, requests: int) -> Measured:
     """One AsyncClient, stamps taken where `aiter_raw` yields."""
-    return _with_httpx(server, streams, requests, lambda: None)
-
-
-def stamped_httpx(server: TimedServer, streams: int, requests: int) -> Measured:
-    """The same code over our transport, stamps taken from the response."""
-    return _with_httpx(server, streams, requests, StampedTransport)
-
-
-def _with_httpx(
-    server: TimedServer, streams: int, requests: int, transport: Callable[[], httpx.AsyncBaseTransport | None]
-) -> Measured:
     cpu_s, cpus = time.process_time(), os.sched_getaffinity(0)
     os.sched_setaffinity(0, server.clients)
     try:
-        times_by_stream = asyncio.run(_ask(server, streams, requests, transport))
+        times_by_stream = asyncio.run(_ask(server, streams, requests))
     finally:
         os.sched_setaffinity(0, cpus)
     return Measured(
@@ -107,29 +90,21 @@ def _with_httpx(
     )
 
 
-async def _ask(
-    server: TimedServer, streams: int, requests: int, transport: Callable[[], httpx.AsyncBaseTransport | None]
-) -> list[list[float]]:
+async def _ask(server: TimedServer, streams: int, requests: int) -> list[list[float]]:
     """Times of content in ms after the send, for each request."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     left = iter(range(requests))
     arrivals: list[list[float]] = []
 
-    async def one(client: httpx.AsyncClient) -> None:
-        sent_ns, times = time.monotonic_ns(), []
-        async with client.stream("POST", server.url + PATH, content=BODY) as response:
-            async for piece in response.aiter_raw():
-                if b'"text"' in piece:
-                    times.append(time.monotonic_ns())
-            stamps = response.extensions.get("read_ns")
-        if stamps is not None:  # the head came first, in a read of its own
-            times = list(stamps)[1 : len(times) + 1]
-        arrivals.append([(stamp_ns - sent_ns) / 1e6 for stamp_ns in times])
-
     async def stream(client: httpx.AsyncClient) -> None:
         for _ in left:
-            await one(client)
+            sent_ns, times_ms = time.monotonic_ns(), []
+            async with client.stream("POST", server.url + PATH, content=BODY) as response:
+                async for piece in response.aiter_raw():
+                    if b'"text"' in piece:
+                        times_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
+            arrivals.append(times_ms)
 
-    async with httpx.AsyncClient(transport=transport(), trust_env=False, timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=120, limits=limits) as client:
         await asyncio.gather(*(stream(client) for _ in range(streams)))
     return arrivals

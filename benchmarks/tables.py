@@ -51,7 +51,7 @@ def peer_table(
 ) -> str:
     """Median and p99 TTFT error of all; who did not reach the concurrency says so, and how much more exact ours is."""
     rows = []
-    for client in (ours, *peers, "httpx", "httpx, stamped"):
+    for client in (ours, *peers, "httpx"):
         for what, name in (("median", "ttft_p50"), ("p99", "ttft_p99"), ("ITL p99", "itl_p99")):
             rows.append([f"{client}, {what}", *(_cell(runs, missing, client, level, name) for level in levels)])
     ratios = []
@@ -87,10 +87,8 @@ def machine_table(runs: Runs, levels: Sequence[int], ours: str) -> str:
     return table(["ours, one process, at … streams", *map(str, levels)], rows)
 
 
-def cost_table(
-    ways: Mapping[str, Mapping[str, float]], capacity: Mapping[int, Mapping[str, float]], pieces: Mapping[str, float]
-) -> str:
-    """Tables of the cost per read method, the capacity of one process, and the cost per piece of work."""
+def cost_table(ways: Mapping[str, Mapping[str, float]], capacity: Mapping[int, Mapping[str, float]]) -> str:
+    """Tables of the cost per read method, and of the capacity of one process."""
     by_way = [
         [way, number(notes["cpu_us_per_read"], 1), number(notes["turnaround_p99_ms"])] for way, notes in ways.items()
     ]
@@ -102,7 +100,6 @@ def cost_table(
     return "\n\n".join((
         table(["way (50 streams)", "CPU per read, µs", "slot empty, p99, ms"], by_way),
         table(["events/s asked (one process, 600 streams)", "served", "busy", "lag p99, ms", "coalesced"], by_rate),
-        table(["where the time goes", "µs"], [[what, number(cost)] for what, cost in pieces.items()]),
     ))  # fmt: skip
 
 
