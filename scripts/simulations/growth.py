@@ -25,8 +25,7 @@ from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.levels import offsets
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.stats.decision import LOOKS
-from pytest_llmperf.stats.priors import kind_of, worse_when_larger
-from pytest_llmperf.stats.priors import SuiteSpread, session_levels
+from pytest_llmperf.stats.priors import SuiteSpread, kind_of, session_levels, worse_when_larger
 from simulations.baselines import INCONCLUSIVE, Compared, Judged, execute, seeded
 from simulations.tables import Table, heading, percent, row
 

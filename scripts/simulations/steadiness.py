@@ -13,8 +13,7 @@ import numpy.typing as npt
 from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_p
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.stats.level import level_change
-from pytest_llmperf.stats.priors import Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for
+from pytest_llmperf.stats.priors import Scale, margins_for, prior_for
 from pytest_llmperf.stats.shift import shift
 from simulations.tables import Table, heading, percent, row, share_of
 

@@ -1,84 +1,79 @@
-"""The measure of prose: which sentences and test names it lists, and when a change may not add some."""
+"""The gate on prose: which places it finds, and which it refuses."""
 
-import json
-import shutil
-import subprocess
+import ast
 
 import pytest
 
-GIT = [shutil.which("git"), "-c", "user.name=Author", "-c", "user.email=author@example.com"]
-HARD = "It is what those that have it take for one of them."
-PLAIN = "The load generator sends each request at its intended time."
+GLOSSARY = """
+| term | definition | instead of |
+|---|---|---|
+| send delay | Actual minus intended send time. | lateness, over |
+"""
 
 
 @pytest.fixture
-def prose(load_script, tmp_path, monkeypatch):
-    """The script, on a project of its own with one page and one commit."""
+def project(load_script, tmp_path, monkeypatch):
+    """The script, on a project with a glossary."""
     script = load_script("prose")
     monkeypatch.setattr(script, "ROOT", tmp_path)
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "README.md").write_text(f"{HARD}\n")
-    script.main(["--record"])
-    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Begin"]):
-        subprocess.run([*GIT, *arguments], cwd=tmp_path, check=True)
+    for folder in ("docs", "scripts", "tests", "pytest_llmperf"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "docs/glossary.md").write_text(GLOSSARY)
+    (tmp_path / script.KNOWN).write_text("")
     return script
 
 
-def counts(folder):
-    return json.loads((folder / "scripts" / "prose_counts.json").read_text())
-
-
-@pytest.mark.parametrize(("sentence", "why"), [
-    (HARD, "7 of 12 words point elsewhere"),
-    (PLAIN, None),
-    ("It is what it is.", None),
-    (" ".join(["word"] * 36), "36 words"),
+@pytest.mark.parametrize(("name", "found"), [
+    ("test_semaphore_of_living_bystander_survives_cleanup", False),
+    ("test_usage_that_falls_is_named", False),
+    ("test_settings_of_the_second_server", True),
 ])
-def test_long_and_pointing_sentences_are_listed(prose, sentence, why):
-    assert prose.why_hard_sentence(sentence) == why
+def test_test_name_without_verb_is_found(project, name, found):
+    tree = ast.parse(f"def {name}():\n    assert True\n")
+    assert [place.what for place in project.places_in_code("tests/test_x.py", tree)] == \
+        ["test name without an outcome"] * found
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("test_semaphore_of_living_bystander_survives_cleanup", None),
-    ("test_failed_request_counts_as_infinitely_slow", None),
-    ("test_its_death_is_the_units_death", "has its instead of a noun"),
-    ("test_usage_that_falls_is_named", None),
-    ("test_one_session_gives_a_provisional_result", None),
-    ("test_stamp_of_a_read_is_that_of_the_last_event", "has that instead of a noun"),
-    ("test_slo", "1 words; 3 to 12 can name subject, condition and outcome"),
-    ("test_settings_of_the_second_server", "names no outcome (no verb)"),
+@pytest.mark.parametrize(("body", "found"), [
+    ("assert answer() == 1", False), ("with pytest.raises(ValueError): answer()", False), ("answer()", True),
 ])
-def test_name_without_subject_or_outcome_is_listed(prose, name, why):
-    assert prose.why_hard_name(name) == why
+def test_test_without_assertion_is_found(project, body, found):
+    tree = ast.parse(f"def test_server_answers():\n    {body}\n")
+    assert [place.what for place in project.places_in_code("tests/test_x.py", tree)] == \
+        ["test without an assertion"] * found
 
 
-def test_each_kind_of_prose_is_read_from_source(prose):
-    code = f'def load(path):\n    """{HARD}"""\n    raise OSError(f"{{path}}: {HARD}")\n'
-    passages = list(prose.passages_of("pytest_llmperf/a.py", code))
-    assert [passage.kind for passage in passages] == ["docstrings", "messages"]
-    (test,) = prose.passages_of("tests/test_a.py", "def test_a():\n    assert 'text'\n")
-    assert (test.kind, test.text) == ("test_names", "test_a")
-    page = f"# Title\n\n| a | b |\n\n```\ncode\n```\nFirst\nline.\n- Item.\n\n{PLAIN}\n"
-    assert [(passage.line, passage.text) for passage in prose.passages_of("docs/a.md", page)] == \
-        [(8, "First line."), (10, "Item."), (12, PLAIN)]
+@pytest.mark.parametrize(("raised", "found"), [
+    ('UsageError(f"{path}: the run file cannot be read: {error}.")', True),
+    ('UsageError(f"{path}: the run file cannot be read. Measure the test again.")', False),
+    ('UsageError(f"{option}: a share must be below 1")', False),
+    ('ValueError("the samples have no values at all")', False),
+    ('UsageError(f"{path}: {error}")', False),
+])
+def test_error_without_next_step_is_found(project, raised, found):
+    tree = ast.parse(f"raise {raised}\n")
+    assert [place.what for place in project.places_in_code("pytest_llmperf/x.py", tree)] == \
+        ["error without a next step"] * found
 
 
-def test_added_sentence_fails_and_is_named(prose, tmp_path, capsys):
-    assert prose.main([]) == 0
-    capsys.readouterr()
-    other = HARD.replace("take", "hold")
-    (tmp_path / "README.md").write_text(f"{HARD}\n\n{other}\n")
-    assert prose.main([]) == 1
-    printed = capsys.readouterr().err
-    assert other in printed
-    assert HARD not in printed
+def test_private_word_is_refused_until_it_is_replaced(project, tmp_path, capsys):
+    page = tmp_path / "docs/load.md"
+    page.write_text("The limit on lateness, over all runs.\n")
+    assert project.main([]) == 1
+    assert "docs/load.md:1: “lateness” instead of “send delay”" in capsys.readouterr().err
+    page.write_text("The limit on send delay.\n")
+    assert project.main([]) == 0
 
 
-def test_smaller_count_is_recorded_and_larger_count_is_refused(prose, tmp_path):
-    (tmp_path / "README.md").write_text(f"{PLAIN}\n")
-    assert prose.main([]) == 0
-    assert prose.main(["--record"]) == 0
-    assert counts(tmp_path)["docs"] == 0
-    (tmp_path / "README.md").write_text(f"{HARD}\n")
-    assert prose.main(["--record"]) == 1
-    assert counts(tmp_path)["docs"] == 0
+def test_known_place_is_allowed_once_and_mended_places_are_left_out(project, tmp_path):
+    page, known = tmp_path / "docs/load.md", tmp_path / project.KNOWN
+    page.write_text("The limit on lateness.\n")
+    (place,) = project.places(tmp_path)
+    known.write_text(f"{place.key}\n")
+    assert project.main([]) == 0
+    page.write_text("The limit on lateness.\nThe limit on lateness.\n")
+    assert project.main(["--record"]) == 1
+    assert known.read_text() == f"{place.key}\n"
+    page.write_text("")
+    assert project.main(["--record"]) == 0
+    assert known.read_text() == ""
