@@ -85,7 +85,7 @@ def emulate(kind: str, place: Path) -> Path:
 
 
 def rows(place: Path, measured: Path) -> Iterator[Row]:
-    """One for every demand of every test, in the order of the tests."""
+    """One for every requirement of every test, in the order of the tests."""
     (run,) = (folder for folder in place.iterdir() if folder.is_dir())
     predicted = {test.test: test for test in read_run(run)}
     folders = sorted(measured.glob("?-*"))
@@ -112,7 +112,7 @@ def claims_table(requirements: Iterable[Row]) -> str:
 
 
 def _is_claim(row: Row) -> bool:
-    """A claim has a limit. A demand on one side of a claim, such as `chunk_budget(a) <= 1024`, is a mechanism."""
+    """A claim has a limit. A requirement on one side of a claim, such as `chunk_budget(a) <= 1024`, is a mechanism."""
     limited = LIMIT.search(row.requirement) is not None
     return limited and (" / " in row.requirement or not ONE_SIDE.search(row.requirement))
 
@@ -197,15 +197,15 @@ def _same_workload(
 
 
 def _verdict(predicted: TestResult, test: TestResult, check: CheckResult) -> str:
-    """The verdict of that day on the same demand; a demand with another limit has none."""
+    """The verdict of that day on the same requirement; a requirement with another limit has none."""
     same = _same_check(predicted, test, check)
     return same.verdict.value if same is not None and same.subject == check.subject else "with another limit"
 
 
 def _same_check(predicted: TestResult, test: TestResult, check: CheckResult) -> CheckResult | None:
-    """The same demand, else one of the same metric. Of several with one text the place in the test decides.
+    """The same requirement, else one of the same metric. Of several with one text the place in the test decides.
 
-    A demand on one measurement that a test repeats with other limits has no counterpart: it is of another engine.
+    A requirement on one measurement that a test repeats with other limits has no counterpart: it is of another engine.
     """
     same = [other for other in test.checks if other.subject == check.subject]
     if same:
@@ -224,7 +224,7 @@ def _place(check: CheckResult, checks: Iterable[CheckResult]) -> int:
 
 
 def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> str | None:
-    """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
+    """As the same requirement says it, else one of the same metric, else what the runs give for a claim made since."""
     same = _same_check(predicted, test, check)
     if same is not None:
         return estimate_text(same)

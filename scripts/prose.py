@@ -3,8 +3,8 @@
     python scripts/prose.py             # fails for each place that scripts/prose_known.txt does not have, and names it
     python scripts/prose.py --record    # leaves out the places that were mended
 
-A private word stands in the last column of docs/glossary.md, and its field term in the first. An error has a next step
-if a sentence of it begins with an imperative, or if it says what is needed or possible.
+A private word is a word of this project for which docs/glossary.md has a term of the field. An error has a next step if
+a sentence of it begins with an imperative, or if it says what is needed or possible.
 """
 
 from __future__ import annotations
@@ -20,20 +20,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 KNOWN = "scripts/prose_known.txt"
 PLACES = ("README.md", "CONTRIBUTING.md", "docs", "pytest_llmperf", "scripts", "benchmarks", "suites", "tests")
-#: The glossary itself, and a table of the words that a clear text avoids.
-WORD_LISTS = ("docs/glossary.md", "CONTRIBUTING.md", "scripts/prose.py")
+#: They have tables of words that a clear text avoids.
+WORD_LISTS = ("CONTRIBUTING.md", "scripts/prose.py")
 
 
 def words_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Words of the glossary's last column that also have a common meaning.
-COMMON = words_of(
-    "start over kind side part against place open beside evidence worker gap store arrivals batch flight off round "
-    "near reach try overlap miss fork instance description screen gate worth leap doubt pod undecided stretch run-in "
-    "books told moment beat endless") | {"at once", "stored session", "own machine", "effective n", "cannot tell",
-                                         "no end", "without an end"}
+#: Word of older texts → term of docs/glossary.md.
+PRIVATE = {
+    "a person's word": "accepted change", "blind": "smallest detectable change",
+    "chunks that came together": "coalesced chunks", "climbing": "drift", "creeping": "gradual drift",
+    "crew": "load generator", "crying wolf": "false alarm", "demand": "requirement", "departure": "actual send time",
+    "dialogue": "conversation", "eviction of a sequence": "preemption", "fate": "planted fault",
+    "glide": "fast-forward", "how much starts differ": "between-start sd", "kept run": "stored run",
+    "lateness": "send delay", "memory waste": "internal fragmentation", "no evidence": "invalid run",
+    "nobody intends a moment": "closed loop", "rival": "alternative rule",
+    "start-to-start spread": "between-start sd", "straying": "drift",
+    "what a claim may not make worse": "guard metric", "what a side must show": "mechanism",
+    "what is known beforehand": "prior", "what somebody else runs": "attached server",
+    "what speaks against it": "obstacle",
+}  # fmt: skip
+PRIVATE_WORD = re.compile(rf"\b({'|'.join(map(re.escape, PRIVATE))})\b", re.IGNORECASE)
 AUXILIARIES = words_of(
     "is are was were has have had does do did can cannot may must will becomes become")
 #: Stems. Of the ambiguous ones only the form with an s counts, after the first word.
@@ -89,25 +98,16 @@ class Place:
         return f"{self.what}: {self.text}"
 
 
-def private_words(glossary: str) -> dict[str, str]:
-    """Private word → field term."""
-    rows = re.findall(r"^\| ([^|]+?) \| [^|]+ \| ([^|]+?) \|$", glossary, re.MULTILINE)
-    return {word.strip(): term for term, words in rows for word in words.split(",")
-            if word.strip() not in COMMON | {"instead of", "---"}}
-
-
 def places(root: Path) -> Iterator[Place]:
     """All places of the project."""
-    words = private_words((root / "docs/glossary.md").read_text(encoding="utf-8"))
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
     for path in (path for place in PLACES for path in [root / place, *sorted((root / place).rglob("*"))]):
         name = path.relative_to(root).as_posix()
         if path.suffix not in (".md", ".py") or not path.is_file() or name.startswith("docs/measured/"):
             continue
         for line, text in passages(name, path.read_text(encoding="utf-8")):
-            for match in pattern.finditer(text) if name not in WORD_LISTS else ():
+            for match in PRIVATE_WORD.finditer(text) if name not in WORD_LISTS else ():
                 context = " ".join(text[max(0, match.start() - 20):match.end() + 20].split())
-                yield Place(name, line, f"“{match[0]}” instead of “{words[match[0].lower()]}”", context)
+                yield Place(name, line, f"“{match[0]}” instead of “{PRIVATE[match[0].lower()]}”", context)
         if path.suffix == ".py":
             yield from places_in_code(name, ast.parse(path.read_text(encoding="utf-8")))
 

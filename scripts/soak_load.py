@@ -18,7 +18,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import linear_regression
@@ -31,6 +32,7 @@ from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.process.background_thread import in_background
+from pytest_llmperf.process.tree import descendants
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import GAUGE_INTERVAL_S
 from pytest_llmperf.telemetry.hardware import emulated_hardware
@@ -143,37 +145,20 @@ def _replayed(session: PerfSession, plan: LoadPlan, cancel: threading.Event) -> 
 
 
 def _sample(processes: dict[int, Process], at_min: float) -> None:
-    for pid, name in _family(os.getpid(), "pytest's part"):
-        if (rss_mb := _rss_mb(pid)) is not None:
-            process = processes.setdefault(pid, Process(name))
+    for pid in (os.getpid(), *(stat.identity.pid for stat in descendants(os.getpid()))):
+        with suppress(OSError, StopIteration):  # it has ended
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            rss_kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+            process = processes.setdefault(pid, Process(_name_of(pid)))
             process.at_min.append(at_min)
-            process.rss_mb.append(rss_mb)
-
-
-def _family(pid: int, name: str) -> Iterator[tuple[int, str]]:
-    yield pid, name
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    except OSError:  # it has ended
-        return
-    for child in map(int, children):
-        yield from _family(child, _name_of(child))
+            process.rss_mb.append(rss_kib * 1.024 / 1000)
 
 
 def _name_of(pid: int) -> str:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return "ended"
+    if pid == os.getpid():
+        return "pytest's part"
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     return next((name for mark, name in NAMES.items() if mark in command), command.replace("\0", " ")[:40])
-
-
-def _rss_mb(pid: int) -> float | None:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) / 1000 * 1.024 for line in lines if line.startswith("VmRSS:")), None)
 
 
 def problems(soaked: Soaked, settle_min: float, limit: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Does a young baseline grow, and does a creeping regression get in that way?
+"""Does a young baseline grow, and does a gradual drift get in that way?
 
 A history is a series of sessions for one metric of one test. The other metrics of the suite differ as this one. A
 session has three runs; an undecided comparison measures five or eight. The package's own decision and update plan

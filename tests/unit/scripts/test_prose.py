@@ -4,21 +4,14 @@ import ast
 
 import pytest
 
-GLOSSARY = """
-| term | definition | instead of |
-|---|---|---|
-| send delay | Actual minus intended send time. | lateness, over |
-"""
-
 
 @pytest.fixture
 def project(load_script, tmp_path, monkeypatch):
-    """The script, on a project with a glossary."""
+    """The script, on an empty project."""
     script = load_script("prose")
     monkeypatch.setattr(script, "ROOT", tmp_path)
     for folder in ("docs", "scripts", "tests", "pytest_llmperf"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "docs/glossary.md").write_text(GLOSSARY)
     (tmp_path / script.KNOWN).write_text("")
     return script
 
