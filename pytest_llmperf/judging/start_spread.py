@@ -28,7 +28,7 @@ def noisiest(stored: Iterable[StoredMeasurement], metric: str, server: str, whos
 
     Args:
         stored: the measurements.
-        metric: whose start-to-start spread is wanted.
+        metric: whose between-start sd is wanted.
         server: hardware kind of the machine that serves.
         whose: the sessions' owner, for the reader.
     """

@@ -1,4 +1,4 @@
-"""A against B in one session, from few pairs: a screen that borrows the start-to-start spread from a prior.
+"""A against B in one session, from few pairs: a screen that borrows the between-start sd from a prior.
 
 A machine that gets slower from run to run makes the side that is measured last look slower. If pairs differ in how many
 runs lie between their two runs, the pairs show that drift: a straight line through the log ratios over the distance.
