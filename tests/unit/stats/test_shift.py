@@ -100,9 +100,11 @@ def test_shift_limits_have_stated_coverage(sessions, seeds):
     numbers = [0] * len(seeds) + [number for number in range(1, sessions + 1) for _ in SEEDS]
     values = run * rng.standard_normal((trials, len(numbers)))
     values += (between * rng.standard_normal((trials, sessions + 1)))[:, numbers]
-    estimated = spread(plan, plan.run_squares(values), plan.session_squares(values), prior, np.maximum)
+    squares = zip(plan.run_squares(values).tolist(), plan.session_squares(values).tolist(), strict=True)
+    estimated = [spread(plan, *each, prior) for each in squares]
+    variance, df = (np.array([getattr(each, name) for each in estimated]) for name in ("variance", "df"))
     for alpha in (0.05, 0.001):
-        beyond = plan.differ(values) / np.sqrt(estimated.variance) > scipy_stats.t.ppf(1 - alpha, estimated.df)
+        beyond = plan.differ(values) / np.sqrt(variance) > scipy_stats.t.ppf(1 - alpha, df)
         assert beyond.mean() <= alpha + 3 * sqrt(alpha / trials)
         assert beyond.mean() >= alpha / 5
 
