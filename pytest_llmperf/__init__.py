@@ -12,8 +12,11 @@ from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.control.running_server import RunningServer as Server
+    from pytest_llmperf.engines.endpoint.spec import endpoint
     from pytest_llmperf.engines.models.roofline import decode_floor_ms, prefill_peak_per_s
-    from pytest_llmperf.engines.spec import endpoint, sglang, transformers, vllm
+    from pytest_llmperf.engines.sglang.spec import sglang
+    from pytest_llmperf.engines.transformers.spec import transformers
+    from pytest_llmperf.engines.vllm.spec import vllm
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.spending import spending_limit
     from pytest_llmperf.model.verdict import Verdict
@@ -63,7 +66,7 @@ _HOME = {
     "closed": "workload",
     "constant": "workload",
     "decode_floor_ms": "engines.models.roofline",
-    "endpoint": "engines.spec",
+    "endpoint": "engines.endpoint.spec",
     "exponential": "workload",
     "gamma": "workload",
     "mixed": "workload",
@@ -74,13 +77,13 @@ _HOME = {
     "random_tokens": "workload",
     "recorded": "workload",
     "retried": "workload",
-    "sglang": "engines.spec",
+    "sglang": "engines.sglang.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
     "spending_limit": "model.spending",
     "trace": "workload",
-    "transformers": "engines.spec",
-    "vllm": "engines.spec",
+    "transformers": "engines.transformers.spec",
+    "vllm": "engines.vllm.spec",
 }
 
 __all__ = [

@@ -9,6 +9,7 @@ from pytest_llmperf.doors import API
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.control.openai import completion_body
 from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
+from pytest_llmperf.engines.versions import Retired
 from pytest_llmperf.kinds import HardwareKind
 from pytest_llmperf.metrics.registry import AddedMetric
 from pytest_llmperf.metrics.units import Direction, Unit
@@ -41,6 +42,7 @@ __all__ = [
     "Placement",
     "Request",
     "RequestRecord",
+    "Retired",
     "Scrape",
     "Sink",
     "TestResult",

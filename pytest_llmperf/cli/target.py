@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,7 +76,8 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         SpecError: it is invalid.
     """
     from pytest_llmperf.engines.adapters import startable
-    from pytest_llmperf.engines.spec import build_spec, endpoint
+    from pytest_llmperf.engines.endpoint.spec import endpoint
+    from pytest_llmperf.engines.spec import build_spec
 
     text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
     if text.startswith("http"):
@@ -92,7 +93,7 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         meant = f" Did you mean {near[0]}:{model or 'MODEL'}?" if near else ""
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}."
                         f"{meant}")
-    return replace(build_spec(name, model, {}, flags), model_aliases=tuple(arguments.model_alias))
+    return build_spec(name, model, {}, flags, arguments.model_alias)
 
 
 def flag(text: str) -> tuple[str, Flag]:

@@ -17,6 +17,7 @@ from pytest_llmperf.engines.control.reader import ServerReader
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.process.environment import Environment
+from pytest_llmperf.engines.versions import Retired
 from pytest_llmperf.model.engine import EngineSpec, Flag
 
 
@@ -81,6 +82,10 @@ class EngineAdapter(ServerReader, ABC):
     sleep_flags: Mapping[str, Flag] = MappingProxyType({})
     """Flags with which a server can release its GPU memory while another server is measured; empty if the engine has
     no such mode."""
+    retired_flags: Mapping[str, Retired] = MappingProxyType({})
+    """Flag with underscores → since when a released version lacks the flag, and what replaces it."""
+    retired_variables: Mapping[str, Retired] = MappingProxyType({})
+    """The same of environment variables."""
 
     @abstractmethod
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:

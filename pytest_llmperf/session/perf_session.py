@@ -20,7 +20,6 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings, with_price_of_kind
 from pytest_llmperf.engines.adapters import adapter_of, check_configured
 from pytest_llmperf.engines.memory.measured import MemoryRecords
-from pytest_llmperf.engines.memory.refusal_prediction import predicted_refusal
 from pytest_llmperf.engines.memory.shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.process.emulated import VirtualLauncher
 from pytest_llmperf.engines.process.launch import Launcher
@@ -28,6 +27,7 @@ from pytest_llmperf.engines.process.planted_flags import PlantedFlag, with_plant
 from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.engines.vllm.refusal_prediction import predicted_refusal
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.load.cores import Cores, cores_for

@@ -9,9 +9,9 @@ import pytest
 
 from pytest_llmperf.engines.adapters import reader_of
 from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import Evidence
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.plan import Channel

@@ -15,7 +15,8 @@ from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
 from pytest_llmperf.cli.grid import grid_of
 from pytest_llmperf.cli.target import add_arguments, flag, place_of, spec_of
-from pytest_llmperf.engines.spec import endpoint, vllm
+from pytest_llmperf.engines.endpoint.spec import endpoint
+from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.watch import LineWatch

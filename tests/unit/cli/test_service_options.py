@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from pytest_llmperf.cli.target import add_arguments, spec_of
-from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import SpecError
 
 

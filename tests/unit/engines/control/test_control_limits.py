@@ -14,8 +14,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.control.channel import control_client, control_limits
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.transports import AnswerTooLarge, ControlLimits
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.process.launch import Launcher
-from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.testing.scripted_server import ScriptedServer

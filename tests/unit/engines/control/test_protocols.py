@@ -7,7 +7,7 @@ import pytest
 
 from pytest_llmperf.engines.control.identity import check_identity
 from pytest_llmperf.engines.endpoint.probe import probe
-from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.streams import DONE, StreamShape, error_event

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.engines.control.service_url import service_url
-from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.engines.endpoint.spec import endpoint
 
 AZURE = "/openai/deployments/d"
 VERSION = "?api-version=2024-10-21"

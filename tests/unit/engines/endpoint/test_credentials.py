@@ -5,7 +5,7 @@ import pytest
 
 from pytest_llmperf.engines.control.identity import check_identity
 from pytest_llmperf.engines.endpoint.credentials import header_values, sent_secrets
-from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import SpecError, WrongServer
 
 KEY = "canary-key-91e7"

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.engines.endpoint.metrics_address import HeadlessService, Page, PrometheusQuery, address_of
-from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import SpecError
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
-from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import EngineError, WrongServer
 
 PROMETHEUS = 'prometheus+http://p:9090/x?match={job="vllm"}'

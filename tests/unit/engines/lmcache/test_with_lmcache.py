@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.lmcache.server import DISK_FILES, LMCacheLaunch
 from pytest_llmperf.engines.lmcache.settings import in_process_settings, is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.process.environment import Environment
-from pytest_llmperf.engines.spec import endpoint, sglang, vllm
+from pytest_llmperf.engines.sglang.spec import sglang
 from pytest_llmperf.engines.vllm.adapter import VllmAdapter
+from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.model.lmcache import LMCache
 

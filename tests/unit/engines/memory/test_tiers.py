@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.memory.tiers import TIERS, check_keep
-from pytest_llmperf.engines.spec import endpoint, sglang, vllm
+from pytest_llmperf.engines.sglang.spec import sglang
+from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.errors import SpecError
 
 OFFLOADING = vllm("m", kv_offloading_size=8)
