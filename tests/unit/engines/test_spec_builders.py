@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import pytest_llmperf
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.sglang.spec import sglang
 from pytest_llmperf.engines.spec import command_line, flags_of
@@ -86,7 +85,6 @@ def test_flags_are_rendered_as_command_line():
         (lambda: vllm("m", env={1: "x"}), "a variable's name is text"),
         (lambda: vllm("m", env={"A": "\0"}), "no variable can hold a NUL"),
         (lambda: endpoint(None, model="m"), r"endpoint\(None\): a URL is text"),
-        (lambda: pytest_llmperf.with_flags, r"Write spec.with_flags\(max_num_seqs=8\) instead"),
         (lambda: endpoint("http://h:1", model="m").with_flags(a=1), "an endpoint was started by somebody else"),
     ],
 )
