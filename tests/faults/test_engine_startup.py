@@ -177,7 +177,7 @@ def test_a_proxy_in_the_environment_is_bypassed(launcher, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     server = launcher.start(spec(""), 1)
     try:
-        assert server.served_name in server.served_models()
+        assert server.contact.served_name in server.control.served_models()
     finally:
         server.stop(2.0)
 

@@ -93,7 +93,7 @@ def test_children_of_dead_server_are_reaped(started, tmp_path):
     server.wait_exit(5.0)
     who = roles(tmp_path)
     assert tree.is_alive(who["child"])
-    assert set(server.unit.pids()) == {who["child"].pid, who["detached"].pid}
+    assert set(server.pids()) == {who["child"].pid, who["detached"].pid}
     report = server.stop()
     assert not [role for role, identity in who.items() if tree.is_alive(identity)]
     assert {process.pid for process in report.reaped} >= {identity.pid for identity in who.values()}
@@ -124,7 +124,7 @@ def test_a_zombie_is_not_alive_and_is_reaped(started, tmp_path):
     zombie = roles(tmp_path)["zombie"]
     until(lambda: tree.read_stat(zombie.pid).state == "Z")
     assert not tree.is_alive(zombie)
-    assert zombie.pid not in server.unit.pids()
+    assert zombie.pid not in server.pids()
     server.stop()
     assert tree.identity_of(zombie.pid) != zombie
 

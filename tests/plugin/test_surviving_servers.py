@@ -13,8 +13,8 @@ def survives(_grace_s):
 
 def test_it(perf):
     run = perf.measure(vllm("tiny"), random_tokens(input=8, output=4, arrivals=closed(1), requests=6), runs=2)
-    server = perf._execution.session.pool.acquire(vllm("tiny"), perf.kind)
-    server.process.stop = survives  # its pipe closes with this process: it ends then
+    server = perf._execution.session.pool.acquire(vllm("tiny").on(perf.kind))
+    server.unit.process.stop = survives  # its pipe closes with this process: it ends then
     perf.check(run, LIMIT)
 """
 
