@@ -5,6 +5,8 @@ A server that does not end is reported and makes the session an ERROR.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 from pytest_llmperf.plugin.progress import WorkerNode
@@ -34,14 +36,15 @@ class PytestProcess:
         """From here on the terminal belongs to the debugger."""
         self._state.stop_showing()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # the exit code depends on the servers that could not be stopped
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
         self._state.stop_showing()
         self._state.close()
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)
             self._config.workeroutput[LAST_NOTES] = "\n".join(self._state.last_notes)
             self._state.end_watchdog()  # the controller reports the verdicts, and may kill this worker from now on
+        return (yield)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerNode) -> None:

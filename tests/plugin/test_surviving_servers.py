@@ -20,7 +20,7 @@ def test_it(perf):
 
 
 @pytest.mark.parametrize("workers", [
-    pytest.param([], id="alone", marks=pytest.mark.thorough), pytest.param(["-n1"], id="xdist"),
+    pytest.param([], id="alone"), pytest.param(["-n1"], id="xdist", marks=pytest.mark.thorough),
 ])
 @pytest.mark.parametrize(("limit", "code"), [("error_rate == 0", 10), ("ttft_p50 <= 1us", 1)])
 def test_surviving_server_is_reported_and_makes_exit_code_nonzero(run, workers, limit, code):
