@@ -1,21 +1,43 @@
-"""The charts of one test as HTML: distributions, a timeline of each run, and the stored baselines."""
+"""The charts of one test as HTML: distributions, and a timeline of each run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from itertools import zip_longest
-from typing import Any
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING
 
-from pytest_llmperf.report.html.charts import PROBABILITIES
-from pytest_llmperf.report.html.plot import Axis, Line, Mark, linear_axis, log_axis, plot, time_axis
+from pytest_llmperf.metrics import FAMILIES
+from pytest_llmperf.report.html.plot import Axis, Line, linear_axis, log_axis, plot, time_axis
+from pytest_llmperf.report.html.timeline import GAPS, rounded, timeline
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.requests_file import Requests, decode
 
-FAMILIES = {"ttft": "Time to first token", "itl": "Gaps between chunks (ITL)"}
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pytest_llmperf.model.record import RequestRecord
+
+DISTRIBUTIONS = {"ttft": "Time to first token", "itl": "Gaps between chunks (ITL)"}
+# Every second percentile, and the tail where regressions show.
+PROBABILITIES = (*(position / 50 for position in range(50)), 0.99, 0.995, 0.999, 1.0)
+SHARES = [100 * share for share in PROBABILITIES]
 PERCENT = Axis(0, 101, tuple((value, str(value)) for value in (0, 25, 50, 75, 100)), "% of values")
 #: More sides than this draw only the largest gaps.
 MOST_MEDIANS = 3
-MOST_SESSION_LABELS = 2
-Numbers = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawnRun:
+    """What the charts show of a run. The records of a run take ten times the memory, so they are read run by run."""
+
+    seed: int
+    samples: Mapping[str, npt.NDArray[np.float64]]
+    rows: Mapping[str, Sequence[Line]]
+    stored: int
+    left_out: int
 
 
 def figure(caption: str, note: str, content: str, *, wide: bool = False) -> str:
@@ -30,105 +52,88 @@ def figure(caption: str, note: str, content: str, *, wide: bool = False) -> str:
             "</figure>")
 
 
-def figures(drawn: Numbers) -> str:
-    """All charts of a test.
+def figures(measurements: Sequence[Measurement], names: Sequence[str]) -> str:
+    """Distributions and timelines of all measurements of a test.
 
     Args:
-        drawn: the numbers, from `charts` and `history`.
+        names: the label of each measurement.
+
+    Raises:
+        BaselineError: a file of requests cannot be read.
     """
-    return "".join(_figures(drawn))
+    sides = []
+    for tone, (name, measurement) in enumerate(zip(names, measurements, strict=True)):
+        present = [sum(len(each.runs) > position for each in measurements) for position in range(len(measurement.runs))]
+        sides.append([_drawn(run, name, tone, median=count <= MOST_MEDIANS)
+                      for run, count in zip(measurement.runs, present, strict=True)])
+    distributions = "".join(_distribution(family, names, sides) for family in DISTRIBUTIONS)
+    return distributions + _timelines(list(zip_longest(*sides)))
 
 
-def _figures(drawn: Numbers) -> Iterator[str]:
-    for family, sides in drawn.get("distributions", {}).items():
-        if any(side["n"] for side in sides):
-            yield _distribution(family, sides)
-    if any(_sampled(run) for side in drawn.get("timelines", ()) for run in side["runs"]):
-        yield _timelines(drawn["timelines"])
-    for baseline in drawn.get("history", ()):
-        yield _history(baseline)
+def _drawn(run: Run, name: str, tone: int, *, median: bool) -> _DrawnRun:
+    requests = Requests() if run.requests is None else decode(run.requests)
+    samples = {family: _samples_ms(family, requests.records) for family in DISTRIBUTIONS}
+    rows = timeline(run, requests, name, tone, median=median)
+    return _DrawnRun(run.seed, samples, rows, len(requests.records), requests.left_out)
 
 
-def _distribution(family: str, sides: Sequence[Numbers]) -> str:
-    shares = [100 * share for share in PROBABILITIES]
-    lines = []
-    for number, side in enumerate(sides):
-        part = f", of {side['of']}" if side["of"] else ""
-        lines += [Line("", run, shares, number, thin=True) for run in side["runs"] if run]
-        if side["pooled"]:
-            name = f"{side['side']} (n = {side['n']}{part})"
-            lines.append(Line(name, side["pooled"], shares, number, number))
-    x = log_axis([value for side in sides for value in side["pooled"]], "ms")
+def _samples_ms(family: str, records: Sequence[RequestRecord]) -> npt.NDArray[np.float64]:
+    import numpy as np
+
+    taken_ns = [FAMILIES[family].take(record) or () for record in records if record.ok]
+    return np.fromiter(chain.from_iterable(taken_ns), dtype=float) / 1e6
+
+
+def _distribution(family: str, names: Sequence[str], sides: Sequence[Sequence[_DrawnRun]]) -> str:
+    """Quantiles of each run, and of all runs of a side together, in ms; "" without any value."""
+    import numpy as np
+
+    lines: list[Line] = []
+    for tone, (name, runs) in enumerate(zip(names, sides, strict=True)):
+        samples = [run.samples[family] for run in runs if len(run.samples[family])]
+        if samples:
+            lines += [Line("", quantiles(sample), SHARES, tone, thin=True) for sample in samples]
+            pooled = np.concatenate(samples)
+            lines.append(Line(f"{name} (n = {len(pooled)}{_share(runs)})", quantiles(pooled), SHARES, tone, tone))
+    if not lines:
+        return ""
+    x = log_axis([value for line in lines if line.name for value in line.x], "ms")
     note = "share of values up to x" + ("; thin: each run" if len(lines) > len(sides) else "")
-    return figure(FAMILIES[family], note, plot(lines, x, PERCENT, f"Distribution of the {FAMILIES[family]}"))
+    title = DISTRIBUTIONS[family]
+    return figure(title, note, plot(lines, x, PERCENT, f"Distribution of the {title}"))
 
 
-def _sampled(run: Numbers) -> bool:
-    return bool(run["in_flight"]["time_s"] or run["telemetry"])
+def _share(runs: Sequence[_DrawnRun]) -> str:
+    stored, left_out = sum(run.stored for run in runs), sum(run.left_out for run in runs)
+    return f", of {stored} of {stored + left_out} requests" if left_out else ""
 
 
-def _timelines(sides: Sequence[Numbers]) -> str:
+def quantiles(sample: npt.NDArray[np.float64]) -> list[float]:
+    """The values at `PROBABILITIES`."""
+    import numpy as np
+
+    return rounded(np.quantile(sample, PROBABILITIES))
+
+
+def _timelines(runs_by_position: Sequence[Sequence[_DrawnRun | None]]) -> str:
     """One timeline per run number; the page shows the timeline that a reader selects."""
-    names = [side["side"] for side in sides]
-    runs_by_position = list(zip_longest(*(side["runs"] for side in sides)))
-    options, timelines = "", ""
-    for position, runs in enumerate(runs_by_position):
-        present = [(number, name, run) for number, (name, run) in enumerate(zip(names, runs, strict=True)) if run]
-        options += f"<option>run {position + 1}, seed {present[0][2]['seed']}</option>"
-        timelines += f'<div class="run"{" hidden" if position else ""}>{"".join(_rows(present))}</div>'
-    select = f'<select aria-label="Run">{options}</select>' if len(runs_by_position) > 1 else ""
+    present = [[run for run in runs if run is not None] for runs in runs_by_position]
+    if not any(lines for runs in present for run in runs for lines in run.rows.values()):
+        return ""
+    options = "".join(f"<option>run {number}, seed {runs[0].seed}</option>" for number, runs in enumerate(present, 1))
+    timelines = "".join(f'<div class="run"{" hidden" if position else ""}>{"".join(_rows(runs))}</div>'
+                        for position, runs in enumerate(present))
+    select = f'<select aria-label="Run">{options}</select>' if len(present) > 1 else ""
     return figure("Timeline", "equal seeds: the same requests at the same times", select + timelines, wide=True)
 
 
-def _rows(present: Sequence[tuple[int, str, Numbers]]) -> Iterator[str]:
-    """Rows of one run number of all sides: gaps, requests in flight, then the samples."""
-    rows = {"gap, ms": list(_gap_lines(present)), "requests in flight": [
-        Line(name, run["in_flight"]["time_s"], run["in_flight"]["requests"], number, step=True)
-        for number, name, run in present if run["in_flight"]["time_s"]
-    ]}  # fmt: skip
-    for number, name, run in present:
-        for sampled in run["telemetry"]:
-            rows.setdefault(sampled["title"], []).extend(
-                Line(f"{name} {line['name']}", line["time_s"], line["values"], number, line["style"])
-                for line in sampled["lines"]
-            )
-    seconds = [at for lines in rows.values() for line in lines for at in line.x if at is not None]
-    x = time_axis(seconds, "s after the first intended send")
+def _rows(runs: Sequence[_DrawnRun]) -> Iterator[str]:
+    titles = dict.fromkeys(title for run in runs for title in run.rows)
+    rows = {title: [line for run in runs for line in run.rows.get(title, ())] for title in titles}
+    x = time_axis([at for lines in rows.values() for line in lines for at in line.x if at is not None],
+                  "s after the first intended send")
     for title, lines in rows.items():
-        if any(line.x for line in lines):
+        if lines:
             values = [value for line in lines for value in line.y]
-            y = log_axis(values, "") if title.startswith("gap") else linear_axis(values, from_zero=True)
+            y = log_axis(values, "") if title == GAPS else linear_axis(values, from_zero=True)
             yield f'<p class="row">{escape(title)}</p>{plot(lines, x, y, title, low=True)}'
-
-
-def _gap_lines(present: Sequence[tuple[int, str, Numbers]]) -> Iterator[Line]:
-    for number, name, run in present:
-        gaps = run["gaps"]
-        if not gaps["time_s"]:
-            continue
-        yield Line(f"{name} largest", gaps["time_s"], gaps["largest"], number)
-        if len(present) <= MOST_MEDIANS:
-            yield Line(f"{name} median", gaps["time_s"], gaps["median"], number, 1)
-
-
-def _history(baseline: Numbers) -> str:
-    """The values of each stored session, then of this run."""
-    sessions = baseline["sessions"]
-    groups = [session["values"] for session in sessions]
-    stored = Line("stored runs", *_columns(groups), 0, marks="round", joined=False)
-    today = Line("this run", *_columns([[]] * len(groups) + [baseline["today"]]), 1, marks="square", joined=False)
-    every = -(-len(sessions) // MOST_SESSION_LABELS)
-    dates = [(place, session["label"]) for place, session in enumerate(sessions) if place % every == 0]
-    if dates and len(sessions) - dates[-1][0] <= every / 2:
-        dates.pop()
-    x = Axis(-0.5, len(sessions) + 0.5, (*dates, (len(sessions), "this run")))
-    levels = {"baseline": baseline["before"], "tolerated": baseline["limit"]}
-    marks = [Mark(value, name) for name, value in levels.items() if value is not None]
-    y = linear_axis([*stored.y, *today.y, *levels.values()], baseline["unit"])
-    chart = plot([stored, today], x, y, f"Baseline of {baseline['metric']}", marks=marks)
-    return figure(f"Baseline of {baseline['metric']}", f"{baseline['side']}, {baseline['unit']}; a mark a run", chart)
-
-
-def _columns(groups: Sequence[Sequence[float | None]]) -> tuple[list[float | None], list[float | None]]:
-    points = [(float(place), value) for place, group in enumerate(groups) for value in group]
-    return [place for place, _ in points], [value for _, value in points]

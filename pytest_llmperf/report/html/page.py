@@ -13,13 +13,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.figures import figures
 from pytest_llmperf.report.html.history import History, history
 from pytest_llmperf.report.html.metric_table import ComparedSide, MetricTable, metric_table
 from pytest_llmperf.report.html.search import SearchTable, searches
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
-from pytest_llmperf.report.html.words import in_words, title
+from pytest_llmperf.report.html.words import in_words, labels, title
 from pytest_llmperf.report.metric_rows import comparisons_of, replica_rows
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
@@ -107,14 +106,11 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str, out:
         history(test, measurement, name, read) if measurement.baseline is not None else None
         for name, measurement in zip(names, test.measurements, strict=True)
     ]
-    problem, drawn = "", dict[str, object]()
+    problem = drawn = ""
     try:
-        drawn = charts(test)
+        drawn = figures(test.measurements, names)
     except BaselineError as error:
         problem = str(error)
-    drawn["history"] = [
-        {"side": history.side, **chart} for history in histories if history is not None for chart in history.charts
-    ]
     differing, shared = _conditions([measurement.conditions for measurement in test.measurements])
     worst_first = sorted(test.checks, key=lambda check: -check.verdict.severity)
     return TestPage(
@@ -131,7 +127,7 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str, out:
         ]),
         servers=servers_of(test),
         searches=searches(test),
-        figures=figures(drawn),
+        figures="".join([drawn, *(chart for past in histories if past is not None for chart in past.charts)]),
         problem=problem,
         profiles=tuple(_profile_table(profile, names, test.folder, out) for profile in test.profiles),
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_llmperf.report.html.plot import DASHES, Line
+
 Column = Sequence[float | None]
 #: Suffix of a column's name → unit, and what its values are divided by.
 UNITS = {
@@ -18,29 +20,30 @@ TIME, DEVICE = "at_ns", "device"
 NOT_DRAWN = (TIME, DEVICE, "throttle_reasons")  # a bit mask has no height
 MOST_POINTS = 300
 SOURCES = {"server": "server", "gpu": "GPU"}
-STYLES = ("", " (dotted)", " (dashed)", " (dash-dotted)")
 
 
-def series_of(telemetry: Mapping[str, Mapping[str, Column]]) -> list[dict[str, object]]:
-    """Rows such as {"title": "GPU: power, W", "lines": [{"name", "time_s", "values"}]}; columns of one unit share one.
+def telemetry_lines(telemetry: Mapping[str, Mapping[str, Column]], side: str, tone: int) -> dict[str, list[Line]]:
+    """Title such as "GPU: power, W" → lines; columns of one unit share a row.
 
     A column that is not as long as `at_ns`, or has no number, is not drawn.
+
+    Args:
+        side: label of the measurement, with which each line's name begins.
+        tone: number of the lines' colour.
     """
-    rows: dict[tuple[str, str], list[dict[str, object]]] = {}
-    names: dict[tuple[str, str], dict[str, None]] = {}
+    rows: dict[tuple[str, str], tuple[list[Line], dict[str, int]]] = {}
     for source, columns in telemetry.items():
         for device, table in _by_device(columns):
-            time_s = [None if at_ns is None else at_ns / 1e9 for at_ns in table.get(TIME, ())]
+            stamps_ns = table.get(TIME, ())
             for column, values in table.items():
-                if column in NOT_DRAWN or len(values) != len(time_s) or all(value is None for value in values):
+                if column in NOT_DRAWN or len(values) != len(stamps_ns) or all(value is None for value in values):
                     continue
                 words, unit, scale = words_and_unit(column)
-                style = list(names.setdefault((source, unit), {}) | {words: None}).index(words)
-                names[source, unit][words] = None
-                line = {"name": words + device, "style": style, "time_s": _thinned(time_s),
-                        "values": _thinned(values, scale)}  # fmt: skip
-                rows.setdefault((source, unit), []).append(line)
-    return [{"title": _title(*key, list(names[key])), "lines": lines} for key, lines in rows.items()]
+                lines, dash_by_words = rows.setdefault((source, unit), ([], {}))
+                dash = dash_by_words.setdefault(words, len(dash_by_words))
+                lines.append(Line(f"{side} {words}{device}", _thinned(stamps_ns, 1e9), _thinned(values, scale), tone,
+                                  dash))
+    return {_title(*key, list(dash_by_words)): lines for key, (lines, dash_by_words) in rows.items()}
 
 
 def words_and_unit(column: str) -> tuple[str, str, float]:
@@ -69,10 +72,11 @@ def _by_device(columns: Mapping[str, Column]) -> Iterator[tuple[str, Mapping[str
 
 
 def _title(source: str, unit: str, names: Sequence[str]) -> str:
-    what = ", ".join(f"{name}{STYLES[number % len(STYLES)]}" for number, name in enumerate(names))
+    dashes = (DASHES[number % len(DASHES)] for number in range(len(names)))
+    what = ", ".join(f"{name} ({dash})" if dash else name for name, dash in zip(names, dashes, strict=True))
     return f"{SOURCES.get(source, source)}: {what}" + (f", {unit}" if unit else "")
 
 
-def _thinned(values: Column, scale: float = 1.0) -> list[float | None]:
+def _thinned(values: Column, scale: float) -> list[float | None]:
     step = -(-len(values) // MOST_POINTS)
     return [None if value is None else float(f"{value / scale:.5g}") for value in values[::step]]

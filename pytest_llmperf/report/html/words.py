@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.reader import names
 from pytest_llmperf.results.sentences import limit_text
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
@@ -47,6 +50,20 @@ def title(test: str, kind: str = "") -> str:
     words = function.removeprefix("test_").replace("_", " ").strip() or test
     shown = "-".join(part for part in parameters.removesuffix("]").split("-") if part != kind)
     return words[:1].upper() + words[1:] + (f" · {shown}" if shown else "")
+
+
+def labels(measurements: Sequence[Measurement]) -> list[str]:
+    """Chart labels: "A" and "B" for the sides of a claim, numbers for several measurements. A repeated side also gets a
+    number. The rates of a search are labelled with the rate."""
+    if [measurement.side for measurement in measurements] == [""]:
+        return ["measured"]
+    return [_label(*pair) for pair in zip(measurements, names(measurements), strict=True)]
+
+
+def _label(measurement: Measurement, name: str) -> str:
+    if measurement.tried:
+        return measurement.conditions["tried_rate"]
+    return f"search {name.upper()}" if measurement.searched else name.upper()
 
 
 def metric_in_words(name: str) -> str:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from pytest_llmperf.report.html.charts import labels
 from pytest_llmperf.report.html.search import searches
+from pytest_llmperf.report.html.words import labels
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 
 TERMS = "max_rate(ttft_p99 <= 500ms, goodput(ttft <= 1000ms, tpot <= 50ms) >= 4/s, precision=0.04)"
