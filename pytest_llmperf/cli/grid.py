@@ -1,8 +1,10 @@
-"""Settings of flags on a command line, and the table of their rows: what `llmperf sweep` and `llmperf tune` share."""
+"""What the commands that measure settings share: the plan, the settings of flags, and the table of their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
@@ -10,23 +12,41 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.engine import Endpoint
 
 if TYPE_CHECKING:
-    from pytest_llmperf.model.engine import EngineSpec
-    from pytest_llmperf.session.sweep import SweepRow
+    from pytest_llmperf.session.sweep import SweepPlan, SweepRow
 
 CELL_CHARACTERS = 140
+Setting = Mapping[str, object]
 
 
-def check_started(spec: EngineSpec, command: str) -> None:
-    """Raise UsageError for a server that runs already: its flags cannot change."""
-    if isinstance(spec, Endpoint):
-        raise UsageError(f"{spec.url}: llmperf {command} must start servers to change flags. Write ENGINE:MODEL.")
-
-
-def grid_of(option: str, texts: Sequence[str]) -> dict[str, list[object]]:
-    """"NAME=V1,V2" as values by flag; one value alone may be JSON.
+def plan_of(arguments: argparse.Namespace, command: str, *, quick: bool = False) -> SweepPlan:
+    """The measurement of each setting.
 
     Raises:
-        UsageError: it has no such form, or a flag stands twice.
+        UsageError: the server runs already, so its flags cannot change.
+        LlmperfError: an engine, a workload, a metric, an SLO or a number is invalid.
+    """
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.session.arguments import check_runs
+    from pytest_llmperf.session.capacity import PRECISION, search_terms
+    from pytest_llmperf.session.sweep import SweepPlan
+
+    spec, workload = target.spec_of(arguments), target.workload_of(arguments)
+    if isinstance(spec, Endpoint):
+        raise UsageError(f"{spec.url}: llmperf {command} must start servers to change flags. Write ENGINE:MODEL.")
+    check_runs(arguments.runs, f"llmperf {command}")
+    precision = getattr(arguments, "precision", PRECISION)
+    if arguments.slo:
+        search_terms(arguments.slo, precision)  # a typo costs no server start
+        workload.at_rate(workload.rate)  # a workload without a rate has no highest rate
+    metrics = tuple(find(name).name for name in arguments.metric)
+    return SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, precision, quick)
+
+
+def combinations_of(option: str, texts: Sequence[str]) -> list[Setting]:
+    """Every combination of "NAME=V1,V2" texts, the last flag fastest; one value alone may be JSON.
+
+    Raises:
+        UsageError: a text has no such form, or a flag stands twice.
     """
     grid: dict[str, list[object]] = {}
     for text in texts:
@@ -37,7 +57,12 @@ def grid_of(option: str, texts: Sequence[str]) -> dict[str, list[object]]:
         if not listed or "" in listed or name in grid:
             raise UsageError(f"{option} {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
         grid[name] = list(listed)
-    return grid
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+
+
+def names_of(settings: Iterable[Setting]) -> list[str]:
+    """Every flag of some settings, each once."""
+    return list(dict.fromkeys(name for flags in settings for name in flags))
 
 
 def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:

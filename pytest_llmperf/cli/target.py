@@ -6,12 +6,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
@@ -30,43 +30,68 @@ STARTED = "vllm:llama-3.1-8b, sglang:…"
 STARTED_OR_RUNNING = f"{STARTED}, or http://HOST:PORT:MODEL of a server that already runs"
 
 
-def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
+Options = Mapping[str, Mapping[str, Any]]
+ENGINE_OPTIONS: Options = {
+    "--flag": {"action": "append", "default": [], "metavar": "NAME=VALUE", "help": "of the engine; repeatable"},
+    "--model-alias": {"action": "append", "default": [], "metavar": "NAME",
+                      "help": "a further name by which answers may call the model; repeatable"},
+    "--api-key-env": {"metavar": "VARIABLE", "help": "environment variable with the API key of a running server"},
+    "--metrics": {"action": "append", "metavar": "ADDRESS",
+                  "help": "metrics page of a replica of a running server, dns://NAME:PORT, or prometheus+http://…; "
+                  "repeatable"},
+    "--kind": {"metavar": "KIND", "help": "hardware kind of a running server: l4, a100, h100, h200 or cpu"},
+    "--protocol": {"choices": PROTOCOLS, "default": "completions",
+                   "help": "of a running server (default: completions)"},
+    "--dialect": {"choices": DIALECTS, "default": "vllm",
+                  "help": "fields of the requests to a running server (default: vllm)"},
+    "--tokenizer": {"default": "", "metavar": "NAME",
+                    "help": "tokenizer that counts the text of a running server: tokenizer.json, a folder, or a name "
+                    "in the local Hugging Face cache"},
+}
+LOAD_OPTIONS: Options = {
+    "--workload": {"metavar": "CALL", "help": "send this workload of a suite instead, e.g. "
+                   '"multi_turn(conversations=60, turns=5, arrivals=poisson(1), …)"; a search begins at its rate'},
+    "--trace": {"metavar": "FILE", "help": "send recorded requests instead: Mooncake, BurstGPT, Azure, OpenTelemetry "
+                "spans, a requests file of a run folder, or ShareGPT"},
+    "--trace-window": {"metavar": "FROM:TO", "help": "seconds of the trace to use (default: all)"},
+    "--most-tokens": {"type": int, "metavar": "N", "help": "leave out longer requests of a trace"},
+    "--input": {"default": "400:1200", "metavar": "N|LOW:HIGH", "help": "tokens of a prompt (default: 400:1200)"},
+    "--output": {"default": "128", "metavar": "N|LOW:HIGH", "help": "tokens of an answer (default: 128)"},
+    "--requests": {"type": int, "default": 300, "help": "of each run (default: 300)"},
+    "--rate": {"type": float, "default": 4.0, "help": "requests/s; a search begins there (default: 4)"},
+    "--seed": {"type": int, "default": 0, "help": "of prompts and arrivals (default: 0)"},
+}
+PLACE_OPTIONS: Options = {
+    "--emulate": {"metavar": "KIND", "help": "the built-in emulator of l4, a100, h100 or h200"},
+    "--emulate-seed": {"type": int, "default": 0, "metavar": "N", "help": "of its noise (default: 0)"},
+    "--llmperf-engine": {"action": "append", "default": [], "metavar": "NAME=PLACE",
+                         "help": "where an engine is installed, as pytest's option; repeatable"},
+}
+#: Of the commands that search rates and settings; each command takes some of them.
+SEARCH_OPTIONS: Options = {
+    "--slo": {"action": "append", "required": True, "help": 'e.g. "ttft_p99 <= 500ms"; repeatable, all hold'},
+    "--metric": {"action": "append", "default": [], "help": "measure it at --rate, for the Pareto front; repeatable"},
+    "--runs": {"type": int, "default": 3, "help": "of each setting for --metric (default: 3)"},
+    "--precision": {"type": float, "default": 0.04, "help": "of each search, as a share of the rate (default: 0.04)"},
+    "--resume": {"metavar": "RUN", "help": "go on in the run folder of an earlier command with the same options: its "
+                 "judged rates are kept (a path, an id, a part of it, or newest)"},
+}
+
+
+def add_options(parser: argparse._ActionsContainer, options: Options, *names: str) -> None:
+    """Add these options of a table; all of them where none is named."""
+    for name in names or options:
+        parser.add_argument(name, **options[name])
+
+
+def add_arguments(parser: argparse.ArgumentParser, engine: str, *search_options: str) -> None:
     """The options that `spec_of`, `workload_of` and `measuring` read; `engine` is the help of the first."""
     parser.add_argument("engine", metavar="ENGINE:MODEL", help=engine)
-    parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="of the engine; repeatable")
-    parser.add_argument("--model-alias", action="append", default=[], metavar="NAME",
-                        help="a further name by which answers may call the model; repeatable")
-    parser.add_argument("--api-key-env", metavar="VARIABLE",
-                        help="environment variable with the API key of a running server")
-    parser.add_argument("--metrics", action="append", metavar="ADDRESS",
-                        help="metrics page of a replica of a running server, dns://NAME:PORT, or prometheus+http://…; "
-                        "repeatable")
-    parser.add_argument("--kind", metavar="KIND", help="hardware kind of a running server: l4, a100, h100, h200 or cpu")
-    parser.add_argument("--protocol", choices=PROTOCOLS, default="completions",
-                        help="of a running server (default: completions)")
-    parser.add_argument("--dialect", choices=DIALECTS, default="vllm",
-                        help="fields of the requests to a running server (default: vllm)")
-    parser.add_argument("--tokenizer", default="", metavar="NAME",
-                        help="tokenizer that counts the text of a running server: tokenizer.json, a folder, or a name "
-                        "in the local Hugging Face cache")
-    load = parser.add_argument_group("workload: random prompts, a trace, or a workload of a suite")
-    load.add_argument("--workload", metavar="CALL", help="send this workload of a suite instead, e.g. "
-                      '"multi_turn(conversations=60, turns=5, arrivals=poisson(1), …)"; a search begins at its rate')
-    load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
-                      "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
-    load.add_argument("--trace-window", metavar="FROM:TO", help="seconds of the trace to use (default: all)")
-    load.add_argument("--most-tokens", type=int, metavar="N", help="leave out longer requests of a trace")
-    load.add_argument("--input", default="400:1200", metavar="N|LOW:HIGH",
-                      help="tokens of a prompt (default: 400:1200)")
-    load.add_argument("--output", default="128", metavar="N|LOW:HIGH", help="tokens of an answer (default: 128)")
-    load.add_argument("--requests", type=int, default=300, help="of each run (default: 300)")
-    load.add_argument("--rate", type=float, default=4.0, help="requests/s; a search begins there (default: 4)")
-    load.add_argument("--seed", type=int, default=0, help="of prompts and arrivals (default: 0)")
-    place = parser.add_argument_group("place")
-    place.add_argument("--emulate", metavar="KIND", help="the built-in emulator of l4, a100, h100 or h200")
-    place.add_argument("--emulate-seed", type=int, default=0, metavar="N", help="of its noise (default: 0)")
-    place.add_argument("--llmperf-engine", action="append", default=[], metavar="NAME=PLACE",
-                       help="where an engine is installed, as pytest's option; repeatable")
+    add_options(parser, ENGINE_OPTIONS)
+    add_options(parser.add_argument_group("workload: random prompts, a trace, or a workload of a suite"), LOAD_OPTIONS)
+    add_options(parser.add_argument_group("place"), PLACE_OPTIONS)
+    if search_options:
+        add_options(parser, SEARCH_OPTIONS, *search_options)
 
 
 def spec_of(arguments: argparse.Namespace) -> EngineSpec:

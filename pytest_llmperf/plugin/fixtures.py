@@ -101,7 +101,7 @@ def _record_startup_failure(item: pytest.Item, session: PerfSession) -> Iterator
     except InfrastructureError as error:
         this = item.stash.get(EXECUTION, None)  # where the test asks for `perf` first
         if all(other is this for other in session.executions(test_id(item))):  # what an earlier one measured stays
-            session.begin()
+            session.folder.begin()
             path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error),
                               worker=session.worker)
             item.user_properties += [("llmperf.test", test_id(item)), (RUN_FILE, str(path))]

@@ -96,7 +96,7 @@ class AccuracyGuards:
 def answers_of(execution: Execution, server: Server, task: Task) -> Accuracy:
     """Ask a server; the harness's log and the answers are kept in the run folder."""
     session = execution.session
-    session.begin()
+    session.folder.begin()
     name = re.sub(r"[^\w.-]+", "-", f"{execution.test}-{task.name}")[-80:]
     place = session.run_dir / "accuracy"
     number = sum(1 for _ in place.glob(f"{name}-*")) + 1

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
@@ -48,15 +47,12 @@ from pytest_llmperf.session.resumption import (
     VALID_RUNS,
     take_rate,
 )
-from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.series import MeasuringExecution, Series, Treatment
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.decision import SLO_ALPHA
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean, number
-
-if TYPE_CHECKING:
-    from pytest_llmperf.session.perf_session import PerfSession
 
 METRIC, CONVERSATIONS = "max_rate", "max_conversation_rate"
 RUNS_PER_LOOK = 2
@@ -68,6 +64,7 @@ SEEDS_PER_SEARCH = 100
 PRECISION = 0.04
 COOLDOWN_S, QUICK_COOLDOWN_S = 5.0, 1.0
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2el_p50")
+OVERLOADED = Treatment(may_preempt=True)
 LASTING = 20  # answers' times: of a load that is over sooner, an overloaded server's queue shows little
 LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
 
@@ -155,13 +152,10 @@ class RateSeries(Series):
 
     def begun(self, server: Server) -> Measurement:
         """The measurement before its first run."""
-        nothing = super()._empty_measurement(server)
+        nothing = super().begun(server)
         rate = self.workload.rate * self.workload.requests_per_arrival
         of_rate = {RATE: f"{rate:g}/s", SEARCH: self.search, RATE_HOST: self.session.host}
         return replace(nothing, conditions={**nothing.conditions, **of_rate})
-
-    def _empty_measurement(self, server: Server) -> Measurement:
-        return self.begun(server)
 
     def _watch(self, run: int, runs: int) -> Watch:
         """Counts the runs of all looks at this rate."""
@@ -174,9 +168,9 @@ class RateSeries(Series):
             self.measurement = stored
             return
         tokenizer = "" if server.text_counter is None else server.text_counter.name
-        runs = tuple(replace(run, execution=self.execution) for run in stored.runs)
+        runs = tuple(replace(run, execution=self.number) for run in stored.runs)
         metrics = tuple(measure(run.records, run.counters, tokenizer) for run in runs)
-        self.follow((), execution=self.execution, first_seed=runs[0].seed)
+        self.follow((), number=self.number, first_seed=runs[0].seed)
         self.measurement = replace(self.begun(server), conditions=stored.conditions, runs=runs, metrics=metrics)
 
     def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
@@ -187,61 +181,39 @@ class RateSeries(Series):
             measured = replace(measured, conditions={**measured.conditions, VALID_RUNS: str(valid + 1)})
         return super()._keep(measured, run, complete=complete)
 
-    def reject(self) -> None:
-        """Store that these runs are invalid as a group. No resumed search takes over such runs."""
-        self.measurement = replace(self.finished, conditions=without_valid_runs(self.finished))
-        self._on_run()
+    def judged(self, point: TriedRate | None) -> None:
+        """Store the answer of the search about this rate, which a resumed search takes over.
 
-    def judged(self, point: TriedRate) -> None:
-        """Store the answer of the search about this rate, which a resumed search takes over."""
-        answer = {RATE_VERDICT: point.verdict.value, RATE_SIDE: "within" if point.within else "over"}
-        self.measurement = replace(self.finished, conditions=without_valid_runs(self.finished) | answer)
-        self._on_run()
-
-
-def without_valid_runs(measurement: Measurement) -> dict[str, str]:
-    """The conditions without the number of valid runs, which ends with the verdict."""
-    return {name: value for name, value in measurement.conditions.items() if name != VALID_RUNS}
+        Args:
+            point: the answer. None: the runs are invalid as a group, so no resumed search takes over such runs.
+        """
+        kept = {name: value for name, value in self.finished.conditions.items() if name != VALID_RUNS}
+        if point is not None:
+            kept |= {RATE_VERDICT: point.verdict.value, RATE_SIDE: "within" if point.within else "over"}
+        self.measurement = replace(self.finished, conditions=kept)
+        self.execution.write()
 
 
 class Capacity(Series):
     """A series of searches; each run is a search. A search has seeds of its own, equal at all rates and on all engines.
 
     Args:
-        session, test, kind, engine, workload, on_run, side, label, beside: as in `Series`. The search first tries the
-            rate of the workload. All rates count requests; a rate of conversations is multiplied by their turns.
+        execution, engine, workload, side, label, beside: as in `Series`. The search first tries the rate of the
+            workload. All rates count requests; a rate of conversations is multiplied by their turns.
         terms: terms of the search.
-        stored: rates that an earlier command has judged in this run folder. The search takes them over and removes them
-            from this list.
-        keep: called with the series of each tried rate.
     """
 
     def __init__(
-        self,
-        session: PerfSession,
-        test: str,
-        kind: str,
-        engine: Server | EngineSpec,
-        workload: Workload,
-        *,
-        terms: SearchTerms,
-        on_run: Callable[[], None],
-        keep: Callable[[Series], None],
-        stored: list[Measurement] | None = None,
-        side: str = "",
-        label: str = "",
-        beside: tuple[EngineSpec, ...] = (),
+        self, execution: MeasuringExecution, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *,
+        side: str = "", label: str = "", beside: tuple[EngineSpec, ...] = (),
     ) -> None:
-        super().__init__(session, test, kind, engine, workload, on_run=on_run, may_preempt=True, side=side,
-                         label=label, beside=beside)
+        super().__init__(execution, engine, workload, OVERLOADED, side=side, label=label, beside=beside)
         self.terms = terms
         self.key = (*self.key, str(terms))
         self._searched = f"{workload}, {terms}"
         self._of_claim: dict[tuple[int, int | None], Run] = {}
         self.results: list[SearchResult] = []
         self.unfinished: list[TriedRate] = []  # what the search tried that goes on, or ended before its answer
-        self._keep_series = keep
-        self._stored = [] if stored is None else stored
         self._per_arrival = workload.requests_per_arrival
         self._start = terms.to_beat or workload.rate * self._per_arrival
         self._arrivals = sum(request.after is None for request in workload.requests())
@@ -262,8 +234,7 @@ class Capacity(Series):
 
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Capacity:
         """Searches of the same rates on another specification; see `Series.twin`."""
-        return Capacity(self.session, self.test, self.kind, engine, self.workload, terms=self.terms,
-                        on_run=self._on_run, keep=self._keep_series, stored=self._stored, label=label, beside=beside)
+        return Capacity(self.execution, engine, self.workload, self.terms, label=label, beside=beside)
 
     def extend(
         self, runs: int, *, seeds: int | None = None, block: int | None = None, steady: bool = False
@@ -279,21 +250,21 @@ class Capacity(Series):
         for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             run = stored.get((seed, block)) or self._search(server, seed)
             run = Run(seed, run.start_id, RunRecords(), run.counters, started_at=run.started_at,
-                      execution=self.execution, block=block)
+                      execution=self.number, block=block)
             measurement = self._keep(measurement, run, complete=searched + 1 == runs)
         return measurement
 
     @property
     def stored_block(self) -> int | None:
         """First block of this side in the interrupted command; None if the claim begins now."""
-        return next((each.runs[0].block for each in self._stored
+        return next((each.runs[0].block for each in self.execution.stored
                      if (each.side, each.workload) == (self.side, self._searched)), None)
 
     def _stored_searches(self, begun: Measurement) -> dict[tuple[int, int | None], Run]:
         """The searches of an interrupted claim on this host, by seed and block."""
         if not begun.runs:
             here = {**begun.conditions, RATE_HOST: self.session.host}
-            side = take_rate(self._stored, replace(begun, conditions=here))
+            side = take_rate(self.execution.stored, replace(begun, conditions=here))
             self._of_claim = {} if side is None else {(run.seed, run.block): run for run in side.runs}
         return self._of_claim
 
@@ -328,7 +299,7 @@ class Capacity(Series):
                 metrics[plain + place] = runs[plain + place].metrics
                 self.unfinished.clear()
         self.measurement = replace(measurement, runs=tuple(runs), metrics=tuple(metrics))
-        self._on_run()
+        self.execution.write()
         return self.measurement
 
     def _counters(self, result: SearchResult) -> dict[str, float | None]:
@@ -368,15 +339,15 @@ class Capacity(Series):
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
             server.warmed_for.add(str(workload))
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
-        series = RateSeries(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
-                            may_preempt=True, label=label)
+        series = RateSeries(self.execution, self.engine, workload, OVERLOADED, label=label)
         series.search = self._searched
         series.rest = partial(self._rest, workload)
-        series.follow((), execution=self.execution, first_seed=first_seed)
+        series.follow((), number=self.number, first_seed=first_seed)
         series.problems = partial(self._problems, rate)
-        series.take_over(take_rate(self._stored, series.begun(server)), server)
-        self._keep_series(series)
-        verdict = self._stored_verdict(series) or self._measured_verdict(series, rate)
+        series.take_over(take_rate(self.execution.stored, series.begun(server)), server)
+        self.execution.series.append(series)
+        stored = "" if series.measurement is None else series.measurement.conditions.get(RATE_VERDICT, "")
+        verdict = Verdict(stored) if stored else self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
                           {name: _measured(name, series.finished) for name in self.shown},
                           failures_text(series.finished.runs))
@@ -394,11 +365,6 @@ class Capacity(Series):
         took_ms = _measured("e2el_p50", measurement)
         return took_ms is not None and self._arrivals / workload.rate < took_ms / 1e3
 
-    def _stored_verdict(self, series: RateSeries) -> Verdict | None:
-        """The verdict of an earlier command; None if this rate has to be judged."""
-        verdict = None if series.measurement is None else series.measurement.conditions.get(RATE_VERDICT)
-        return None if verdict is None else Verdict(verdict)
-
     def _measured_verdict(self, series: RateSeries, rate: float) -> Verdict:
         if self._measured_rates:
             self.session.clock.sleep_ns(seconds(self.terms.pause_s))
@@ -412,7 +378,7 @@ class Capacity(Series):
                 continue  # an earlier command had this look, which decided nothing
             measurement = series.extend(missing) if missing else series.finished
             if errors := self._problems(rate, measurement.only(lambda run: run.requests is None)):
-                series.reject()
+                series.judged(None)
                 raise RunInvalid(reason_text(errors[0]))
             verdict = self._verdict(measurement, rate, confidence)
             if verdict is not Verdict.INCONCLUSIVE or self._is_clear(measurement, rate):
@@ -477,8 +443,9 @@ class Capacity(Series):
             )
         return result.highest_within
 
-    def _empty_measurement(self, server: Server) -> Measurement:
-        nothing = super()._empty_measurement(server)
+    def begun(self, server: Server) -> Measurement:
+        """The measurement before its first search."""
+        nothing = super().begun(server)
         return replace(nothing, workload=self._searched,
                        conditions={**nothing.conditions, "search": str(self.terms)})
 

@@ -8,12 +8,13 @@ run file and do not count.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
@@ -126,6 +127,21 @@ class Execution:
             "return value of perf.measure(…) or perf.extend(…)."
         )
 
+    def reason_to_run_alone(self, memory_metrics: Collection[str] = (), *, may_preempt: bool = False) -> str:
+        """Why no server of this test may run beside another; "" if it may."""
+        if memory_metrics:
+            return f"the claim is about {', '.join(sorted(memory_metrics))}, and a server beside it takes memory"
+        if may_preempt:
+            return "preemptions are allowed, and a server beside it takes memory"
+        if self.compares:
+            return "the test compares with a stored baseline, which is of a server alone"
+        return ""
+
+    def note_alone(self, count: int, reason: str) -> None:
+        """Say why servers do not run at the same time, unless the settings say so."""
+        if self.session.settings.resident_servers != "none":
+            self.session.notify(Note(f"{count} servers do not run at the same time: {reason}."))
+
     def begin(self, series: AnySeries) -> AnySeries:
         """Begin a series: it continues the same series of earlier executions.
 
@@ -143,7 +159,7 @@ class Execution:
     def _open_run_file(self) -> None:
         if not self._begun:
             self._begun = True
-            self.session.begin()
+            self.session.folder.begin()
             self.write()
 
     def keep_results(self) -> None:
@@ -203,7 +219,7 @@ def continue_earlier(series: Series, execution: Execution) -> None:
     ]
     series.follow(
         [same for earlier in executions if (same := _series_at(earlier, series.key, place)) is not None],
-        execution=execution.number,
+        number=execution.number,
         first_seed=max(max(seeds, default=-1) + 1, execution.resumed.first_seed),
         earlier_looks=sum(end not in NO_EVIDENCE for end in execution.resumed.ends) + execution.looks_elsewhere,
     )

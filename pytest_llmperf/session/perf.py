@@ -11,13 +11,11 @@ from pytest_llmperf.engines.memory.tiers import TIERS, check_keep
 from pytest_llmperf.errors import ExitedEarly, SloError, SpecError, UsageError
 from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
-from pytest_llmperf.judging.claim_judge import ClaimJudge, claim_judge, judge_slos
-from pytest_llmperf.judging.outcome import with_unseen_gpu
+from pytest_llmperf.judging.claim_judge import judge_slos
 from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
-from pytest_llmperf.model.status import Note
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
@@ -27,7 +25,6 @@ from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.arguments import (
-    check_energy_is_seen,
     check_engine,
     check_measurement,
     check_name,
@@ -35,7 +32,6 @@ from pytest_llmperf.session.arguments import (
     check_price,
     check_refusal,
     check_runs,
-    check_sides_differ,
     check_starts,
     check_streamed,
     check_tables,
@@ -45,14 +41,14 @@ from pytest_llmperf.session.arguments import (
     check_workload,
     refuse_arguments,
     spec_of,
-    texts_of,
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
+from pytest_llmperf.session.claims import SIZES, check_sides, judged_claim, read_claim, specs_beside
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.profile import profile_series
-from pytest_llmperf.session.sequential_claim import ClaimResult, judge_sequentially
+from pytest_llmperf.session.sequential_claim import ClaimResult
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
-from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.series import Series, Treatment
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_ratio, parse_slo
 from pytest_llmperf.workload import Workload
@@ -60,10 +56,6 @@ from pytest_llmperf.workload.arguments import boolean
 
 DEFAULT_RUNS = 3
 Key = TypeVar("Key", bound=Hashable)
-#: A claim that names one of these is about memory, which no server beside it may take.
-MEMORY_METRICS = frozenset({"kv_blocks", "kv_usage_peak", "preemptions", "startup_s"})
-#: Metrics that show what memory or time a server takes alone. A server beside others has less of the memory.
-SIZES = MEMORY_METRICS - {"preemptions"}
 AFTER_CHECK = "compare on a line of its own, after perf.check: perf.compare_with_baseline(run, …)"
 AFTER_CLAIM = "compare on a line of its own: claim = perf.claim(…), then perf.compare_with_baseline(claim.a, …)"
 
@@ -176,7 +168,7 @@ class Perf:
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         check_keep(spec_of(engine), keep, fresh=fresh, starts=starts)
-        series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep),
+        series = self._series(engine, workload, Treatment(fresh, may_preempt, gauges, tuple(keep)),
                               looks=runs if slos else 1)
         if slos:
             return self._until_decided(series, slos, runs)
@@ -213,9 +205,9 @@ class Perf:
         elif self.kind == "cpu":
             reason = "on a CPU a start takes all cores"
         else:
-            reason = self._reason_to_run_alone()
+            reason = execution.reason_to_run_alone()
         if reason:
-            self._note_alone(len(specs), reason)
+            execution.note_alone(len(specs), reason)
         elif len(specs) == 2 and any(map(pool.runs_alone, specs)):  # one start alone is shorter than two together
             reason = "the server of one of the two specs runs already"
         else:
@@ -444,11 +436,9 @@ class Perf:
         failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(execution))
         reference = execution.session.reference_of(spec_of(series.engine))
         if reference is not None and not series.keeps_tiers:
-            compared = compare_with_reference(series, reference, execution.session, series.judged_metrics,
-                                              execution.begin)
+            compared = compare_with_reference(series, reference)
         else:
-            compared = compare_with_baseline(series, execution.session, series.judged_metrics, own_margins,
-                                             failed_earlier=failed)
+            compared = compare_with_baseline(series, own_margins, failed_earlier=failed)
         results = [result for result in compared if not _is_recorded(result, execution.results)]
         execution.add_results(results)
         return results
@@ -502,20 +492,20 @@ class Perf:
         """
         boolean("perf.claim", "may_preempt", may_preempt)
         metric_guards, tolerated_losses = split_guards(guards)
-        judge = self._claim_judge("perf.claim", (a, b, workload, text), mechanism=mechanism, allow=allow,
+        judge = read_claim(self._execution, "perf.claim", (a, b, workload, text), mechanism=mechanism, allow=allow,
                                   guards=metric_guards, start_sd=start_sd, runs=runs)
         if judge.claim.metric == METRIC:
             raise SpecError(f"perf.claim(…, {text!r}): {METRIC} needs an SLO: perf.claim_max_rate(a, b, workload, "
                             f'{text!r}, slo="ttft_p95 <= 500ms").')
-        self._check_sides(a, b, judge.metrics)
+        check_sides(self._execution, a, b, judge.metrics)
         accuracy = AccuracyGuards(self._execution, tolerated_losses)
         accuracy.check([spec_of(a), spec_of(b)])
-        beside, alone = self._beside_sides(a, b, judge, may_preempt=may_preempt)
+        beside, alone = specs_beside(self._execution, a, b, judge, may_preempt=may_preempt)
         side_a, side_b = (
-            self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside, alone=alone)
+            self._series(spec, workload, Treatment(may_preempt=may_preempt), side=side, beside=beside, alone=alone)
             for side, spec in (("a", a), ("b", b))
         )
-        return self._judged(judge, text, side_a, side_b, runs, accuracy=accuracy)
+        return judged_claim(self._execution, judge, text, side_a, side_b, runs=runs, accuracy=accuracy)
 
     def claim_max_rate(
         self,
@@ -544,14 +534,15 @@ class Perf:
             SloError, SpecError: as in `claim` and `max_rate`, or the claim is not about `max_rate`.
             InfrastructureError: a server or the load generator failed, or no rate is within the SLO.
         """
-        judge = self._claim_judge("perf.claim_max_rate", (a, b, workload, text), start_sd=start_sd, runs=runs)
+        judge = read_claim(self._execution, "perf.claim_max_rate", (a, b, workload, text), start_sd=start_sd, runs=runs)
         if judge.claim.metric != METRIC:
             raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
                             f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
         terms = search_terms(slo, precision, quick=quick)
-        self._check_sides(a, b, terms.named)
+        check_sides(self._execution, a, b, terms.named)
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
-        return self._judged(judge, text, side_a, side_b, runs, accuracy=AccuracyGuards(self._execution, {}))
+        return judged_claim(self._execution, judge, text, side_a, side_b, runs=runs,
+                            accuracy=AccuracyGuards(self._execution, {}))
 
     def accuracy(
         self, engine: RunningServer | EngineSpec, task: str, *, at_least: float | None = None
@@ -609,7 +600,7 @@ class Perf:
         check_refusal(spec, reason)
         execution = self._execution
         pool = execution.session.pool
-        prediction, evidence = execution.session.predicted_refusal(spec.on(self.kind)), None
+        prediction, evidence = execution.session.gpus.predicted_refusal(spec.on(self.kind)), None
         try:
             pool.acquire(spec.on(self.kind), fresh=True)
         except ExitedEarly as error:
@@ -679,72 +670,6 @@ class Perf:
                 break
         return measurement
 
-    def _claim_judge(
-        self,
-        call: str,
-        sides: tuple[RunningServer | EngineSpec, RunningServer | EngineSpec, Workload, str],
-        *,
-        mechanism: str | Sequence[str] = (),
-        allow: Mapping[str, float] | None = None,
-        guards: Mapping[str, float] | None = None,
-        start_sd: Mapping[str, float] | None,
-        runs: int,
-    ) -> ClaimJudge:
-        """Read a claim, so that a typo costs no server start."""
-        a, b, workload, text = sides
-        check_engine(a, f"{call}(…, b, workload, text)")
-        check_engine(b, f"{call}(a, …, workload, text)")
-        check_workload(workload, f"{call}(a, b, …)")
-        check_runs(runs, call)
-        judge = claim_judge(
-            text, texts_of(mechanism, "mechanism"), {} if allow is None else allow, self._execution.session.settings,
-            kind=self._serving_kind(a, b), margins=margins_from(guards),
-            start_sd={} if start_sd is None else start_sd,
-            restartable=not any(isinstance(spec_of(side), Endpoint) for side in (a, b)),
-        )
-        check_price([judge.claim, *judge.causes, *judge.prices], self._execution.session.settings)
-        if self.emulated:
-            check_energy_is_seen(judge.metrics, text)
-        return judge
-
-    def _check_sides(
-        self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, metrics: Collection[str]
-    ) -> None:
-        check_sides_differ(a, b)
-        for spec in (a, b):
-            check_streamed(spec_of(spec), metrics)
-            if isinstance(spec, EngineSpec):
-                self._execution.session.pool.check(spec.on(self.kind))
-
-    def _beside_sides(
-        self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec, judge: ClaimJudge, *, may_preempt: bool
-    ) -> tuple[tuple[EngineSpec, ...], str]:
-        """The specs whose servers live together in a claim: both sides, and in a session with a reference build A's.
-
-        Without a reference build each side runs alone in a claim about memory and in a test that compares with a stored
-        baseline. A stored baseline is of a server alone. The second value is the reason why each side runs alone; ""
-        where the sides live together or a side is a running server.
-        """
-        execution = self._execution
-        session, spec = execution.session, spec_of(a)
-        reference = session.reference_of(spec)
-        if reference is not None:
-            return (spec, spec_of(b), reference), ""
-        if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)):
-            return (), ""
-        if reason := self._reason_to_run_alone(judge.metrics & MEMORY_METRICS, may_preempt=may_preempt):
-            self._note_alone(2, reason)
-            return (), reason
-        if b in execution.beside.get(a, ()):
-            return execution.beside[a], ""
-        reason = session.reason_apart((a.on(self.kind), b.on(self.kind)))
-        return (() if reason else (a, b)), reason
-
-    def _note_alone(self, count: int, reason: str) -> None:
-        session = self._execution.session
-        if session.settings.resident_servers != "none":
-            session.notify(Note(f"{count} servers do not run at the same time: {reason}."))
-
     def _check_shares_no_memory(self, measurement: Measurement, metrics: Collection[str]) -> None:
         """Refuse metrics of memory and start-up of a server that started beside others.
 
@@ -757,70 +682,22 @@ class Perf:
             raise SpecError(f"{measurement.engine}: {about[0]} is of a server that shares the GPU with the servers of "
                             "perf.together(…). Remove the spec from that call: then the server starts alone.")
 
-    def _reason_to_run_alone(self, memory_metrics: Collection[str] = (), *, may_preempt: bool = False) -> str:
-        """Why no server of this test may run beside another; "" if it may."""
-        if memory_metrics:
-            return f"the claim is about {', '.join(sorted(memory_metrics))}, and a server beside it takes memory"
-        if may_preempt:
-            return "preemptions are allowed, and a server beside it takes memory"
-        if self._execution.compares:
-            return "the test compares with a stored baseline, which is of a server alone"
-        return ""
-
-    def _judged(
-        self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int, *,
-        accuracy: AccuracyGuards,
-    ) -> ClaimResult:
-        side_a.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
-        side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
-        self._execution.claims.append((text, side_a, side_b))
-        judged = judge_sequentially(judge, self._execution, side_a, side_b, runs, accuracy=accuracy)
-        measured = side_b if side_a.measurement is None else side_a  # one side alone may have decided the claim
-        results = [with_unseen_gpu(result, measured.finished.conditions) for result in judged]
-        self._execution.add_results(results)
-        return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
-
-    def _serving_kind(self, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> str:
-        """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
-        specs = [spec_of(side) for side in (a, b)]
-        kinds = [spec.serving_kind(self.kind) for spec in specs]
-        return self.kind if self.kind in kinds else kinds[0]
-
     def _capacity(
         self, engine: RunningServer | EngineSpec, workload: Workload, terms: SearchTerms, *, side: str = ""
     ) -> Capacity:
-        execution = self._execution
-        return execution.begin(
-            Capacity(execution.session, execution.test, self.kind, handle_of(engine), workload, terms=terms,
-                     on_run=execution.write, keep=execution.series.append, stored=execution.stored, side=side)
-        )
+        return self._execution.begin(Capacity(self._execution, handle_of(engine), workload, terms, side=side))
 
     def _series(
-        self,
-        engine: RunningServer | EngineSpec,
-        workload: Workload,
-        *,
-        fresh: bool = False,
-        may_preempt: bool = False,
-        gauges: bool = False,
-        keep: tuple[str, ...] = (),
-        side: str = "",
-        looks: int = 1,
-        beside: tuple[EngineSpec, ...] | None = None,
-        alone: str = "",
+        self, engine: RunningServer | EngineSpec, workload: Workload, treatment: Treatment, *,
+        side: str = "", looks: int = 1, beside: tuple[EngineSpec, ...] | None = None, alone: str = "",
     ) -> Series:
-        execution = self._execution
+        execution, spec = self._execution, spec_of(engine)
         if beside is None:
-            announced = () if may_preempt or fresh else execution.beside.get(spec_of(engine), ())
-            beside = execution.session.beside(spec_of(engine)) or announced
-            alone = execution.alone.get(spec_of(engine), "")
-        series = execution.begin(
-            Series(execution.session, execution.test, self.kind, handle_of(engine), workload, on_run=execution.write,
-                   fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks,
-                   beside=beside)
-        )
-        series.alone = alone
-        return series
+            announced = () if treatment.may_preempt or treatment.fresh else execution.beside.get(spec, ())
+            beside = execution.session.beside(spec) or announced
+            alone = execution.alone.get(spec, "")
+        return execution.begin(Series(execution, handle_of(engine), workload, treatment, side=side, looks=looks,
+                                      beside=beside, alone=alone))
 
 
 def _is_recorded(result: CheckResult, recorded: Sequence[CheckResult]) -> bool:

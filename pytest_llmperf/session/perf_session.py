@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import sys
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,41 +15,28 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings, with_price_of_kind
 from pytest_llmperf.engines.adapters import adapter_of, check_configured
 from pytest_llmperf.engines.memory.measured import MemoryRecords
-from pytest_llmperf.engines.memory.shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.process.emulated import VirtualLauncher
 from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.engines.process.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
-from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.engines.vllm.refusal_prediction import predicted_refusal
-from pytest_llmperf.errors import InfrastructureError
-from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
-from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
 from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
-from pytest_llmperf.model.ranks import gpus_of
-from pytest_llmperf.model.status import Note, Notify, Starting
-from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
-from pytest_llmperf.process.scratch import sweep, temporaries
+from pytest_llmperf.model.status import Note, Notify
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.profile import FOLDER as PROFILES
-from pytest_llmperf.results.profile import UNFINISHED
-from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.ledger import Ledger
-from pytest_llmperf.session.provenance import FILE as PROVENANCE
-from pytest_llmperf.session.provenance import add_canary, host_digest, lacks_canary, provenance, write_provenance
+from pytest_llmperf.session.provenance import host_digest
 from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch, stream_limits
+from pytest_llmperf.session.run_folder import RunFolder
+from pytest_llmperf.session.server_gpus import ServerGpus
 from pytest_llmperf.session.stored_baselines import Baselines
-from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
-from pytest_llmperf.telemetry.canary import canary
-from pytest_llmperf.telemetry.cpu import free_host_memory_bytes, use_from_now
-from pytest_llmperf.telemetry.hardware import Gpu, Hardware
+from pytest_llmperf.telemetry.accelerators import Accelerators
+from pytest_llmperf.telemetry.cpu import use_from_now
+from pytest_llmperf.telemetry.hardware import Hardware
 
 if TYPE_CHECKING:
     from pytest_llmperf.load.ray_hosts import RayLoad
@@ -81,18 +63,6 @@ def _ray_load(settings: Settings) -> RayLoad | None:
     from pytest_llmperf.load.ray_hosts import RayLoad
 
     return RayLoad(settings.load_hosts, settings.load_processes, settings.load_cpus)
-
-
-def _emulated_shares(specs: Sequence[EngineSpec], *, in_turn: bool) -> Shares | str:
-    """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
-    if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
-        return "they take different GPUs"
-    kind = specs[0].kind
-    memory_bytes = None if kind is None or kind not in GPU_KINDS else GPU_KINDS[kind].nvml_memory_bytes
-    shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
-    if isinstance(shares, str):
-        return shares
-    return Shares(tuple(map(with_sleep_flags, specs) if in_turn else specs), shares.text)
 
 
 class PerfSession:
@@ -142,13 +112,8 @@ class PerfSession:
         self.ledger = Ledger()
         self.resumed: Mapping[str, TestResult] = {}  # test → its result in the run folder where this session goes on
         self._executions: dict[str, list[MeasuringTest]] = {}
-        self._on_begin = on_begin  # called with the run folder before the first measurement
-        self._begun = False
-        self._canary_seen = False
         self.id = session_id or new_session_id(now(), self.rng)
         self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
-        self.run_dir = self._place() / self.id
-        self._sweep()  # before a server starts or a file is written: the disk may be full of leftovers
         store = Store(root / settings.baselines_dir)
         self.host = host_digest(hardware, virtual=virtual is not None)
         self.baselines = Baselines(store, self.host, field_rules(settings))
@@ -156,16 +121,19 @@ class PerfSession:
             hardware, self.clock, notify, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
             settings.gpu_free_timeout_s,
         )
+        self.folder = RunFolder(settings, root, self.id, host=self.host, now=now, notify=notify, on_begin=on_begin)
+        self.run_dir = self.folder.path
+        self.gpus = ServerGpus(settings, hardware, self.accelerators, self.folder.add_canary)
         if virtual is not None:
             self.pool = self._in_virtual_time(root, virtual, steady_age_s)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, notify, emulation,
                                 cpus=cores.servers if cores.reserved else (), worker=self.worker)
-            self._memories = MemoryRecords(self.run_dir.parent, launcher.version)
+            self.gpus.memories = MemoryRecords(self.run_dir.parent, launcher.version)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
-            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
-                                   share_memory=self._share_memory, on_start=self._measure_memory, session=self.id,
+            self.pool = EnginePool(launcher, lock, wait_free=self.gpus.wait_free, plant=self._plant,
+                                   share_memory=self.gpus.share, on_start=self.gpus.measure_memory, session=self.id,
                                    steady_age_s=0.0 if emulation else steady_age_s)
 
     def _cores(self, worker: str) -> Cores:
@@ -181,7 +149,7 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.notify, engines,
                                    self.worker)
-        return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self._share_memory,
+        return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self.gpus.share,
                           steady_age_s=steady_age_s)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...]) -> Replayer:
@@ -195,28 +163,13 @@ class PerfSession:
             limits=stream_limits(self.settings),
             timeout_s=self.settings.measure_timeout_s,
             keep=keep,
-            watched=self.watched,
+            watched=lambda server: self.gpus.watched(server, self.pool.pids),
             fresh_connections=self.settings.connections == "fresh",
             cpu_use=self.cpu_use,
             rng=self.rng,
             ledger=self.ledger,
-            gpu_costs=lambda server: self.gpu_costs(server.spec),
+            gpu_costs=lambda server: self.gpus.costs(server.spec),
         )
-
-    def gpu_costs(self, spec: EngineSpec) -> dict[str, float]:
-        """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
-        if isinstance(spec, Endpoint):
-            return {}
-        gpus = gpus_of(flags_of(spec)) if self.hardware.emulated else len(self._gpus(spec))
-        if not gpus:
-            return {}
-        price = self.settings.gpu_price
-        return {GPUS: gpus} if price is None else {GPUS: gpus, GPU_HOUR_PRICE: price.amount}
-
-    def watched(self, server: Server) -> AbstractContextManager[TraceOf]:
-        """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
-        gpus = () if isinstance(server.spec, Endpoint) else self._gpus(server.spec)
-        return self.accelerators.watched(gpus, self.pool.pids)
 
     def reference_of(self, spec: EngineSpec) -> EngineSpec | None:
         """The same specification on the reference build; None where no reference build was named for this engine."""
@@ -268,62 +221,6 @@ class PerfSession:
     def _plant(self, spec: EngineSpec) -> EngineSpec:
         return with_planted_flags(spec, self.planted_in(spec))
 
-    def _share_memory(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:
-        """A server on a CPU takes little memory; on a GPU each gets a share of it, or a turn."""
-        wanted = self.settings.resident_servers
-        if wanted not in ("auto", "sleep" if in_turn else "share"):
-            return f'resident_servers is "{wanted}"'
-        if self.hardware.emulated:
-            return _emulated_shares(specs, in_turn=in_turn)
-        taken = [self._gpus(spec) for spec in specs]
-        if not any(taken):
-            return "a CPU has no memory of its own to release" if in_turn else Shares(tuple(specs))
-        if any(gpus != taken[0] for gpus in taken):
-            return "they take different GPUs"
-        sizes = [gpu.memory_bytes for gpu in taken[0] if gpu.memory_bytes is not None]
-        memory_bytes = min(sizes) if len(sizes) == len(taken[0]) else None
-        measured = self._memories.of(specs, taken[0][0].name)
-        if in_turn:
-            return sleeping_specs(specs, memory_bytes, free_host_memory_bytes(), measured)
-        return memory_shares(specs, memory_bytes, measured)
-
-    def _measure_memory(self, spec: EngineSpec, server: Server) -> None:
-        """Keep what a server holds on its GPUs right after its start, for the plans of later sessions."""
-        if gpus := self._gpus(server.spec):
-            held_bytes = self.accelerators.held_bytes(gpus, server.unit.pids(), alone=not server.siblings)
-            self._memories.add(spec, gpus[0].name, server, held_bytes)
-
-    def _wait_free(self, spec: EngineSpec, stay: int) -> None:
-        gpus = self._gpus(spec)
-        self.accelerators.wait_free(gpus, stay)
-        if gpus and not self._canary_seen:
-            self._canary_seen = True
-            self._record_canary(gpus[0])
-
-    def _record_canary(self, gpu: Gpu) -> None:
-        """Once per host of a run folder, while the GPU is free: the machine's lock keeps other workers out."""
-        self.begin()
-        with suppress(OSError, ValueError):  # data beside the results, which stand without it
-            if lacks_canary(self.run_dir, self.host):
-                self.notify(Starting("the canary of this host"))
-                add_canary(self.run_dir, self.host, {"gpu": gpu.name, **canary()})
-
-    def predicted_refusal(self, spec: EngineSpec) -> str | None:
-        """Why this engine should refuse its longest sequence, by arithmetic; None if nothing speaks against a start."""
-        sizes = [gpu.memory_bytes for gpu in self._gpus(spec)]
-        if self.hardware.emulated:
-            sizes = [GPU_KINDS[spec.kind].nvml_memory_bytes] if spec.kind and spec.kind in GPU_KINDS else []
-        readable = [size for size in sizes if size is not None]
-        return predicted_refusal(spec, min(readable) if readable and len(readable) == len(sizes) else None)
-
-    def hardware_of(self, spec: EngineSpec) -> Hardware:
-        """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
-        taken = self._gpus(spec)
-        return replace(self.hardware, gpus=taken) if taken else self.hardware
-
-    def _gpus(self, spec: EngineSpec) -> tuple[Gpu, ...]:
-        return self.accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind)
-
     def executions(self, test: str) -> list[MeasuringTest]:
         """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
@@ -344,58 +241,6 @@ class PerfSession:
         for execution in (execution for executions in self._executions.values() for execution in executions):
             for measurement in execution.measurements:
                 measurement.release_records()
-
-    def _place(self) -> Path:
-        """The folder for run folders. If the project's folder is not writable, a private temporary folder is created.
-
-        Raises:
-            InfrastructureError: the path of the private folder belongs to another user.
-        """
-        folder = self.root / self.settings.runs_dir
-        if writable(folder):
-            return folder
-        instead = private_folder(Path(tempfile.gettempdir()) / f"llmperf-runs-{self.id}")
-        where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
-        self.notify(Note(f"{folder} cannot be written: {where}"))
-        return instead
-
-    def begin(self) -> None:
-        """Write the provenance to the run folder, before the first result.
-
-        Raises:
-            InfrastructureError: the run folder cannot be written.
-        """
-        if self._begun:
-            return
-        try:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            self._hide_from_git()
-            if not (self.run_dir / PROVENANCE).exists():  # another worker of this session may have written it
-                origin = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
-                write_provenance(self.run_dir, origin)
-        except OSError as error:
-            raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or choose a "
-                                      "different folder with --llmperf-runs=DIR.") from error
-        self._begun = True
-        self._on_begin(self.run_dir)
-
-    def _sweep(self) -> None:
-        """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
-        if os.name != "posix":
-            return
-        runs = list(self.run_dir.parent.iterdir()) if self.run_dir.parent.is_dir() else []
-        sweep(path for run in runs for path in (run / PROFILES).glob(f"{UNFINISHED}*"))
-        sweep(temporaries(place for run in runs for place in (run, run / "tests", run / "requests")))
-        with suppress(InfrastructureError):  # somebody else's folder: nothing in it is ours
-            sweep(path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock"))
-            sweep(scratch_folder().iterdir())
-
-    def _hide_from_git(self) -> None:
-        """What we write is nothing to commit; a folder that the user named is the user's."""
-        ours = self.root / Settings().runs_dir
-        ignore = ours.parent / ".gitignore"
-        if self.run_dir.parent == ours and not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
 
     def close(self) -> None:
         """Stop all servers, and what runs on load hosts."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.process.scratch import Scratch
 from pytest_llmperf.results.profile import FOLDER, UNFINISHED, Profile
 from pytest_llmperf.results.writer import file_name
+from pytest_llmperf.session.arguments import spec_of
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.telemetry.torch_trace import breakdown
@@ -52,7 +53,7 @@ def profile_measurements(execution: Execution) -> Iterator[Profile]:
         try:
             profile = profile_series(series, number, execution.session.worker)
         except InfrastructureError as error:
-            profile = Profile(number, str(_spec_of(series)), problem=str(error).partition("\n")[0])
+            profile = Profile(number, str(spec_of(series.engine)), problem=str(error).partition("\n")[0])
         execution.profiles.append(profile)
         yield profile
 
@@ -70,7 +71,7 @@ def profile_series(series: Series, number: int, worker: str = "") -> Profile:
         LoadError: the load generator failed.
         InfrastructureError: the run folder cannot be written.
     """
-    session, spec = series.session, _spec_of(series)
+    session, spec = series.session, spec_of(series.engine)
     settings = session.settings
     place = session.run_dir / FOLDER
     try:
@@ -84,7 +85,7 @@ def profile_series(series: Series, number: int, worker: str = "") -> Profile:
         ranks = tuple(part for part in map(breakdown, traces) if part is not None)
         if not ranks:
             raise EngineError(f"The trace of {spec} has no kernel and no operator: no step ran while it was recorded.")
-        stem = f"{Path(file_name(series.test, worker)).stem}.{number}"
+        stem = f"{Path(file_name(series.execution.test, worker)).stem}.{number}"
         problem, files = _excess("the trace", traces, settings), list[Path]()
         if not problem:
             files = [trace.replace(place / f"{stem}.rank{rank}{TRACES[1:]}") for rank, trace in enumerate(traces)]
@@ -135,64 +136,82 @@ def capture_run(series: Series, spec: EngineSpec, nsys: NsightSystems, file: Pat
         EngineError: the server does not start under nsys, or nsys fails.
         LoadError: the load generator failed.
     """
+    def capture(_server: Server, done: threading.Event) -> None:
+        nsys.start(file)
+        done.wait(CAPTURE_S)
+        nsys.stop(file)
+
+    _record_run(series, spec, capture, under=nsys.launch_words)
+
+
+def _record_run(
+    series: Series, spec: EngineSpec, record: Callable[[Server, threading.Event], None],
+    prepare: Callable[[Server], None] = lambda _server: None, under: tuple[str, ...] = (),
+) -> None:
+    """Repeat the first run of a series on a new server, which is stopped afterwards, and record a part of the run.
+
+    Args:
+        series: has at least one run.
+        spec: what to start.
+        record: called after a part of the run; its event tells the end of the run.
+        prepare: called with the warm server before the run.
+        under: words of the command that starts the server, see `EnginePool.launching_under`.
+
+    Raises:
+        EngineError: the server does not start, the recording failed, or the run ended before its recording began.
+    """
     session, first_run = series.session, series.finished.runs[0]
+    after_s = (first_run.metrics.value("duration_s") or 0.0) * BEFORE_TRACE
+    begun, problems = threading.Event(), list[EngineError]()
+
+    def work(done: threading.Event) -> None:
+        if done.wait(after_s):
+            return
+        begun.set()
+        try:
+            record(server, done)
+        except EngineError as error:
+            problems.append(error)
+
     try:
-        with session.pool.launching_under(nsys.launch_words):
+        with session.pool.launching_under(under) if under else nullcontext():
             server = session.pool.acquire(spec, fresh=True)
         session.notify(WarmingUp(str(server.spec)))
         replayer = session.replayer(None, gauges=False, keep=())
         warm_up(server, series.workload, replayer)
-        duration_s = first_run.metrics.value("duration_s") or 0.0
-        problems: list[EngineError] = []
-
-        def capture(done: threading.Event) -> None:
-            if done.wait(duration_s * BEFORE_TRACE):
-                return
-            try:
-                nsys.start(file)
-                done.wait(CAPTURE_S)
-                nsys.stop(file)
-            except EngineError as error:
-                problems.append(error)
-
-        with in_background(capture, "llmperf-nsys"):
+        prepare(server)
+        with in_background(work, "llmperf-trace"):
             replayer.run(server, series.workload, first_run.seed)
-        if problems:
-            raise problems[0]
-        if not file.is_file():
-            raise EngineError(f"The run ended within {duration_s * BEFORE_TRACE:.1f} s, before its capture began. Send "
-                              "more requests.")
     finally:
         session.pool.release()
-
-
-def _spec_of(series: Series) -> EngineSpec:
-    """What the test asked for, without planted flags."""
-    return series.engine if isinstance(series.engine, EngineSpec) else series.engine.requested_spec
+    if problems:
+        raise problems[0]
+    if not begun.is_set():
+        raise EngineError(f"The recorded run of {spec} ended within {after_s:.1f} s, before its recording began. Send "
+                          "more requests.")
 
 
 def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
     """Traces by rank of one run on a new server, which is stopped afterwards."""
-    session, first_run = series.session, series.finished.runs[0]
+    empty_traces = set[Path]()
     flags = None if isinstance(spec, Endpoint) else adapter_of(spec.engine).profiler_flags(folder, STEPS)
     if flags is None:
         attached = isinstance(spec, Endpoint)
         why = "this session did not start the server" if attached else f"no profiler of {spec.engine} is known"
         raise EngineError(f"{spec} cannot be traced: {why}.")
-    try:
-        server = session.pool.acquire(spec.with_flags(**flags), fresh=True)
-        session.notify(WarmingUp(str(server.spec)))
-        replayer = session.replayer(None, gauges=False, keep=())
-        warm_up(server, series.workload, replayer)
+
+    def prepare(server: Server) -> None:
         server.control.start_profiler(folder, STEPS)  # the first start may take seconds
         server.control.stop_profiler()
-        empty_traces = set(folder.rglob(TRACES))
-        duration_s = first_run.metrics.value("duration_s") or 0.0
-        with _tracing(server, folder, duration_s * BEFORE_TRACE):
-            replayer.run(server, series.workload, first_run.seed)
-        traces = [trace for trace in folder.rglob(TRACES) if trace not in empty_traces and FRONT_END not in trace.name]
-    finally:
-        session.pool.release()
+        empty_traces.update(folder.rglob(TRACES))
+
+    def trace(server: Server, done: threading.Event) -> None:
+        server.control.start_profiler(folder, STEPS)
+        done.wait()
+        server.control.stop_profiler()
+
+    _record_run(series, spec.with_flags(**flags), trace, prepare)
+    traces = [path for path in folder.rglob(TRACES) if path not in empty_traces and FRONT_END not in path.name]
     if not traces:
         raise EngineError(f"{spec} wrote no trace.")
     return sorted(traces, key=_rank)
@@ -201,32 +220,3 @@ def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
 def _rank(trace: Path) -> tuple[int, str]:
     match = RANK.search(trace.name)
     return (0 if match is None else int(match[1])), trace.name
-
-
-@contextmanager
-def _tracing(server: Server, folder: Path, after_s: float) -> Iterator[None]:
-    """Begin a trace `after_s` after the begin of the block, and end the trace with the block.
-
-    Raises:
-        EngineError: the profiler does not start or stop, or the block ended before the trace began.
-    """
-    problems: list[EngineError] = []
-    begun = threading.Event()
-
-    def begin(done: threading.Event) -> None:
-        if done.wait(after_s):
-            return
-        try:
-            server.control.start_profiler(folder, STEPS)
-            begun.set()
-        except EngineError as error:
-            problems.append(error)
-
-    with in_background(begin, "llmperf-trace"):
-        yield
-    if problems:
-        raise problems[0]
-    if not begun.is_set():
-        raise EngineError(f"The traced run of {server.spec} ended within {after_s:.1f} s, before its trace began. Send "
-                          "more requests.")
-    server.control.stop_profiler()

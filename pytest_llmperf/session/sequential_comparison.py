@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from pytest_llmperf.judging.baseline_comparison import (
     ComparisonTerms,
@@ -32,34 +31,25 @@ from pytest_llmperf.session.series import Series, run_in_turn
 from pytest_llmperf.stats.decision import LOOKS
 from pytest_llmperf.stats.priors import Margins
 
-if TYPE_CHECKING:
-    from pytest_llmperf.session.perf_session import PerfSession
-
 
 def compare_with_baseline(
-    series: Series,
-    session: PerfSession,
-    named: Collection[str],
-    margins: Mapping[str, Margins],
-    *,
-    failed_earlier: bool = False,
+    series: Series, margins: Mapping[str, Margins], *, failed_earlier: bool = False
 ) -> list[CheckResult]:
     """Compare with the baseline. An INCONCLUSIVE comparison measures further runs while time allows: 3, 5, 8 runs.
 
     Args:
         series: the series. Its measurement has the name and the primary metrics of the comparison.
-        named: metrics whose deviations the test judges elsewhere (`judged_by_requirements`).
         margins: margins that the test sets.
         failed_earlier: whether an earlier execution, whose runs are pooled here, was a FAIL.
 
     Raises:
         InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
     """
-    measurement = series.finished
+    session, measurement = series.session, series.finished
     if not measurement.primaries:
         return [_nothing_to_judge(len(measurement.runs))]
     kind = kind_of(measurement.conditions)
-    stored = session.baselines.find(series.test, kind, measurement.baseline or "")
+    stored = session.baselines.find(series.execution.test, kind, measurement.baseline or "")
     if stored is None:
         return [_nothing_stored(kind)]
     terms = session.baselines.terms(kind, measurement.primaries, margins, server_kind(measurement.conditions))
@@ -69,14 +59,14 @@ def compare_with_baseline(
         return [different]
     seeds = min(len({seed for seed, _ in session.runs}) for session in stored.sessions)
     started_ns = session.clock.now_ns()
-    earlier_runs = measurement.only(lambda run: run.execution != series.execution)
+    earlier_runs = measurement.only(lambda run: run.execution != series.number)
     looked_at = 0 if failed_earlier else paired_runs(earlier_runs, stored)
     while True:
         measurement = series.finished
         elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
         ended_by = _why_no_further_runs(series, terms, elapsed_s, session.settings.extension_limit_s)
         errors = invalid_results(
-            [("", measurement, {*named, *judged_by_comparison(terms.primaries)})], session.settings
+            [("", measurement, {*series.judged_metrics, *judged_by_comparison(terms.primaries)})], session.settings
         )
         results = errors or judge_against_baseline(measurement, stored, terms, looked_at, ended_by)
         looked_at = paired_runs(measurement, stored)
@@ -88,13 +78,7 @@ def compare_with_baseline(
             return results  # none of these seeds is stored, so more of these runs cannot decide
 
 
-def compare_with_reference(
-    series: Series,
-    reference: EngineSpec,
-    session: PerfSession,
-    named: Collection[str],
-    begin: Callable[[Series], Series],
-) -> list[CheckResult]:
+def compare_with_reference(series: Series, reference: EngineSpec) -> list[CheckResult]:
     """Measure the candidate and the reference build in turn and judge. An INCONCLUSIVE result measures further pairs.
 
     The first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more pairs. Candidate and
@@ -103,24 +87,21 @@ def compare_with_reference(
     Args:
         series: the series. Its measurement has the primary metrics of the comparison.
         reference: the same specification on the reference build.
-        session: the session, which starts servers and sends requests.
-        named: metrics whose deviations the test judges elsewhere (`judged_by_requirements`).
-        begin: begins a series of the test (`Execution.begin`).
 
     Raises:
         InfrastructureError: a server or the load generator failed.
     """
-    measurement = series.finished
+    session, measurement = series.session, series.finished
     if not measurement.primaries:
         return [_nothing_to_judge(len(measurement.runs))]
     candidate = spec_of(series.engine)
-    sides = [begin(series.twin(engine, label, (other,))) for engine, label, other in (
+    sides = [series.execution.begin(series.twin(engine, label, (other,))) for engine, label, other in (
         (candidate, "candidate", reference), (reference, "reference", candidate))]
     together = session.pool.lives_beside(candidate, [reference])
     kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)
     suite_primaries = session.baselines.terms(kind, measurement.primaries, {}).suite_primaries
     terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {})
-    judged = {*named, *judged_by_comparison(terms.primaries)}
+    judged = {*series.judged_metrics, *judged_by_comparison(terms.primaries)}
     started_ns, pairs, block = session.clock.now_ns(), 0, 1
     for look in REFERENCE_LOOKS:
         if look > PAIRS_OF_START:

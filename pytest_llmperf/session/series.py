@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmperf.clock import require_real_clock
 from pytest_llmperf.engines.control.json_answers import whole_number
@@ -53,88 +53,96 @@ def run_in_turn(
     return block
 
 
+class MeasuringExecution(Protocol):
+    """An execution of a test, as far as a series needs it.
+
+    Attributes:
+        session: starts servers and sends requests.
+        test, kind: test id, and the hardware kind unless the specification declares another.
+        series: every series of the execution.
+        stored: measurements of an earlier command that a resumed search takes over.
+    """
+
+    session: PerfSession
+    test: str
+    kind: str
+    series: list[Series]
+    stored: list[Measurement]
+
+    def begin(self, series: Series) -> Series:
+        """Begin a series: it continues the same series of earlier executions."""
+        ...
+
+    def write(self) -> None:
+        """Store what was measured."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """Treatment of server and caches: the arguments `fresh`, `may_preempt`, `gauges` and `keep` of `perf.measure`."""
+
+    fresh: bool = False
+    may_preempt: bool = False
+    gauges: bool = False
+    keep: tuple[str, ...] = ()
+
+
 class Series:
     """Runs of one workload on one engine. It can be extended later, on the same server start or on another.
 
     Args:
-        session: the session, which starts servers and sends requests.
-        test: test id, for messages.
-        kind: hardware kind of the test, unless the specification declares another.
+        execution: of the test, which stores each run, so an interruption loses only the unfinished run.
         engine: a running server, or a spec to start.
         workload: the workload. Run i adds i to the seed of the workload, so no prompt repeats.
-        on_run: called after each run, so an interruption loses only the unfinished run.
-        fresh, may_preempt, gauges, keep: as in `perf.measure`.
+        treatment: of the server and its caches.
         side: "a" or "b" of a claim.
         looks: largest number of looks at the SLOs.
         label: name of the series in the progress display; "" shows the side.
         beside: specs that are measured in turn with this one; if the memory suffices, all these servers run at the same
             time.
+        alone: why the test lets the server run alone, see `Measurement`.
     """
 
     def __init__(
-        self,
-        session: PerfSession,
-        test: str,
-        kind: str,
-        engine: Server | EngineSpec,
-        workload: Workload,
-        *,
-        on_run: Callable[[], None],
-        fresh: bool = False,
-        may_preempt: bool = False,
-        gauges: bool = False,
-        keep: tuple[str, ...] = (),
-        side: str = "",
-        looks: int = 1,
-        label: str = "",
-        beside: tuple[EngineSpec, ...] = (),
+        self, execution: MeasuringExecution, engine: Server | EngineSpec, workload: Workload,
+        treatment: Treatment | None = None, *,
+        side: str = "", looks: int = 1, label: str = "", beside: tuple[EngineSpec, ...] = (), alone: str = "",
     ) -> None:
-        self.session = session
-        self.test = test
-        self.engine = engine.on(kind) if isinstance(engine, EngineSpec) else engine
-        self.kind = (self.engine if isinstance(self.engine, EngineSpec) else self.engine.spec).kind or kind
-        self.workload = workload
+        self.execution, self.session = execution, execution.session
+        self.engine = engine.on(execution.kind) if isinstance(engine, EngineSpec) else engine
+        self.kind = (self.engine if isinstance(self.engine, EngineSpec) else self.engine.spec).kind or execution.kind
+        self.workload, self.treatment = workload, treatment or Treatment()
         self.measurement: Measurement | None = None
-        self._on_run = on_run
-        self._fresh = fresh
-        self._may_preempt = may_preempt
-        self._gauges = gauges
-        self._keep_tiers = keep
-        self.side = side
-        self._looks = looks
-        self.label = label or side.upper()
-        self.beside = beside
+        self.side, self._looks, self.label = side, looks, label or side.upper()
+        self.beside, self.alone = beside, alone
         self.key: tuple[object, ...] = (
-            str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label, looks
-        )
-        self.alone = ""  # why the test lets the server run alone, see `Measurement`
+            str(getattr(engine, "spec", engine)), str(workload), self.treatment, self.label, looks)
         self.judged_metrics: set[str] = set()  # by checks or mechanisms; their deviations do not make a run invalid
-        self.execution = 1
+        self.number = 1  # of the execution
         self._first_seed = 0
         self._earlier_looks = 0
         self._earlier: Sequence[Series] = ()
 
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Series:
-        """A series of the same workload and cache settings on another specification, without runs.
+        """A series of the same workload and treatment on another specification, without runs.
 
         Args:
             engine: the specification to measure.
             label, beside: as in `Series`.
         """
-        return Series(self.session, self.test, self.kind, engine, self.workload, on_run=self._on_run, fresh=self._fresh,
-                      may_preempt=self._may_preempt, gauges=self._gauges, keep=self._keep_tiers, label=label,
-                      beside=beside)
+        return Series(self.execution, engine, self.workload, self.treatment, label=label, beside=beside)
 
-    def follow(self, earlier: Sequence[Series], *, execution: int, first_seed: int, earlier_looks: int = 0) -> None:
+    def follow(self, earlier: Sequence[Series], *, number: int, first_seed: int, earlier_looks: int = 0) -> None:
         """Continue the same series of earlier executions in a re-run. Earlier runs count if their conditions are equal.
 
         Args:
             earlier: the same series in earlier executions.
-            execution: number of this execution, from 1.
+            number: of this execution, from 1.
             first_seed: first seed of this execution's runs, which gives new prompts.
             earlier_looks: as in `Measurement`.
         """
-        self._earlier, self.execution, self._first_seed = earlier, execution, first_seed
+        self._earlier, self.number, self._first_seed = earlier, number, first_seed
         self._earlier_looks = earlier_looks
 
     @property
@@ -145,7 +153,7 @@ class Series:
             SpecError: nothing was measured yet.
         """
         if self.measurement is None:
-            raise SpecError(f"{self.test}: nothing was measured yet.")
+            raise SpecError(f"{self.execution.test}: nothing was measured yet.")
         return self.measurement
 
     def has_runs_of(self, measurement: Measurement) -> bool:
@@ -156,12 +164,12 @@ class Series:
     @property
     def current(self) -> Measurement | None:
         """Its runs without those of earlier executions."""
-        return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.execution)
+        return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.number)
 
     @property
     def keeps_tiers(self) -> bool:
         """Whether runs can hit KV cache that an earlier measurement left in a tier."""
-        return bool(self._keep_tiers)
+        return bool(self.treatment.keep)
 
     @property
     def stored_block(self) -> int | None:
@@ -171,12 +179,12 @@ class Series:
     @property
     def repeatable(self) -> bool:
         """Whether a seed can be sent again: every tier of the cache was emptied before each of its runs."""
-        return not self._keep_tiers and all(run.cache_reset for run in self.finished.runs)
+        return not self.treatment.keep and all(run.cache_reset for run in self.finished.runs)
 
     def compared_as(self, baseline: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> None:
         """Note under which name, by which metrics and margins it is compared with a baseline."""
         self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)
-        self._on_run()
+        self.execution.write()
 
     def start_anew(self) -> None:
         """Continue on a new server start, after runs on another start.
@@ -185,7 +193,7 @@ class Series:
             InfrastructureError: the server does not start.
         """
         self.measurement = replace(self.finished, complete=False)
-        self._on_run()
+        self.execution.write()
         self.server(anew=True)
 
     def extend(
@@ -214,9 +222,9 @@ class Series:
         self.measurement = measurement
         for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             watch = self._watch(number + 1, runs)
-            run = self._replayer(watch, gauges=self._gauges).run(server, self.workload, seed)
+            run = self._replayer(watch, gauges=self.treatment.gauges).run(server, self.workload, seed)
             most = self._expected_hit_rate(server, seed)
-            run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
+            run = replace(run, execution=self.number, block=block, expected_hit_rate=most)
             measurement = self._keep(measurement, run, complete=number + 1 == runs)
         return measurement
 
@@ -229,7 +237,7 @@ class Series:
         repeated = seeds if block is not None else seeds or self._seeds_to_repeat()
         if repeated is not None:
             return [(len(measured.runs) + number) % repeated for number in range(runs)]
-        runs_of_execution = [run for run in measured.runs if run.execution == self.execution]
+        runs_of_execution = [run for run in measured.runs if run.execution == self.number]
         # Both sides of a claim send the same seeds, whatever one of them was measured for beside it.
         first = self._first_seed + sum(block is None or run.block is not None for run in runs_of_execution)
         following = list(range(first, first + runs))
@@ -243,7 +251,7 @@ class Series:
 
     def _continued_measurement(self, server: Server) -> Measurement:
         """With what earlier executions measured under the same conditions."""
-        begun = self._empty_measurement(server)
+        begun = self.begun(server)
         for series in self._earlier:
             if series.current is not None and series.current.conditions == begun.conditions:
                 begun = replace(
@@ -264,8 +272,8 @@ class Series:
         """
         require_real_clock()
         if isinstance(self.engine, EngineSpec):
-            fresh = anew or (self._fresh and self.measurement is None)
-            keep_lmcache = "l1" in self._keep_tiers
+            fresh = anew or (self.treatment.fresh and self.measurement is None)
+            keep_lmcache = "l1" in self.treatment.keep
             server = self.session.pool.acquire(self.engine, fresh=fresh, keep_lmcache=keep_lmcache, beside=self.beside)
             if steady:
                 self.session.pool.wait_steady([server])
@@ -286,13 +294,14 @@ class Series:
         return notify
 
     def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
-        return self.session.replayer(progress, gauges=gauges, keep=self._keep_tiers)
+        return self.session.replayer(progress, gauges=gauges, keep=self.treatment.keep)
 
-    def _empty_measurement(self, server: Server) -> Measurement:
+    def begun(self, server: Server) -> Measurement:
+        """The measurement before its first run."""
         facts = server.facts
         attached = server.spec.lmcache
         values_by_name = conditions(
-            server, facts, self.workload, self.session.hardware_of(server.spec), self.kind,
+            server, facts, self.workload, self.session.gpus.hardware_of(server.spec), self.kind,
             connections=self.session.settings.connections, planted=self.session.planted_in(server.spec),
             handling=self._handling(server), price=self.session.settings.gpu_price,
         )
@@ -303,23 +312,23 @@ class Series:
             runs=(),
             metrics=(),
             lmcache_reuse=None if attached is None else self.workload.expected_hit_rate(attached.chunk_size),
-            may_preempt=self._may_preempt,
+            may_preempt=self.treatment.may_preempt,
             complete=False,
             side=self.side,
             looks=self._looks,
             earlier_looks=self._earlier_looks,
             bound=latency_bound(server.spec, server.model, facts),
             alone="" if server.siblings else self.alone,
-            stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
+            stored_run_sd=self.session.baselines.run_sd(self.execution.test, kind_of(values_by_name)),
         )
 
     def _handling(self, server: Server) -> str:
         """How server and caches are treated otherwise than by default: a server alone, emptied before each run."""
-        fresh = self._fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
+        fresh = self.treatment.fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
         handling = ["fresh start"] if fresh else []
-        if self._keep_tiers:
-            handling.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
-        if self._gauges:
+        if self.treatment.keep:
+            handling.append(f"keeps {', '.join(sorted(set(self.treatment.keep)))}")
+        if self.treatment.gauges:
             handling.append(f"gauges every {GAUGE_INTERVAL_S:g} s")
         if server.siblings:
             state = "sleeping" if server.takes_turns else "idle"
@@ -333,7 +342,7 @@ class Series:
         in this case, because the server may prepend tokens that all prompts share. For a known block size, a block of
         text counts words. A word has at least one token, so the result is still an upper bound.
         """
-        if self._keep_tiers:
+        if self.treatment.keep:
             return None
         tokens_per_block = whole_number(server.facts.get("block_size", ""))
         if server.api.sends_text or self.workload.has_text(seed):
@@ -344,5 +353,5 @@ class Series:
         metrics = metrics_of(run.records, run.counters, run.tokenizer)
         after = replace(measured, runs=(*measured.runs, run), metrics=(*measured.metrics, metrics), complete=complete)
         self.measurement = after
-        self._on_run()
+        self.execution.write()
         return after

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.settings import Settings
@@ -32,6 +29,7 @@ from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.sentences import reason_text
@@ -100,12 +98,6 @@ class SweepRow:
     def is_final(self) -> bool:
         """Whether a resumed command takes this row over. The default must be measured, so its failure is not final."""
         return not self.invalid and (bool(self.flags) or not self.problem)
-
-
-def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
-    """Every combination, the last flag fastest."""
-    for values in product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +214,7 @@ def _error_text(error: InfrastructureError) -> str:
 
 
 class SweepFile:
-    """A file of sweep rows, with one line appended per row.
+    """A file of sweep rows, with one line per row. Each row is written at once with the whole file.
 
     Args:
         path: path of the file. The first line describes the sweep.
@@ -234,35 +226,24 @@ class SweepFile:
         self.what = what
 
     def read(self) -> list[SweepRow]:
-        """The rows in the file, without an incomplete last line, which an interrupted sweep can leave.
+        """The rows in the file, without an incomplete last line, which an interrupted command of old could leave.
 
         Raises:
             UsageError: the file is not a file of this sweep.
         """
+        head, *lines = self._lines()
         try:
-            text = read_file(self.path).decode("utf-8")
-        except FileNotFoundError:
-            return []
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{self.path}: cannot be read: {error}.") from error
-        whole = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
-        try:
-            return [self._row(json.loads(line)) for line in self._after_head(whole)]
+            content = json.loads(head)
+            if content["schema"] != SCHEMA:
+                raise UsageError(f"{self.path}: schema {echo(content['schema'])}, and this pytest-llmperf reads "
+                                 f"{SCHEMA}. Name another --file.")
+            if content["sweep"] != self.what:
+                raise UsageError(f"{self.path} holds another sweep:\n  {echo(content['sweep'])}\nand this one is\n"
+                                 f"  {self.what}\nName another --file.")
+            return [self._row(json.loads(line)) for line in lines]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(f"{self.path}: this is no file of a sweep ({echo(str(error))}). "
                              "Name another --file.") from error
-
-    def check_writable(self) -> None:
-        """Say before minutes of measuring what cannot be written; nothing is.
-
-        Raises:
-            UsageError: it cannot.
-        """
-        there = self.path.exists()
-        with self._open():
-            pass
-        if not there:
-            self.path.unlink()
 
     def begin(self) -> None:
         """Write the line that describes the sweep, unless the file has it.
@@ -270,13 +251,7 @@ class SweepFile:
         Raises:
             UsageError: it cannot be written.
         """
-        with self._open() as file:
-            if not self._begun():
-                file.write(self._head)
-
-    @property
-    def _head(self) -> str:
-        return json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
+        self._write(self._lines())
 
     def append(self, row: SweepRow) -> None:
         """Add a row; it is on the disk when this returns.
@@ -286,40 +261,24 @@ class SweepFile:
         """
         content = {"flags": row.flags, "metrics": row.metrics, "problem": row.problem, "runs": row.runs,
                    "kind": row.kind, "host": row.host, "rates": [asdict(rate) for rate in row.rates]}
-        line = json.dumps(content, allow_nan=False)
-        with self._open() as file:
-            head = "" if self._begun() else self._head
-            file.write(f"{head}{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._write([*self._lines(), json.dumps(content, allow_nan=False)])
 
-    @contextmanager
-    def _open(self) -> Iterator[TextIO]:
+    def _lines(self) -> list[str]:
+        """The whole lines of the file: the line that describes the sweep, then one line per row."""
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                yield file
+            text = read_file(self.path).decode("utf-8")
+        except FileNotFoundError:
+            text = ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{self.path}: cannot be read: {error}.") from error
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return whole or [json.dumps({"schema": SCHEMA, "sweep": self.what})]
+
+    def _write(self, lines: Sequence[str]) -> None:
+        try:
+            write_whole(self.path, "".join(f"{line}\n" for line in lines).encode(), durable=True)
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error}.") from error
-
-    def _begun(self) -> bool:
-        """Whether the file has its first line. An incomplete last line is removed."""
-        data = read_file(self.path)
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(self.path, len(whole))
-        return bool(whole)
-
-    def _after_head(self, lines: list[str]) -> list[str]:
-        if not lines:
-            return []
-        head = json.loads(lines[0])
-        if head["schema"] != SCHEMA:
-            raise UsageError(f"{self.path}: schema {echo(head['schema'])}, and this pytest-llmperf reads {SCHEMA}. "
-                             "Name another --file.")
-        if head["sweep"] != self.what:
-            raise UsageError(f"{self.path} holds another sweep:\n  {echo(head['sweep'])}\nand this one is\n"
-                             f"  {self.what}\nName another --file.")
-        return lines[1:]
 
     @staticmethod
     def _row(content: Mapping[str, Any]) -> SweepRow:

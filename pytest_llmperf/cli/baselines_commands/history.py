@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import argparse
 
+from pytest_llmperf.cli.baselines_commands import KIND, ONE_TEST, entries
 from pytest_llmperf.cli.output import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", metavar="TEST", help="a test's id, its function, or a part of it")
-    parser.add_argument("--kind", help="hardware kind (default: every kind that has it)")
+    parser.add_argument("test", metavar="TEST", help=ONE_TEST)
+    parser.add_argument("--kind", help=KIND)
     parser.add_argument("--metric", action="append", default=[], help="e.g. itl_p99; repeatable (default: the primary)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.baseline.catalog import catalog, pick
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.report.stored_text import history
 
-    root = project_root()
-    entries = catalog(root / read_settings(root).baselines_dir, arguments.kind)
-    lines = [line for entry in pick(entries, arguments.test) for line in history(entry, arguments.metric)]
-    say("\n".join(lines))
+    say("\n".join(line for entry in entries(arguments) for line in history(entry, arguments.metric)))
     return 0

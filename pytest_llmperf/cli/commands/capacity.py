@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser, target.STARTED_OR_RUNNING)
-    parser.add_argument("--slo", action="append", required=True, help='e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
-    parser.add_argument("--precision", type=float, default=0.04, help="share, of the rate (default: 0.04)")
+    target.add_arguments(parser, target.STARTED_OR_RUNNING, "--slo", "--precision", "--resume")
     parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")
-    parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
-                        "options: its judged rates are kept (a path, an id, a part of it, or newest)")
     parser.add_argument("--searches", type=int, default=1, help="each with seeds of its own (default: 1)")
 
 

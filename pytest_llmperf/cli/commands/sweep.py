@@ -11,45 +11,36 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli import target
-from pytest_llmperf.cli.grid import check_started, grid_of, sweep_table
+from pytest_llmperf.cli.grid import combinations_of, names_of, plan_of, sweep_table
 from pytest_llmperf.cli.output import remark, say
-
-DEFAULT_METRICS = ("ttft_p95", "tpot_mean")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser, target.STARTED)
+    target.add_arguments(parser, target.STARTED, "--metric", "--runs")
     parser.add_argument("--grid", action="append", required=True, metavar="NAME=V1,V2,…", help="a flag; repeatable")
-    parser.add_argument("--metric", action="append", default=[], help=f"default: {', '.join(DEFAULT_METRICS)}")
     parser.add_argument("--slo", action="append", default=[], help="search each combination's max_rate within it")
-    parser.add_argument("--runs", type=int, default=3, help="of each combination (default: 3)")
     parser.add_argument("--file", type=Path, default=Path("sweep.jsonl"), help="results (default: sweep.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.session.capacity import search_terms
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile, SweepPlan, check_measured, combinations, measure_setting
+    from pytest_llmperf.session.sweep import SweepFile, check_measured, measure_setting
 
-    spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of("--grid", arguments.grid)
-    check_started(spec, "sweep")
-    metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
-    if arguments.slo:
-        search_terms(arguments.slo)  # a typo costs no server start
-    place = target.place_of(arguments, spec)
-    file = SweepFile(arguments.file, f"{spec}, {workload}, {metrics}, {arguments.slo}, {arguments.runs} runs, {place}")
-    plan = SweepPlan(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
+    settings = combinations_of("--grid", arguments.grid)
+    arguments.metric = arguments.metric or ["ttft_p95", "tpot_mean"]
+    plan = plan_of(arguments, "sweep")
+    place = target.place_of(arguments, plan.spec)
+    file = SweepFile(arguments.file, f"{plan.spec}, {plan.workload}, {list(plan.metrics)}, {arguments.slo}, "
+                     f"{plan.runs} runs, {place}")
     rows = file.read()
     done = [row.flags for row in rows]
-    todo = [flags for flags in combinations(grid) if flags not in done]
-    if todo:
-        file.check_writable()
+    if todo := [flags for flags in settings if flags not in done]:
         with target.measuring(arguments, "llmperf sweep") as execution:
+            file.begin()
             rows += [measure_setting(Perf(execution), execution.session, file, plan, flags) for flags in todo]
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
-    chosen = [row for row in rows if row.flags in list(combinations(grid))]
+    chosen = [row for row in rows if row.flags in settings]
     check_measured(chosen)
-    say("\n".join(sweep_table(chosen, list(grid), plan.columns)))
+    say("\n".join(sweep_table(chosen, names_of(settings), plan.columns)))
     return 0

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
-from pytest_llmperf.cli.grid import check_started, grid_of, sweep_table
+from pytest_llmperf.cli.grid import combinations_of, names_of, plan_of, sweep_table
 from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.executions import Execution
     from pytest_llmperf.session.sweep import SweepFile, SweepRow
     from pytest_llmperf.session.tuning import Tuning
@@ -31,20 +30,13 @@ NOT_BETTER = 1  # exit code
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser, target.STARTED)
+    target.add_arguments(parser, target.STARTED, "--slo", "--metric", "--runs", "--precision", "--resume")
     parser.add_argument("--try", action="append", default=[], dest="grid", metavar="NAME=V1,V2,…",
                         help="a flag; repeated, every combination is a setting")
     parser.add_argument("--setting", action="append", default=[], metavar='"NAME=V NAME=V"',
                         help="one more setting of several flags; repeatable")
-    parser.add_argument("--slo", action="append", required=True, help='e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
-    parser.add_argument("--metric", action="append", default=[],
-                        help="measure it at --rate, too, for the Pareto front; repeatable")
-    parser.add_argument("--runs", type=int, default=3, help="of each setting for --metric (default: 3)")
-    parser.add_argument("--precision", type=float, default=0.04, help="of each search, as a share (default: 0.04)")
     parser.add_argument("--start-sd", type=float, metavar="SHARE",
                         help="known deviation of max_rate between server starts, e.g. 0.02 (default: 0.05)")
-    parser.add_argument("--resume", metavar="RUN", help="go on in the run folder of an earlier command with the same "
-                        "options (a path, an id, a part of it, or newest)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the proven claim as a new test file")
 
 
@@ -53,11 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.sweep import SweepFile
     from pytest_llmperf.session.tuning import check_writable_suite
 
-    spec = target.spec_of(arguments)
-    tuning = _tuning(arguments, spec)
+    tuning = _tuning(arguments)
     if arguments.write is not None:
-        check_writable_suite(arguments.write, spec)
-    place = target.place_of(arguments, spec)
+        check_writable_suite(arguments.write, tuning.plan.spec)
+    place = target.place_of(arguments, tuning.plan.spec)
     with target.measuring(arguments, NAME, arguments.resume) as execution:
         here = execution.session.host
         file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place.without_host}")
@@ -68,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
                 rows.append(row)
         finally:
             if any(row.is_final for row in rows):
-                say("\n".join([*sweep_table(rows, _names(rows), tuning.plan.columns), *_rate_lines(rows)]))
+                table = sweep_table(rows, names_of(row.flags for row in rows), tuning.plan.columns)
+                say("\n".join([*table, *_rate_lines(rows)]))
             final = sum(row.is_final and (bool(row.flags) or row.host == here) for row in rows)
             if final < tuning.size:
                 remark(f"{final} of {tuning.size} settings are measured. Go on with the same command and "
@@ -76,30 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
         return _proven(arguments, execution, tuning, rows, place)
 
 
-def _tuning(arguments: argparse.Namespace, spec: EngineSpec) -> Tuning:
+def _tuning(arguments: argparse.Namespace) -> Tuning:
     """What to measure.
 
     Raises:
         UsageError: a setting, an SLO, a metric or a number is invalid, or no setting differs from the default.
     """
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.session.capacity import search_terms
-    from pytest_llmperf.session.sweep import SweepPlan, combinations
     from pytest_llmperf.session.tuning import Tuning, distinct
     from pytest_llmperf.workload.arguments import number
 
-    check_started(spec, "tune")
-    workload, grid = target.workload_of(arguments), grid_of("--try", arguments.grid)
+    plan = plan_of(arguments, "tune", quick=True)
     listed = [dict(map(target.flag, shlex.split(text))) for text in arguments.setting]
-    candidates = distinct(spec, [*(combinations(grid) if grid else ()), *listed])
+    candidates = distinct(plan.spec, [*combinations_of("--try", arguments.grid), *listed])
     if not candidates:
         raise UsageError("no setting differs from the default. Name flags to try: --try max_num_seqs=64,256.")
-    search_terms(arguments.slo, arguments.precision)  # a typo costs no server start
-    workload.at_rate(workload.rate)  # a workload without a rate has no highest rate
     if arguments.start_sd is not None:
         number("--start-sd", "SHARE", arguments.start_sd, above=0, most=1)
-    metrics = tuple(find(name).name for name in arguments.metric)
-    plan = SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, arguments.precision, quick=True)
     return Tuning(plan, candidates, arguments.start_sd)
 
 
@@ -119,7 +103,7 @@ def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
     file.read()  # a file of another tuning is an error before the session begins
-    session.begin()
+    session.folder.begin()
     file.begin()
     execution.stored += finished_measurements(session.resumed.get(NAME))
 
@@ -192,7 +176,3 @@ def _rate_lines(rows: Sequence[SweepRow]) -> list[str]:
 
     return ["Tried rates, within or over the SLOs:",
             *(f"  {flags_text(row.flags)}{of_host(row)}: {'; '.join(map(str, row.rates)) or 'none'}" for row in rows)]
-
-
-def _names(rows: Sequence[SweepRow]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.flags))

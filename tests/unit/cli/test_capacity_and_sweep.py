@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
-from pytest_llmperf.cli.grid import grid_of
+from pytest_llmperf.cli.grid import combinations_of
 from pytest_llmperf.cli.target import add_arguments, flag, place_of, spec_of
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.vllm.spec import vllm
@@ -50,7 +50,12 @@ def test_flag_is_parsed_as_typed(text, value):
      ('a={"method": "ngram", "n": 4}', [{"method": "ngram", "n": 4}])],
 )
 def test_a_grid_of_one_value_is_that_value(text, values):
-    assert grid_of("--grid", [text]) == {"a": values}
+    assert combinations_of("--grid", [text]) == [{"a": value} for value in values]
+
+
+def test_combinations_vary_last_flag_fastest():
+    assert combinations_of("--grid", ["a=1,2", "b=x,true"]) == [
+        {"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
 
 
 def test_flag_without_value_is_refused():

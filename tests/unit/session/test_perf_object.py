@@ -164,7 +164,7 @@ def test_git_ignores_the_folder_that_is_ours(perf, session, make_server):
 def test_a_folder_that_the_user_named_is_left_alone(tmp_path, fake_engine, named):
     settings = replace(SETTINGS, runs_dir=named)
     session = PerfSession(settings, tmp_path, Hardware(), print, transport=fake_engine.transport)
-    session.begin()
+    session.folder.begin()
     session.close()
     assert session.run_dir.is_dir()
     assert list(tmp_path.rglob(".gitignore")) == []

@@ -17,7 +17,8 @@ from pytest_llmperf.session.profile import profile_series
 ])
 def test_engine_without_known_profiler_is_not_traced(tmp_path, engine, reason):
     session = SimpleNamespace(run_dir=tmp_path, settings=Settings())
-    series = SimpleNamespace(session=session, engine=engine, test="t", finished=SimpleNamespace(runs=(None,)))
+    series = SimpleNamespace(session=session, engine=engine, execution=SimpleNamespace(test="t"),
+                             finished=SimpleNamespace(runs=(None,)))
     with pytest.raises(EngineError, match=f"cannot be traced: {reason}"):
         profile_series(series, 1)
     assert not list(tmp_path.iterdir())

@@ -8,14 +8,8 @@ from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EnvironmentMissing, HardwareBusy, ServerDied, UsageError
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.session.sweep import Standing, SweepFile, SweepPlan, SweepRow, combinations, measure_row, standings
+from pytest_llmperf.session.sweep import Standing, SweepFile, SweepPlan, SweepRow, measure_row, standings
 from pytest_llmperf.testing.records import make_record
-
-
-def test_combinations_vary_last_flag_fastest():
-    flag_sets = list(combinations({"a": [1, 2], "b": ["x", True]}))
-    assert flag_sets == [{"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
-
 
 ROWS = [SweepRow({"a": 1}, {"ttft_p95": 40.0}), SweepRow({"a": 2}, {}, "it died")]
 
@@ -27,8 +21,6 @@ def file(tmp_path):
 
 def test_appended_rows_are_read_back(file):
     assert file.read() == []
-    file.check_writable()
-    assert not file.path.exists()
     for row in ROWS:
         file.append(row)
     assert file.read() == ROWS
@@ -42,7 +34,6 @@ def test_row_truncated_by_kill_is_dropped_and_file_accepts_rows(file):
         file.path.write_bytes(whole[:size])
         content = file.read()
         assert content == ROWS[: len(content)]
-        file.check_writable()
         file.append(ROWS[0])
         assert file.read() == [*content, ROWS[0]]
 
@@ -99,9 +90,9 @@ def test_combination_without_runs_is_never_proven_to_be_beaten():
 
 def test_unwritable_sweep_file_is_refused_before_measuring(tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
-        SweepFile(tmp_path / "missing" / "sweep.jsonl", "vllm('m'), …").check_writable()
-    with pytest.raises(UsageError, match="cannot be written"):
-        SweepFile(tmp_path, "vllm('m'), …").check_writable()
+        SweepFile(tmp_path / "missing" / "sweep.jsonl", "vllm('m'), …").begin()
+    with pytest.raises(UsageError, match="cannot be read"):
+        SweepFile(tmp_path, "vllm('m'), …").begin()
 
 
 def test_the_lines_are_json(file):

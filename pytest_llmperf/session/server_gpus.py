@@ -1,0 +1,124 @@
+"""The GPUs of the servers of a session, with their memory, price and trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.memory.measured import MemoryRecords
+from pytest_llmperf.engines.memory.shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.engines.vllm.refusal_prediction import predicted_refusal
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.ranks import gpus_of
+from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
+from pytest_llmperf.telemetry.cpu import free_host_memory_bytes
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware
+
+
+def _emulated_shares(specs: Sequence[EngineSpec], memory_bytes: int | None, *, in_turn: bool) -> Shares | str:
+    """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
+    if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
+        return "they take different GPUs"
+    shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
+    if isinstance(shares, str):
+        return shares
+    return Shares(tuple(map(with_sleep_flags, specs) if in_turn else specs), shares.text)
+
+
+def _emulated_memory_bytes(kind: str | None) -> int | None:
+    return GPU_KINDS[kind].nvml_memory_bytes if kind is not None and kind in GPU_KINDS else None
+
+
+class ServerGpus:
+    """The GPUs of the servers of a session.
+
+    Args:
+        settings: of the session.
+        hardware: of this machine, or the emulated hardware.
+        accelerators: watches the GPUs.
+        on_free: called with a GPU while it is free, before each start of a server.
+
+    Attributes:
+        memories: what servers held after earlier starts; None in virtual time.
+    """
+
+    def __init__(self, settings: Settings, hardware: Hardware, accelerators: Accelerators,
+                 on_free: Callable[[Gpu], None]) -> None:
+        self._settings, self._hardware, self._accelerators = settings, hardware, accelerators
+        self._on_free = on_free
+        self.memories: MemoryRecords | None = None
+
+    def of(self, spec: EngineSpec) -> tuple[Gpu, ...]:
+        """The GPUs of a server."""
+        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind)
+
+    def hardware_of(self, spec: EngineSpec) -> Hardware:
+        """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
+        taken = self.of(spec)
+        return replace(self._hardware, gpus=taken) if taken else self._hardware
+
+    def costs(self, spec: EngineSpec) -> dict[str, float]:
+        """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
+        if isinstance(spec, Endpoint):
+            return {}
+        gpus = gpus_of(flags_of(spec)) if self._hardware.emulated else len(self.of(spec))
+        if not gpus:
+            return {}
+        price = self._settings.gpu_price
+        return {GPUS: gpus} if price is None else {GPUS: gpus, GPU_HOUR_PRICE: price.amount}
+
+    def watched(self, server: Server, pids: Callable[[], tuple[int, ...]]) -> AbstractContextManager[TraceOf]:
+        """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
+        gpus = () if isinstance(server.spec, Endpoint) else self.of(server.spec)
+        return self._accelerators.watched(gpus, pids)
+
+    def share(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:
+        """A server on a CPU takes little memory; on a GPU each gets a share of it, or a turn."""
+        wanted = self._settings.resident_servers
+        if wanted not in ("auto", "sleep" if in_turn else "share"):
+            return f'resident_servers is "{wanted}"'
+        if self._hardware.emulated:
+            return _emulated_shares(specs, _emulated_memory_bytes(specs[0].kind), in_turn=in_turn)
+        taken = [self.of(spec) for spec in specs]
+        if not any(taken):
+            return "a CPU has no memory of its own to release" if in_turn else Shares(tuple(specs))
+        if any(gpus != taken[0] for gpus in taken):
+            return "they take different GPUs"
+        memory_bytes = _smallest_bytes(taken[0])
+        measured = {} if self.memories is None else self.memories.of(specs, taken[0][0].name)
+        if in_turn:
+            return sleeping_specs(specs, memory_bytes, free_host_memory_bytes(), measured)
+        return memory_shares(specs, memory_bytes, measured)
+
+    def measure_memory(self, spec: EngineSpec, server: Server) -> None:
+        """Keep what a server holds on its GPUs right after its start, for the plans of later sessions."""
+        gpus = self.of(server.spec)
+        if gpus and self.memories is not None:
+            held_bytes = self._accelerators.held_bytes(gpus, server.unit.pids(), alone=not server.siblings)
+            self.memories.add(spec, gpus[0].name, server, held_bytes)
+
+    def wait_free(self, spec: EngineSpec, stay: int) -> None:
+        """Wait until the GPUs of a server are free."""
+        gpus = self.of(spec)
+        self._accelerators.wait_free(gpus, stay)
+        if gpus:
+            self._on_free(gpus[0])
+
+    def predicted_refusal(self, spec: EngineSpec) -> str | None:
+        """Why this engine should refuse its longest sequence, by arithmetic; None if nothing speaks against a start."""
+        emulated = self._hardware.emulated
+        memory_bytes = _emulated_memory_bytes(spec.kind) if emulated else _smallest_bytes(self.of(spec))
+        return predicted_refusal(spec, memory_bytes)
+
+
+def _smallest_bytes(gpus: Sequence[Gpu]) -> int | None:
+    """The memory of the smallest GPU; None if the memory of a GPU is unknown."""
+    sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+    return min(sizes) if sizes and len(sizes) == len(gpus) else None
