@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import wrap
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.next_steps import Invocation, next_steps
 from pytest_llmperf.results.ended_test import GOOD, EndedTest, counts, short_id
+from pytest_llmperf.results.sentences import cause_text, reason_text
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_ALONE = 18  # where there is nothing to do next
 MOST_BUILDS = 2
+INDENT = 4
 
 
 def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, every: bool = False) -> list[str]:
@@ -31,13 +34,23 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     names = max((len(short_id(test.test)) for test in listed), default=0)
     names = max(1, min(names, width // 2 - column))
     lines = [
-        cut(f"{test.outcome:<{column}}  {_name(test.test, names):<{names}}  {test.decided_by}".rstrip(), width)
-        for test in listed
+        line for test in listed
+        for line in _fitted(test, f"{test.outcome:<{column}}  {_name(test.test, names):<{names}}  ", width)
     ]
     if left_out := [test for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {counts(left_out)}; each of them with -v")
     lines += [cut(line, width) for line in (*_builds(ordered), *_decided(ordered))]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
+
+
+def _fitted(test: EndedTest, head: str, width: int) -> list[str]:
+    """The line of a test. Of an INCONCLUSIVE the whole reason, which ends with what would decide it, on several lines.
+    """
+    check = test.deciding
+    if check is not None and test.outcome == Verdict.INCONCLUSIVE.value:
+        text = head + test.decided_by.replace(cause_text(check), reason_text(check))
+        return wrap(text, width, subsequent_indent=" " * INDENT, break_on_hyphens=False)
+    return [cut((head + test.decided_by).rstrip(), width)]
 
 
 def _decided(ended: Sequence[EndedTest]) -> list[str]:

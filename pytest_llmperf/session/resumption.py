@@ -37,6 +37,8 @@ def folder_to_resume(named: str, runs_dir: Path, directory: Path) -> Path:
     """
     try:
         folder = find_run(named, runs_dir, directory).resolve()
+        if folder.parent != runs_dir.resolve():
+            read_run(folder)  # any path is found: beside a folder without results no run is written
     except UsageError as error:
         raise UsageError(f"--resume {error} Drop --resume.") from error
     if folder.parent != runs_dir.resolve():

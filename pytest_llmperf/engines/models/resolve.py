@@ -103,7 +103,10 @@ def _is_model(path: Path, name: str) -> bool:
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), SHAPES, n=1, cutoff=0.5)
+    words = re.split(r"[-_.]", name.lower())
+    of_precision = [shape.name for shape in SHAPES.values()
+                    if shape.quantization is None or {shape.quantization.method, "int4", "4bit"}.intersection(words)]
+    close = difflib.get_close_matches(name.lower(), of_precision, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return (f"no model {name!r}: not a shape of the registry, not a folder, and not a hub id (\"org/name\").{hint} "
             f"Shapes: {', '.join(SHAPES)}.")

@@ -154,6 +154,9 @@ def test_an_unknown_hub_id_goes_through(tmp_path):
 @pytest.mark.parametrize(("name", "part"), [
     ("llama-3-8b", "Did you mean 'llama-3.1-8b'.*Shapes: llama-3.1-8b, .*tiny"),
     ("Tinny", "Did you mean 'tiny'"),
+    ("llama-3.1-8B-instruct", "Did you mean 'llama-3.1-8b'"),
+    ("Llama-3.1-8B-Instruct-AWQ", "Did you mean 'llama-3.1-8b-awq-int4'"),
+    ("llama-8b-int4", "Did you mean 'llama-3.1-8b-[a-z]*-int4'"),
     ("/no/such/folder", "no model '/no/such/folder'"),
     ("xyzzy", "no model 'xyzzy'.*hub id"),
     ("", "no model ''"),

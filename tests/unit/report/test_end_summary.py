@@ -185,6 +185,16 @@ def test_summary_of_ten_tests_fits_one_screen():
     assert all("61.2 ms" in line for line in verdicts if "ERROR" not in line)
 
 
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_inconclusive_keeps_its_remedy_on_narrow_terminals(width):
+    reason = "the 95 % interval (11.2 … 14.9 ms) contains the limit, so the test cannot decide; measure more runs"
+    result = replace(check("INCONCLUSIVE: ttft_p99 <= 60ms: 61.2 ms"), cause=Stated(reason))
+    shown = lines(ended("INCONCLUSIVE", "test_with_a_name_that_is_as_long_as_names_are", result), width=width)
+    verdict = shown[: next(i for i, line in enumerate(shown) if line.startswith("decided"))]
+    assert all(len(line) <= width for line in verdict)
+    assert " ".join(" ".join(verdict).split()).endswith("measure more runs")
+
+
 def test_many_passes_are_folded():
     tests = [ended("PASS", f"test_{i}") for i in range(40)] + [ended("FAIL", "test_f")]
     shown = lines(*tests)
@@ -207,13 +217,13 @@ def test_counts_name_each_verdict():
     ("verdict", "text", "reason", "expected"),
     [
         ("INCONCLUSIVE", "baseline ttft_p50: +4.0 %", "runs differ by 8 %; store more sessions",
-         "+4.0 %  baseline ttft_p50: runs differ by 8 %"),
+         "+4.0 %  baseline ttft_p50: runs differ by 8 %; store more sessions"),
         ("INCOMPARABLE", "baseline: -", "driver: 5 stored, 6 now. Measure …", "baseline: driver: 5 stored, 6 now"),
         ("FAIL", "ttft_p99 <= 60ms: 61 ms", "2 % are over the limit; more", "61 ms  ttft_p99 <= 60ms"),
     ],
 )
 def test_summary_line_shows_cause_of_verdict(verdict, text, reason, expected):
-    shown = lines(ended(verdict, "test_a", "PASS: x: 1", check(f"{verdict}: {text}", reason)))
+    shown = lines(ended(verdict, "test_a", "PASS: x: 1", check(f"{verdict}: {text}", reason)), width=120)
     assert shown[0] == f"{verdict}  test_a  {expected}"
 
 
