@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -58,6 +57,8 @@ def _enter_real_time() -> None:
 
     Not where the machine's own limit would kill it by then.
     """
+    import resource  # absent on Windows, where the emulator works
+
     most_us = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     if most_us != resource.RLIM_INFINITY and most_us <= _REAL_TIME_LIMIT_US:
         return
