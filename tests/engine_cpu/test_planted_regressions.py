@@ -8,7 +8,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "stubs"
 ENGINES = ["vllm", "sglang"]
-NO_OTHER_SIDE = "*; side B was therefore not measured"
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 
@@ -29,6 +28,18 @@ def row(result, name):
     return next(line for line in result.outlines if re.match(re.escape(name) + r"\s", line))
 
 
+def assert_mechanism_fails(run_real, text, test, metric, *options):
+    """The claim fails by its mechanism on side A, and the server of side B never starts.
+
+    Without the setting both servers would live together, and side B would be measured in turn with side A.
+    """
+    result, tags = run_real(text, "--llmperf-set=resident_servers=none", *options)
+    assert tags == {test: {"failure"}}
+    assert result.ret == 1
+    assert "FAIL" in row(result, metric)
+    result.stdout.fnmatch_lines(["*; side B was therefore not measured"])
+
+
 def test_disabled_prefix_cache_fails_mechanism_check(run_real):
     text = planted(
         "test_prefix_caching.py",
@@ -36,11 +47,8 @@ def test_disabled_prefix_cache_fails_mechanism_check(run_real):
         ("enable_prefix_caching=True", "enable_prefix_caching=False"),
         ("requests=case.requests", "requests=9"),
     )
-    result, tags = run_real(text, "-k", "shared_prefixes")
-    assert tags == {"test_shared_prefixes_come_from_the_cache_on_a_cpu[cpu]": {"failure"}}
-    assert result.ret == 1
-    assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
-    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
+    assert_mechanism_fails(run_real, text, "test_shared_prefixes_come_from_the_cache_on_a_cpu[cpu]",
+                           "prefix_cache_hit_rate(a)", "-k", "shared_prefixes")
 
 
 @pytest.mark.thorough
@@ -50,10 +58,8 @@ def test_oversized_chunk_budget_fails_mechanism_check(run_real):
         ("small.with_flags(max_num_batched_tokens=case.most)", "small.with_flags(max_num_seqs=200)"),
         ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
     )
-    result, tags = run_real(text, "-k", "small_chunks")
-    assert tags == {"test_small_chunks_smooth_itl_on_a_cpu[cpu]": {"failure"}}
-    assert "FAIL" in row(result, "chunk_budget(a)")
-    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
+    assert_mechanism_fails(run_real, text, "test_small_chunks_smooth_itl_on_a_cpu[cpu]", "chunk_budget(a)",
+                           "-k", "small_chunks")
 
 
 @pytest.mark.thorough
@@ -63,10 +69,8 @@ def test_disabled_speculation_fails_mechanism_check(run_real):
         ("plain.with_flags(speculative_config=NGRAM)", "plain.with_flags(max_num_seqs=200)"),
         ("requests=12", "requests=6"),
     )
-    result, tags = run_real(text, "-k", "ngram_drafts")
-    assert tags == {"test_ngram_drafts_pay_on_a_cpu[cpu]": {"failure"}}
-    assert "FAIL" in row(result, "spec_acceptance_rate(a)")
-    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
+    assert_mechanism_fails(run_real, text, "test_ngram_drafts_pay_on_a_cpu[cpu]", "spec_acceptance_rate(a)",
+                           "-k", "ngram_drafts")
 
 
 @pytest.mark.thorough
@@ -76,11 +80,8 @@ def test_disabled_radix_cache_fails_mechanism_check(run_real):
         ("cached.with_flags(disable_radix_cache=True)", "cached.with_flags(max_running_requests=200)"),
         ("context_length=case.context)", "context_length=case.context, disable_radix_cache=True)"),
     )
-    result, tags = run_real(text)
-    assert tags == {"test_shared_prefixes_come_from_the_radix_tree[cpu]": {"failure"}}
-    assert result.ret == 1
-    assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
-    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
+    assert_mechanism_fails(run_real, text, "test_shared_prefixes_come_from_the_radix_tree[cpu]",
+                           "prefix_cache_hit_rate(a)")
 
 
 @pytest.mark.thorough
@@ -89,11 +90,8 @@ def test_detached_lmcache_fails_mechanism_check(run_real):
         "return bare(case).with_lmcache(chunk_size=case.chunk, l1_size_gb=case.host_gb)",
         "return vllm(case.model, max_model_len=case.context, enable_prefix_caching=False, max_num_seqs=200)",
     ))
-    result, tags = run_real(text, "-k", "warm_prefixes")
-    assert tags == {"test_warm_prefixes_come_from_host_memory[cpu]": {"failure"}}
-    assert result.ret == 1
-    assert "FAIL" in row(result, "external_cached_tokens(a)")
-    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
+    assert_mechanism_fails(run_real, text, "test_warm_prefixes_come_from_host_memory[cpu]",
+                           "external_cached_tokens(a)", "-k", "warm_prefixes")
 
 
 @pytest.mark.thorough
@@ -165,4 +163,4 @@ def test_mistyped_flag_is_usage_before_the_real_engine_starts(run_real):
     )
     assert tags == {"test_x": {"error"}}
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*vllm has no flag --max-num-batched-tokes. Did you mean max_num_batched_tokens?*"])
+    result.stdout.fnmatch_lines(["*vllm * has no flag --max-num-batched-tokes. Did you mean max_num_batched_tokens?*"])

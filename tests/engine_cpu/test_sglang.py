@@ -60,4 +60,4 @@ def test_mistyped_flag_is_usage_before_real_sglang_starts(run_real):
     result, tags = run_real(FAILS)
     assert tags == {"test_unknown_flag": {"error"}}
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*sglang has no flag --chunked-prefil-size. Did you mean chunked_prefill_size?*"])
+    result.stdout.fnmatch_lines(["*sglang * has no flag --chunked-prefil-size. Did you mean chunked_prefill_size?*"])
