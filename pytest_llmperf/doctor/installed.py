@@ -47,6 +47,8 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
         measures_gpu = place.hardware.kind != "cpu"  # without a GPU, --emulate needs no engine
         needed = name in configured or (measures_gpu and not versions)
         yield Finding("engines", fact, remedy if needed else "")
+    if not versions:
+        yield Finding("engines", "no engine can start here: only --emulate KIND and endpoint(URL, …) can be measured")
 
 
 def environment_at(place: Place, name: str) -> Environment:

@@ -118,7 +118,10 @@ def _read_metric(cursor: Cursor) -> tuple[Metric, Token]:
 
 
 def _read_side(cursor: Cursor, metric: Metric) -> Side:
-    cursor.expect("(", f"and a side, as in {metric.name}(a)")
+    name = metric.name
+    if not cursor.accept("("):
+        raise cursor.error(cursor.next, f"a side is missing: a claim compares sides, as in {name}(b) / {name}(a) >= 3; "
+                                        f"mechanism= limits one side, as in {name}(a); perf.check limits a measurement")
     token = cursor.take()
     if token.text not in ("a", "b"):
         raise cursor.error(token, f"a side is 'a' or 'b', found {token.shown}")

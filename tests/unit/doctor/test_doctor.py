@@ -211,9 +211,11 @@ def test_suite_that_only_lacks_a_gpu_is_no_problem(tmp_path):
 
 
 def test_laptop_without_gpu_engine_baselines_and_suites_has_no_problems(place):
+    assert not any("no engine can start here" in finding.text for finding in findings_of(place))
     (place.root / ".engines" / "vllm").rename(place.root / "elsewhere")
     laptop = replace(place, hardware=Hardware(()), has_device=False)
     assert problems(laptop) == []
+    assert any("no engine can start here" in finding.text for finding in findings_of(laptop))
     (absent,) = suites(place.root, [])
     assert not absent.problem
     assert "llmperf doctor PATH" in absent.text

@@ -152,7 +152,7 @@ def test_unreadable_slo_is_refused_with_pointer_to_position(text, at, said):
     ("ttft_p50(a) / ttft_p50(a) >= 3", "both sides are 'a'"),
     ("preemptions(b) / preemptions(a) >= 3", "has no ratio"),
     ("ttft_p50(c) / ttft_p50(a) >= 3", "a side is 'a' or 'b'"),
-    ("ttft_p50 >= 3", "and a side"),
+    ("ttft_p50 >= 3", "as in ttft_p50(b) / ttft_p50(a) >= 3; mechanism= limits one side"),
     ("ttft_p50(b / ttft_p50(a) >= 3", "expected ')'"),
     ("ttft_p50(b) / ttft_p50(a) == 3", "never exactly equal"),
     ("ttft_p50(b) / ttft_p50(a) >= 0", "above 0"),
