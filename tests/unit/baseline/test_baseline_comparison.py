@@ -333,12 +333,13 @@ def compared(three_runs):
             series.finished = so_many([*had, *((len(had) + i) % seeds for i in range(runs))])
 
         bought, wanted = [], replace(terms("tpot_mean"), rules=rules)
-        series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend, repeatable=True)
         session = SimpleNamespace(
             settings=Settings(), clock=SimpleNamespace(now_ns=lambda: 0),
             baselines=SimpleNamespace(find=lambda *_: stored, terms=lambda *_: wanted),
         )
-        return compare_with_baseline(series, session, [], {}), bought
+        series = SimpleNamespace(session=session, execution=SimpleNamespace(test="t.py::x"), number=1,
+                                 judged_metrics=(), finished=so_many(seeds), extend=extend, repeatable=True)
+        return compare_with_baseline(series, {}), bought
 
     return compared
 
