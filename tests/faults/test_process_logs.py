@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def run(folder, *options, env=None, **fields):
 
 def test_huge_log_is_limited_to_head_and_tail(tmp_path):
     """Fault 64."""
-    burst = 64 << 20
+    burst = 16 << 20  # masking takes 90 ms of CPU a MiB, and the machine may be busy
     server = run(tmp_path, "--say", r"first line\n", "--burst-bytes", str(burst), log_cap_bytes=1 << 20)
     server.stop()
     data = server.launch.log_path.read_bytes()
@@ -39,9 +38,9 @@ def test_huge_log_is_limited_to_head_and_tail(tmp_path):
 
 def test_a_server_that_writes_without_line_ends_is_not_blocked(tmp_path):
     """Fault 66."""
-    began_s = time.monotonic()
-    run(tmp_path, "--burst-bytes", str(8 << 20)).stop()
-    assert time.monotonic() - began_s < 10.0
+    server = run(tmp_path, "--burst-bytes", str(8 << 20))
+    assert server.evidence().ending == "exit code 0"  # a blocked server would never end
+    server.stop()
 
 
 def test_a_log_of_any_bytes_is_valid_xml_text(tmp_path):
