@@ -1,7 +1,7 @@
 """Private words, test names without an outcome, tests without an assertion and errors without a next step.
 
-    python scripts/prose.py             # fails for each place that scripts/prose_known.txt does not have, and names it
-    python scripts/prose.py --record    # leaves out the places that were mended
+`python scripts/prose.py` names each place that scripts/prose_known.txt lacks, and fails. With `--record` the script
+removes mended places from that file.
 
 A private word is a word of this project for which docs/glossary.md has a term of the field. An error has a next step if
 a sentence of it begins with an imperative, or if it says what is needed or possible.

@@ -1,4 +1,4 @@
-"""The gate on prose: which places it finds, and which it refuses."""
+"""The gate on prose finds hard places, and refuses new ones."""
 
 import ast
 
