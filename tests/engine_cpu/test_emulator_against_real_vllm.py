@@ -43,7 +43,7 @@ def record(tmp_path):
 def test_vllm_record_matches_installed_vllm(emulated, record):
     """Preemption, eviction, drafts by a model: with the real model, and by the scheduler alone."""
     names = ["preempt_8x_30", "spec_accept_4_few_blocks", "aborted"]
-    cases = record("--check", *(f"--case={name}" for name in names))
+    cases = record(*(f"--case={name}" for name in names))
     assert {case["name"] for case in cases} == set(names)
     for case in cases:
         assert case["loops"] == ["engine", "scheduler"]
@@ -51,7 +51,7 @@ def test_vllm_record_matches_installed_vllm(emulated, record):
 
 
 def test_emulated_schedule_matches_vllm_for_drawn_workloads(emulated, record):
-    cases = record("--loop=scheduler", "--drawn", "9000", "9040")
+    cases = record("--drawn", "9000", "9040")
     assert len(cases) == 40
     for case in cases:
         mine = emulated.replay(case)
