@@ -13,7 +13,7 @@ from pytest_llmperf.errors import EngineError, Evidence
 from pytest_llmperf.masking import MASK, SHAPES, mask, masked, needles, secret_values
 
 from .serverlog import tail_lines
-from .unit import TAG, Member
+from .unit import TAG, ProcessUnit
 
 
 def secret_arguments(argv: Iterable[str]) -> list[str]:
@@ -144,17 +144,25 @@ class Launch:
             log_path=str(self.log_path) if lines else None,
         )
 
-    def member(self) -> Member:
-        """As the watchdog takes it."""
-        return Member(
-            name=Path(self.log_name).stem,
-            argv=list(self.argv),
+    def unit(self, parent: tuple[int, int]) -> ProcessUnit:
+        """As the watchdog takes it.
+
+        Args:
+            parent: pid and starttime of this process.
+        """
+        return ProcessUnit(
+            tag=self.tag,
+            run_dir=str(self.run_dir),
+            parent=parent,
+            abandoned_grace_s=self.abandoned_grace_s,
+            argv=self.argv,
             env={**self.env, **_KEEP_ENVIRON, TAG: self.tag},
             cwd=str(self.cwd),
             log_path=str(self.log_path),
             log_cap_bytes=self.log_cap_bytes,
-            cpus=list(self.cpus),
+            cpus=self.cpus,
             needles=needles(self.secrets),
-            shapes=list(SHAPES),
-            stop_argv=list(self.stop_argv),
+            shapes=SHAPES,
+            leader_first=self.leader_first,
+            stop_argv=self.stop_argv,
         )

@@ -16,7 +16,7 @@ OTHERS_NS = 3_000_000_000  # what a leader left has as long to end, before SIGKI
 
 
 def alone_ns(grace_ns: int) -> int:
-    """How much of a grace is the leaders' own, in nanoseconds."""
+    """How much of a grace is the leader's own, in nanoseconds."""
     return grace_ns - min(OTHERS_NS, grace_ns // 2)
 
 
@@ -28,14 +28,14 @@ class Reaper:
 
     Args:
         on_exit: called with pid and wait status of each process that was collected.
-        leaders_first: SIGTERM goes to the watched processes alone, and to all others once those have ended, or in the
-            last 3 s of the grace (half of one below 6 s).
+        leader_first: SIGTERM goes to the watched process alone, and to all others once the watched process has ended,
+            or in the last 3 s of the grace (half of one below 6 s).
     """
 
-    def __init__(self, on_exit: Callable[[int, int], None], *, leaders_first: bool = False) -> None:
+    def __init__(self, on_exit: Callable[[int, int], None], *, leader_first: bool = False) -> None:
         self._on_exit = on_exit
-        self._leaders_first = leaders_first
-        self._leaders: set[tree.Identity] = set()
+        self._leader_first = leader_first
+        self._leader: tree.Identity | None = None
         self._reaped_by_identity: dict[tree.Identity, Reaped] = {}
         self._ended: set[tree.Identity] = set()
         self._terminated: set[tree.Identity] = set()
@@ -50,7 +50,7 @@ class Reaper:
         """Report on this process even if it ends before the stop begins."""
         stat = tree.read_stat(pid)
         if stat is not None:
-            self._leaders.add(stat.identity)
+            self._leader = stat.identity
             self._note(stat)
 
     def begin(self, grace_s: float) -> None:
@@ -81,7 +81,7 @@ class Reaper:
         if self._deadline_ns is None or not self.collect():
             return self.stopping
         now_ns = time.monotonic_ns()
-        leaders_only = self._leaders_alone(now_ns)
+        leader_only = self._leader_alone(now_ns)
         for stat in tree.descendants(os.getpid()):
             self._note(stat)
             if not stat.alive:
@@ -89,18 +89,18 @@ class Reaper:
             if now_ns >= self._deadline_ns:
                 self._reaped_by_identity[stat.identity] = replace(self._reaped_by_identity[stat.identity], sigkill=True)
                 tree.send(stat.identity, signal.SIGKILL)
-            elif stat.identity not in self._terminated and (stat.identity in self._leaders or not leaders_only):
+            elif stat.identity not in self._terminated and (stat.identity == self._leader or not leader_only):
                 self._terminated.add(stat.identity)
                 tree.send(stat.identity, signal.SIGTERM)
                 tree.send(stat.identity, signal.SIGCONT)  # a stopped process would take its SIGTERM only later
         return now_ns >= self._deadline_ns + KILL_LIMIT_NS
 
-    def _leaders_alone(self, now_ns: int) -> bool:
-        """Whether the watched processes still have the time in which they end what is below them themselves."""
-        if not self._leaders_first or self._deadline_ns is None:
+    def _leader_alone(self, now_ns: int) -> bool:
+        """Whether the watched process still has the time in which it ends what is below it itself."""
+        if not self._leader_first or self._leader is None or self._deadline_ns is None:
             return False
         in_time = now_ns < self.started_ns + alone_ns(self._deadline_ns - self.started_ns)
-        return in_time and any(tree.is_alive(leader) for leader in self._leaders)
+        return in_time and tree.is_alive(self._leader)
 
     def reaped(self) -> list[Reaped]:
         """Every process that is known and has ended."""

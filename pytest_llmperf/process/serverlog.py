@@ -140,29 +140,23 @@ class Drain:
         self._mask = mask
         self.read_end, write_fd = os.pipe()
         self.write_end: BinaryIO = os.fdopen(write_fd, "wb", buffering=0)
-        self.ended = False
         os.set_blocking(self.read_end, False)
         _enlarge(self.read_end)
 
-    def read(self) -> bool:
-        """Take one chunk; returns False at the end of the stream."""
+    def read(self) -> int | None:
+        """Take one chunk. Returns its size: 0 at the end of the stream, None while nothing is written."""
         try:
             data = os.read(self.read_end, CHUNK_BYTES)
         except BlockingIOError:
-            return True
+            return None
         self._log.write(self._mask.feed(data))
-        return bool(data)
+        return len(data)
 
     def read_all(self) -> None:
         """Read the current content of the pipe, at most 16 MiB even if a process keeps writing."""
         for _ in range(64):
-            try:
-                data = os.read(self.read_end, CHUNK_BYTES)
-            except BlockingIOError:
+            if not self.read():
                 return
-            if not data:
-                return
-            self._log.write(self._mask.feed(data))
 
     def last_words(self) -> None:
         """Log the last output of a process that has ended, including an unfinished line."""

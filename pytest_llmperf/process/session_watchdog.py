@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 
 from . import kernel, leftovers, watchdog
@@ -33,8 +34,7 @@ class SessionWatchdog:
         words = (f"llmperf: {who} ended without verdict, so the exit code says nothing about the tests. To see the "
                  f"stored runs: {show}")
         tag = leftovers.new_tag(os.urandom(6).hex())
-        parent = [tag.parent.pid, tag.parent.starttime]
-        unit = ProcessUnit(str(tag), str(run_dir), parent, members=[], abandoned_grace_s=0.0, last_words=words)
+        unit = ProcessUnit(str(tag), str(run_dir), astuple(tag.parent), abandoned_grace_s=0.0, last_words=words)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -43,10 +43,8 @@ class SessionWatchdog:
 
     def end(self) -> None:
         """Ends the watchdog once the verdicts are reported. May be called again."""
-        self._send('{"do": "stop", "grace_s": 0}')
-        with suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+        self._send('{"grace_s": 0}')
+        kernel.close_pipes(self._process)
         kernel.end_child(self._process, END_WAIT_S)
 
     def _send(self, line: str) -> None:

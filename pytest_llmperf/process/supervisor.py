@@ -1,4 +1,4 @@
-"""The parent's handle on a supervised server."""
+"""A supervised server: what this process knows of it, and the way to end it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, StopFailed
@@ -18,14 +20,94 @@ from . import leftovers, shm, tree
 from .container import ContainerProcesses
 from .kernel import KILL_WAIT_S, end_child, kill_child
 from .launch import Launch
-from .status import Status
-from .unit import STOP_COMMAND_S, WATCHDOG_TAG, ProcessUnit, Reaped, StopReport, write_report
+from .unit import STOP_COMMAND_S, WATCHDOG_TAG, Reaped, StopReport, write_report
 
 __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 
 ERRORS = "watchdog.log"
 HANDSHAKE_S = 20.0
 STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors
+
+
+class Status:
+    """What the watchdog has said so far, and the way to talk to it.
+
+    A thread blocks on the status pipe, so news takes no polling.
+
+    Attributes:
+        started: set when the server process runs, could not be started, or the watchdog is gone.
+        exited: set when the server process has ended.
+        finished: set when the watchdog has said its last word.
+        segments: shared memory that the server's processes created.
+    """
+
+    def __init__(self, watchdog: subprocess.Popen[bytes]) -> None:
+        self.started = threading.Event()
+        self.exited = threading.Event()
+        self.finished = threading.Event()
+        self.identity: tree.Identity | None = None
+        self.ending: str | None = None
+        self.failure: str | None = None
+        self.missing = False
+        self.report: StopReport | None = None
+        self.segments: set[shm.Segment] = set()
+        self._pipes = watchdog.stdin, watchdog.stdout
+        self._sending = threading.RLock()  # a signal handler may stop the server, too
+        self._thread = threading.Thread(target=self._read, name=f"llmperf-status-{watchdog.pid}", daemon=True)
+        self._thread.start()
+
+    def send(self, line: str) -> None:
+        """Write one line of JSON; a watchdog that has ended ignores it, and `finished` is then true."""
+        control = self._pipes[0]
+        with self._sending, suppress(OSError, ValueError):
+            if control is not None:
+                control.write(line.encode() + b"\n")
+                control.flush()
+
+    def hang_up(self) -> None:
+        """Close the control pipe, which ends everything below the watchdog."""
+        control = self._pipes[0]
+        with self._sending, suppress(OSError):
+            if control is not None:
+                control.close()
+
+    def join(self, limit_s: float) -> None:
+        """Wait for the end of the reading thread and close the status pipe.
+
+        A thread that goes on after `limit_s` waits for a lock that an interrupt left locked. Its pipe stays
+        open, because a pipe that a thread reads cannot be closed.
+        """
+        self._thread.join(limit_s)
+        if self._pipes[1] is not None and not self._thread.is_alive():
+            self._pipes[1].close()
+
+    def _read(self) -> None:
+        lines = self._pipes[1]
+        for line in lines or ():
+            with suppress(ValueError):  # a torn last line of a killed watchdog
+                self._take(json.loads(line))
+        if self.ending is None:
+            self.ending = "signal 9 (SIGKILL), because its watchdog was lost"
+        for event in (self.started, self.exited, self.finished):
+            event.set()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "started":
+                self.identity = tree.Identity(event["pid"], event["starttime"])
+                self.started.set()
+            case "failed":
+                self.failure, self.missing = event["error"], event["missing"]
+                self.ending = "never started"
+                self.exited.set()
+                self.started.set()
+            case "exited":
+                self.ending = tree.describe_status(event["status"])
+                self.exited.set()
+            case "segments":
+                self.segments |= {shm.Segment(*segment) for segment in event["created"]}
+            case "stopped":
+                self.report = StopReport.from_json(event["report"])
 
 
 class Supervised:
@@ -36,7 +118,7 @@ class Supervised:
 
     Attributes:
         launch: what was started, with its tag.
-        exited_event: set as soon as the server process has ended, for whatever reason.
+        report: what the stop took; None before the stop.
     """
 
     @classmethod
@@ -69,8 +151,9 @@ class Supervised:
         self.launch = launch
         self._clock = clock
         self._started_ns = clock.now_ns()
-        self._report: StopReport | None = None
+        self.report: StopReport | None = None
         self._lock = threading.RLock()
+        self._unit = launch.unit(astuple(leftovers.new_tag("").parent))
         self._segments = shm.Attribution()
         self._container = ContainerProcesses(launch.pids_argv, launch.env, clock)
         self._on_gone: list[Callable[[], None]] = []
@@ -84,7 +167,6 @@ class Supervised:
                 start_new_session=True,
             )
         self._status = Status(self._watchdog)
-        self.exited_event = self._status.exited
 
     def __enter__(self) -> Supervised:
         return self
@@ -111,15 +193,15 @@ class Supervised:
 
     def alive(self) -> bool:
         """Whether the server process has not ended yet. Costs no system call, because the watchdog reports the end."""
-        return not self.exited_event.is_set()
+        return not self._status.exited.is_set()
 
     def ending(self) -> str | None:
         """ "exit code 2", "signal 9 (SIGKILL)", …; None while it runs."""
-        return self._status.ending if self.exited_event.is_set() else None
+        return self._status.ending if self._status.exited.is_set() else None
 
     def wait_exit(self, timeout_s: float | None = None) -> str | None:
         """Wait until the server process has ended; its ending, or None after `timeout_s`."""
-        self.exited_event.wait(timeout_s)
+        self._status.exited.wait(timeout_s)
         return self.ending()
 
     def pids(self) -> tuple[int, ...]:
@@ -135,11 +217,6 @@ class Supervised:
         elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
         return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
 
-    @property
-    def report(self) -> StopReport | None:
-        """What the stop took; None before it."""
-        return self._report
-
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call this at the end of a `stop` that left nothing behind, e.g. to give a port back."""
         self._on_gone.append(callback)
@@ -154,13 +231,13 @@ class Supervised:
             StopFailed: something survived SIGKILL; its message names the pids.
         """
         grace_s = self.launch.grace_s if grace_s is None else grace_s
-        self._status.send({"do": "stop", "grace_s": grace_s})
+        self._status.send(json.dumps({"grace_s": grace_s}))
         self._status.finished.wait(grace_s + self._stop_margin_s())
         with self._lock:
-            if self._report is None:
-                self._report = self._status.report or self._stop_without_watchdog()
+            if self.report is None:
+                self.report = self._status.report or self._stop_without_watchdog()
                 self._close()
-            report = self._report
+            report = self.report
         living = [p for p in report.survivors if tree.is_alive(tree.Identity(p.pid, p.starttime))]
         if living:
             named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
@@ -175,15 +252,7 @@ class Supervised:
         return report
 
     def _begin(self) -> None:
-        unit = ProcessUnit(
-            tag=self.launch.tag,
-            run_dir=str(self.launch.run_dir),
-            parent=list(astuple(leftovers.new_tag("").parent)),
-            members=[self.launch.member()],
-            abandoned_grace_s=self.launch.abandoned_grace_s,
-            leaders_first=self.launch.leader_first,
-        )
-        self._status.send(json.loads(unit.to_json()))
+        self._status.send(self._unit.to_json())
         self._status.started.wait(HANDSHAKE_S)
         if self._status.identity is not None:
             return
@@ -207,7 +276,7 @@ class Supervised:
         survivors = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
         self._segments.created |= self._status.segments
         swept = leftovers.kill(survivors, self._clock, segments=self._segments)
-        self.launch.member().run_stop_command()
+        self._unit.run_stop_command()
         report = StopReport(
             tag=self.launch.tag,
             why="watchdog lost",

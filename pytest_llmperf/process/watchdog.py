@@ -1,17 +1,16 @@
 """The process that outlives its parent by a few seconds, to leave nothing of a server behind.
 
 Run by path, isolated from site-packages (`python -I -S watchdog.py`), in a session of its own. Standard input is
-the control pipe: first a `Unit` as one line of JSON, then `{"do": "stop", "grace_s": 10}`. Its end, however the
-parent came to it, means stop. Standard output takes one JSON line per event:
+the control pipe: first a `ProcessUnit` as one line of JSON, then `{"grace_s": 10}`, which means stop. So does its end,
+however the parent came to it. Standard output takes one JSON line per event:
 
-    {"event": "started", "name": …, "pid": …, "starttime": …}
-    {"event": "failed", "name": …, "error": …, "missing": …}     a member could not be started
-    {"event": "exited", "name": …, "pid": …, "status": …}        status as of waitpid
+    {"event": "started", "pid": …, "starttime": …}
+    {"event": "failed", "error": …, "missing": …}                the server could not be started
+    {"event": "exited", "status": …}                             status of the server as of waitpid
     {"event": "segments", "created": [[name, device, inode], …]} shared memory that a descendant created
-    {"event": "gone"}                                            no descendant is left
     {"event": "stopped", "report": …}                            the last line
 
-A unit without members watches the process that measures: `last_words` are for the case that nobody says stop.
+A unit without a command watches the process that measures: `last_words` are for the case that nobody says stop.
 
 PR_SET_PDEATHSIG alone does not suffice, because the kernel sends that signal to direct children only, and not to their
 children. It ends the direct children if the watchdog itself is killed.
@@ -40,7 +39,7 @@ from . import kernel, shm, tree
 from .reaper import Reaper
 from .serverlog import Drain
 from .streammask import StreamMask
-from .unit import Member, ProcessUnit, StopReport, write_report
+from .unit import ProcessUnit, StopReport, write_report
 
 CONTROL, STATUS, STDERR = 0, 1, 2
 STEP_S = 0.02
@@ -49,18 +48,17 @@ LAST_WORDS = "ended_without_verdict.txt"
 
 
 class Watchdog:
-    """Starts the members of a unit, reports their ends, and ends all members on an order or after the session died."""
+    """Starts a server, reports its end, and ends all that is below it on an order or after the session died."""
 
     def __init__(self, unit: ProcessUnit, control: bytes = b"") -> None:
         self._unit = unit
         self._selector = selectors.DefaultSelector()
-        self._reaper = Reaper(self._exited, leaders_first=unit.leaders_first)
-        self._names: dict[int, str] = {}
-        self._drains: list[Drain] = []
+        self._reaper = Reaper(self._exited, leader_first=unit.leader_first)
+        self._server_pid: int | None = None
+        self._drain: Drain | None = None
         self._segments = SegmentWatch()
         self._why = "stop"
         self._control = control  # what came behind the unit, or a part of an order
-        self._any_child = True
 
     def run(self) -> None:
         try:
@@ -74,10 +72,8 @@ class Watchdog:
 
     def _serve(self) -> None:
         self._listen()
-        for member in self._unit.members:
-            if not self._start(member):
-                self._reaper.begin(0.0)
-                break
+        if self._unit.argv and not self._reaper.stopping:
+            self._start()
         self._obey(b"")
         while not self._reaper.step():
             for key, _ in self._selector.select(STEP_S if self._reaper.stopping else self._segments.due_in_s()):
@@ -91,7 +87,7 @@ class Watchdog:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the wake-up byte is written
         signal.set_wakeup_fd(wake)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._on_child(woken))
-        if self._unit.members and self._segments.handle is not None:  # a session's watchdog sleeps until its end
+        if self._unit.argv and self._segments.handle is not None:  # a session's watchdog sleeps until its end
             self._selector.register(self._segments.handle, selectors.EVENT_READ, self._segments.on_new_files)
         self._watch_parent()
 
@@ -107,47 +103,41 @@ class Watchdog:
         else:
             self._selector.register(handle, selectors.EVENT_READ, lambda: self._parent_ended(handle))
 
-    def _start(self, member: Member) -> bool:
-        if self._reaper.stopping:
-            return False
+    def _start(self) -> None:
+        unit = self._unit
         try:
-            drain = Drain(Path(member.log_path), member.log_cap_bytes, StreamMask(member.needles, member.shapes))
-            prepare = kernel.InChild(os.getpid(), member.cpus)
+            drain = Drain(Path(unit.log_path), unit.log_cap_bytes, StreamMask(unit.needles, unit.shapes))
+            prepare = kernel.InChild(os.getpid(), unit.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(
-                    member.argv, env=member.env, cwd=member.cwd, stdin=subprocess.DEVNULL, stdout=output,
+                    unit.argv, env=unit.env, cwd=unit.cwd, stdin=subprocess.DEVNULL, stdout=output,
                     stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=prepare,  # noqa: PLW1509
                 )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             missing = isinstance(error, FileNotFoundError | PermissionError)
-            _report_event(event="failed", name=member.name, error=str(error), missing=missing)
-            return False
+            _report_event(event="failed", error=str(error), missing=missing)
+            self._reaper.begin(0.0)
+            return
         child.returncode = 0  # the reaper collects it; Popen shall not try
-        self._drains.append(drain)
-        self._names[child.pid] = member.name
+        self._drain, self._server_pid = drain, child.pid
         self._selector.register(drain.read_end, selectors.EVENT_READ, lambda: self._on_output(drain))
         self._reaper.watch(child.pid)
         identity = tree.identity_of(child.pid)
-        _report_event(event="started", name=member.name, pid=child.pid, starttime=identity.starttime if identity else 0)
-        return True
+        _report_event(event="started", pid=child.pid, starttime=identity.starttime if identity else 0)
 
     def _on_output(self, drain: Drain) -> None:
-        if not drain.read():
+        if drain.read() == 0:
             self._selector.unregister(drain.read_end)
-            drain.ended = True
 
     def _on_child(self, woken: int) -> None:
         os.read(woken, 4096)
-        had, self._any_child = self._any_child, self._reaper.collect()
-        if had and not self._any_child:
-            _report_event(event="gone")
+        self._reaper.collect()
 
     def _exited(self, pid: int, status: int) -> None:
-        name = self._names.pop(pid, None)
-        if name is not None:
-            for drain in self._drains:
-                drain.last_words()  # in the log before its end is known
-            _report_event(event="exited", name=name, pid=pid, status=status)
+        if pid == self._server_pid and self._drain is not None:
+            self._server_pid = None  # a later process may get the same pid
+            self._drain.last_words()  # in the log before its end is known
+            _report_event(event="exited", status=status)
             self._segments.look()
 
     def _on_control(self) -> None:
@@ -177,14 +167,13 @@ class Watchdog:
         self._reaper.begin(grace_s)
 
     def _finish(self) -> None:
-        for member in self._unit.members:
-            member.run_stop_command()
-        for drain in self._drains:
+        self._unit.run_stop_command()
+        if self._drain is not None:
             with suppress(OSError):  # a full disk
-                drain.close()
+                self._drain.close()
         if self._unit.last_words and self._why == PARENT_GONE:
             _say(self._unit.last_words, Path(self._unit.run_dir))
-        if self._unit.members:
+        if self._unit.argv:
             self._report_stop()
 
     def _report_stop(self) -> None:
@@ -278,7 +267,7 @@ def main() -> None:
     kernel.adopt_orphans()
     if (read := _read_line()) is not None:
         line, behind = read
-        Watchdog(ProcessUnit.from_json(line.decode()), behind).run()
+        Watchdog(ProcessUnit(**json.loads(line)), behind).run()
 
 
 if __name__ == "__main__":

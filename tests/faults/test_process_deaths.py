@@ -338,12 +338,12 @@ def test_survivors_are_named(started, tmp_path):
     identity = tree.identity_of(os.getpid())
     from pytest_llmperf.process.unit import Reaped, StopReport
 
-    server._report = StopReport(
+    server.report = StopReport(
         report.tag, "stop", survivors=(Reaped(identity.pid, identity.starttime, "x", "alive", True),)
     )
     with pytest.raises(StopFailed, match=str(identity.pid)):
         server.stop()
-    server._report = report
+    server.report = report
 
 
 UNPROVEN = """

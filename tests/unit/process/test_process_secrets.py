@@ -251,8 +251,8 @@ def test_command_line_masks_all_values_of_key_and_nested_secrets():
 def test_log_mask_includes_secrets_of_environment_and_arguments(tmp_path):
     env = {"SMTP_PASS": CANARY, "EXTRA": '{"token": "nested-1"}', "HOME": "/home", "STORE": "redis://:in-a-url@h:1/0"}
     argv = ("serve", "--api-key", "first-key", "second-key", "--x", '{"a": {"password": "nested-2"}}')
-    member = Launch(argv, env, tmp_path, tmp_path).member()
-    assert set(member.needles) == set(needles([CANARY, "nested-1", "first-key", "second-key", "nested-2", "in-a-url"]))
+    unit = Launch(argv, env, tmp_path, tmp_path).unit((1, 2))
+    assert set(unit.needles) == set(needles([CANARY, "nested-1", "first-key", "second-key", "nested-2", "in-a-url"]))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_secret_that_begins_like_an_option_is_hidden(tmp_path, value):
     spec = vllm("m", api_key=value, port_of_rpc=1)
     launch = Launch(tuple(command_line(flags_of(spec))), {}, tmp_path, tmp_path, hidden=secrets_of(spec))
     assert launch.command.replace("=", " ") in {"--api-key *** --port-of-rpc 1", "--api-key *** *** --port-of-rpc 1"}
-    assert value == "-k" or "-first-key" in launch.member().needles
+    assert value == "-k" or "-first-key" in launch.unit((1, 2)).needles
 
 
 @given(data=st.data())

@@ -238,7 +238,7 @@ def test_server_stops_after_interrupt_left_event_locked(start, monkeypatch):
     monkeypatch.setattr(supervisor, "STOP_MARGIN_S", 0.5)
     monkeypatch.setattr(supervisor, "KILL_WAIT_S", 0.5)
     server = start("sleep", "60")
-    locked = server.exited_event._cond
+    locked = server._status.exited._cond
     locked.acquire()
     server.stop(0)
     assert not tree.is_alive(server.identity)
