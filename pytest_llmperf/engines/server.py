@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.control.counters import ServerCounters
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.reader import ServerReader
-from pytest_llmperf.engines.counters.readings import ServerCounters
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
 from pytest_llmperf.engines.lmcache.settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
@@ -23,9 +23,6 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.answer_ids import AnswerIds
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
-
-if TYPE_CHECKING:
-    import httpx
 
 GENERATED = "generation_tokens"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.json_answers import json_list
 from pytest_llmperf.engines.control.reader import ServerReader
@@ -14,9 +14,6 @@ from pytest_llmperf.engines.process.unit import DEATH_TELLS_S, Unit
 from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import Endpoint
-
-if TYPE_CHECKING:
-    import httpx
 
 UNAUTHORIZED = (401, 403)
 MODELS = "/v1/models"
@@ -56,8 +53,6 @@ class ControlApi:
     @contextmanager
     def answering(self, what: str) -> Iterator[None]:
         """A server that is dead or silent is an EngineError with the evidence, not somebody's HTTP exception."""
-        import httpx
-
         try:
             yield
         except httpx.HTTPError as error:

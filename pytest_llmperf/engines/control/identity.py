@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import MODELS
 from pytest_llmperf.engines.control.json_answers import json_object, section, whole_number
 from pytest_llmperf.engines.server import Server
@@ -17,9 +17,6 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.process.ports import who_listens
 from pytest_llmperf.wire.chunks import unsuccessful
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_whole
-
-if TYPE_CHECKING:
-    import httpx
 
 NO_ROUTE = (404, 405)
 #: Token ids of every vocabulary, the smallest included.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import httpx
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 
 LONGEST_NUMBER = 15
 

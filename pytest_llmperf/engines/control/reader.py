@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.openai import PATHS, request_body
-from pytest_llmperf.engines.counters.page_names import PageNames
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
-
-if TYPE_CHECKING:
-    import httpx
+from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape
 
 OK = 200
 
 
-class ServerReader(PageNames):
+class ServerReader:
     """What is particular to the servers of one engine. The defaults describe OpenAI's completions alone."""
 
     name: str
@@ -35,6 +32,26 @@ class ServerReader(PageNames):
     memory_in_log: Mapping[str, str] = MappingProxyType({})
     """Regular expressions for the lines of the engine's log that state GPU memory in GiB, under the names "weights",
     "graphs" and "kv". The sizes of one line add up."""
+
+    counter_names: Mapping[str, str] = MappingProxyType({})
+    """Canonical name of a counter (metrics/server.py) → name on the metrics page, whose samples add up."""
+    gauge_names: Mapping[str, str] = MappingProxyType({})
+    """The same of gauges: running, waiting (requests)."""
+
+    def counters(self, scrape: Scrape) -> Mapping[str, float]:
+        """Monotonic counters under their canonical names (metrics/server.py); absent where the engine has none."""
+        return scrape.counters({**self.counter_names, START_TIME: "process_start_time_seconds"})
+
+    def gauges(self, scrape: Scrape) -> Mapping[str, float]:
+        """Gauges worth following, as far as the engine has them: kv_usage (share), running, waiting (requests).
+
+        Of several data-parallel engines requests are summed, and kv_usage is that of the fullest.
+        """
+        return scrape.totals(self.gauge_names)
+
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002
+        """What the metrics page says of the server that a comparison depends on (KV blocks, block size, …)."""
+        return {}
 
     def ready(self, client: httpx.Client) -> bool:
         """Whether the server has finished its own warm-up; the query generates no token."""

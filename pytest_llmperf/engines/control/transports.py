@@ -26,21 +26,15 @@ _HEAD_BYTES = 128 * 1024  # of the message beside its body; httpcore refuses hea
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 
 
-@dataclass(frozen=True, slots=True)
-class ControlLimits:
-    """Limits of an answer to a control request.
-
-    Args:
-        timeout_s: longest time from the request to the last byte of the answer, if the request sets no timeout.
-        answer_bytes: largest body, both as sent and unpacked.
-    """
-
-    timeout_s: float = 10.0
-    answer_bytes: int = 16 * 2**20
+#: Largest body of an answer, both as sent and unpacked.
+ANSWER_BYTES = 16 * 2**20
 
 
 class AnswerTooLarge(httpx.TransportError):
     """The answer is longer than allowed."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the answer is longer than {ANSWER_BYTES / 2**20:g} MiB, the limit for such an answer")
 
 
 class SocketControl(httpx.BaseTransport):
@@ -49,10 +43,7 @@ class SocketControl(httpx.BaseTransport):
     A request's read timeout is the time for the whole answer: connection, head and body.
     """
 
-    def __init__(
-        self, limits: ControlLimits, ssl_context: ssl.SSLContext | None = None, proxy: tuple[str, int] | None = None
-    ) -> None:
-        self._limits = limits
+    def __init__(self, ssl_context: ssl.SSLContext | None, proxy: tuple[str, int] | None) -> None:
         self._current = threading.local()
         via = None if proxy is None else httpcore.Proxy(f"http://{proxy[0]}:{proxy[1]}")
         self._pool = httpcore.ConnectionPool(ssl_context, via, network_backend=_Backend(self._current))
@@ -63,8 +54,8 @@ class SocketControl(httpx.BaseTransport):
         Raises:
             httpx.HTTPError: no answer, or none within the limits.
         """
-        timeout_s = request.extensions.get("timeout", {}).get("read") or self._limits.timeout_s
-        allowance = _Allowance(time.monotonic() + timeout_s, self._limits.answer_bytes + _HEAD_BYTES)
+        timeout_s = request.extensions["timeout"]["read"]
+        allowance = _Allowance(time.monotonic() + timeout_s)
         self._current.allowance = allowance
         try:
             status, headers, packed = self._answer(request)
@@ -74,7 +65,7 @@ class SocketControl(httpx.BaseTransport):
         except _FAILURES as problem:
             kind = getattr(httpx, type(problem).__name__, httpx.TransportError)
             raise kind(str(problem), request=request) from problem
-        body = self._unpacked(packed, httpx.Headers(headers).get_list("content-encoding", split_commas=True))
+        body = _unpacked(packed, httpx.Headers(headers).get_list("content-encoding", split_commas=True))
         plain = [(name, value) for name, value in headers
                  if name.lower() not in (b"content-encoding", b"content-length", b"transfer-encoding")]
         return httpx.Response(status, headers=plain, content=body, request=request)
@@ -99,19 +90,20 @@ class SocketControl(httpx.BaseTransport):
         finally:
             answer.close()
 
-    def _unpacked(self, packed: bytes, encodings: list[str]) -> bytes:
-        """The unpacked body, for a server that packs its answer although the request forbids it."""
-        most, body = self._limits.answer_bytes, packed
-        for encoding in reversed([encoding for encoding in encodings if encoding not in ("", "identity")]):
-            if encoding not in ("gzip", "x-gzip", "deflate"):
-                raise httpx.DecodingError(f"the answer is packed as {encoding[:40]!r}, and was asked for unpacked")
-            try:
-                body = zlib.decompressobj(_ZLIB_OR_GZIP).decompress(body, most + 1)
-            except zlib.error as problem:
-                raise httpx.DecodingError(f"the answer is no {encoding}: {problem}") from problem
-        if len(body) > most:
-            raise AnswerTooLarge(_too_large(most))
-        return body
+
+def _unpacked(packed: bytes, encodings: list[str]) -> bytes:
+    """The unpacked body, for a server that packs its answer although the request forbids it."""
+    body = packed
+    for encoding in reversed([encoding for encoding in encodings if encoding not in ("", "identity")]):
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise httpx.DecodingError(f"the answer is packed as {encoding[:40]!r}, and was asked for unpacked")
+        try:
+            body = zlib.decompressobj(_ZLIB_OR_GZIP).decompress(body, ANSWER_BYTES + 1)
+        except zlib.error as problem:
+            raise httpx.DecodingError(f"the answer is no {encoding}: {problem}") from problem
+    if len(body) > ANSWER_BYTES:
+        raise AnswerTooLarge
+    return body
 
 
 class PipeControl(httpx.BaseTransport):
@@ -138,12 +130,10 @@ class _Allowance:
 
     Attributes:
         deadline_s: deadline on the monotonic clock.
-        most_bytes: largest number of bytes to receive.
         received: number of bytes received so far.
     """
 
     deadline_s: float
-    most_bytes: int
     received: int = 0
 
     def left_s(self) -> float:
@@ -164,13 +154,9 @@ class _Allowance:
             AnswerTooLarge: they are too many.
         """
         self.received += len(data)
-        if self.received > self.most_bytes:
-            raise AnswerTooLarge(_too_large(self.most_bytes - _HEAD_BYTES))
+        if self.received > ANSWER_BYTES + _HEAD_BYTES:
+            raise AnswerTooLarge
         return data
-
-
-def _too_large(most_bytes: int) -> str:
-    return f"the answer is longer than {most_bytes / 2**20:g} MiB, the limit for such an answer"
 
 
 class _Backend(httpcore.NetworkBackend):

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.reader import ServerReader
-from pytest_llmperf.engines.counters.page_names import PageNames
 from pytest_llmperf.engines.endpoint.metric_families import family_of
 from pytest_llmperf.engines.vllm.adapter import VLLM
 from pytest_llmperf.model.api import Api
-
-if TYPE_CHECKING:
-    import httpx
-
-    from pytest_llmperf.telemetry.prometheus import Scrape
+from pytest_llmperf.telemetry.prometheus import Scrape
 
 
 class EndpointReader(ServerReader):
@@ -46,7 +41,7 @@ class EndpointReader(ServerReader):
         return VLLM.resolved(client)
 
 
-def _names_of(scrape: Scrape) -> PageNames:
+def _names_of(scrape: Scrape) -> ServerReader:
     """The names of the page's family; of an unknown family only the start of the process is read."""
     family = family_of(scrape)
-    return PageNames() if family is None else family.names
+    return ServerReader() if family is None else family.names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pytest_llmperf.engines.counters.page_names import PageNames
+from pytest_llmperf.engines.control.reader import ServerReader
 from pytest_llmperf.engines.sglang.adapter import SGLANG
 from pytest_llmperf.engines.vllm.adapter import VLLM
 from pytest_llmperf.telemetry.prometheus import Scrape
@@ -25,12 +25,12 @@ class MetricFamily:
     name: str
     prefix: str
     model_label: str | None
-    names: PageNames
+    names: ServerReader
 
 
 # https://docs.nvidia.com/dynamo/user-guides/observability-local/metrics. Only the frontend counts for all its workers;
 # the page of a worker also has the names of its engine.
-class Dynamo(PageNames):
+class Dynamo(ServerReader):
     counter_names = MappingProxyType({
         "requests_finished": "dynamo_frontend_requests_total",
         "prompt_tokens": "dynamo_frontend_input_sequence_tokens_sum",
@@ -45,7 +45,7 @@ class Dynamo(PageNames):
 
 # https://llm-d.ai/docs/resources/observability/metrics: the endpoint picker. The model servers behind it are vLLM or
 # SGLang and have their names. Releases before 0.9 have the second set of names; some have both.
-class LlmD(PageNames):
+class LlmD(ServerReader):
     counter_names = MappingProxyType({
         "requests_finished": "llm_d_epp_request_duration_seconds_count",
         "prompt_tokens": "llm_d_epp_request_input_tokens_sum",
@@ -57,7 +57,7 @@ class LlmD(PageNames):
     })
 
 
-class LlmDBefore09(PageNames):
+class LlmDBefore09(ServerReader):
     counter_names = MappingProxyType({
         "requests_finished": "inference_objective_request_duration_seconds_count",
         "prompt_tokens": "inference_objective_input_tokens_sum",
@@ -71,7 +71,7 @@ class LlmDBefore09(PageNames):
 
 # https://huggingface.co/docs/text-generation-inference/reference/metrics. TGI counts no cached tokens, and its page has
 # no start time.
-class Tgi(PageNames):
+class Tgi(ServerReader):
     counter_names = MappingProxyType({
         "requests_finished": "tgi_request_success",
         "prompt_tokens": "tgi_request_input_length_sum",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import MODELS
 from pytest_llmperf.engines.control.identity import check_end, without_token
 from pytest_llmperf.engines.control.openai import PATHS
@@ -18,9 +18,6 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.completions import answer_fault
 from pytest_llmperf.wire.http import Answer
 from pytest_llmperf.wire.stream import Stream, read_stream, read_whole
-
-if TYPE_CHECKING:
-    import httpx
 
 #: Some services refuse a smaller limit (OpenAI's Responses API), and a model that reasons needs some tokens for it.
 FREE_TOKENS = 16

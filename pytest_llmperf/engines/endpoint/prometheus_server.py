@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object, section
 from pytest_llmperf.engines.endpoint.metric_families import FAMILIES
 from pytest_llmperf.engines.endpoint.metrics_address import PrometheusQuery
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.telemetry.prometheus import PageSample, Scrape
 from pytest_llmperf.telemetry.replicas import PagesReading
-
-if TYPE_CHECKING:
-    import httpx
 
 ROUTE = "/api/v1/query"
 LOOKBACK = "5m"  # Prometheus forgets a series after this time, too
@@ -137,8 +134,6 @@ class PrometheusReader:
         return float(result[1])
 
     def _ask(self, query: str) -> dict[str, object]:
-        import httpx
-
         try:
             response = self._client.get(ROUTE, params={"query": query})
         except httpx.HTTPError as problem:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.endpoint.metric_families import copied_name, copy_text, family_of, models_of
 from pytest_llmperf.engines.endpoint.metrics_address import HeadlessService, Page, PrometheusQuery, address_of
@@ -14,9 +14,6 @@ from pytest_llmperf.engines.endpoint.prometheus_server import PrometheusReader
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import PagesReading
-
-if TYPE_CHECKING:
-    import httpx
 
 VERSION_ROUTES = ("/version", "/server_info", "/info")  # of vLLM, SGLang and TGI
 ClientOf = Callable[[str], "httpx.Client"]
@@ -120,8 +117,6 @@ class ReplicaPages:
                 silent[service.host] = f"the name has no address ({problem.strerror or problem})"
 
     def _page(self, page: Page) -> Scrape:
-        import httpx
-
         try:
             response = self._client(page.origin).get(page.path, headers=ACCEPT)
         except httpx.HTTPError as problem:
@@ -135,8 +130,6 @@ class ReplicaPages:
 
     def _versions(self) -> Iterator[tuple[str, str]]:
         """Replica and version, as far as a replica says its version beside its page."""
-        import httpx
-
         for name, page in self._pages.items():
             for route in VERSION_ROUTES:
                 try:

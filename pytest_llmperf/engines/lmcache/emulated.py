@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.clock import Clock
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.lmcache.server import counters_of
 from pytest_llmperf.errors import EngineError
-
-if TYPE_CHECKING:
-    import httpx
-
-    from pytest_llmperf.clock import Clock
 
 
 class EmulatedLMCache:

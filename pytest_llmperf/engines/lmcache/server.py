@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import expanded
-from pytest_llmperf.engines.control.channel import control_client
+from pytest_llmperf.engines.control import lazy_httpx as httpx
+from pytest_llmperf.engines.control.contact import CONTROL_TIMEOUT_S, control_client
 from pytest_llmperf.engines.control.json_answers import json_object, section
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, ServerDied, StartupTimeout, WrongServer
@@ -22,11 +22,6 @@ from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.ports import PortLease
 from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.telemetry.prometheus import parse
-
-if TYPE_CHECKING:
-    import httpx
-
-    from pytest_llmperf.engines.control.transports import ControlLimits
 
 COUNTERS = {
     "lmcache_lookup_tokens": "lmcache_mp_lookup_requested_tokens_total",
@@ -62,7 +57,7 @@ class LMCacheLaunch:
         run_dir: folder for the log, and for the file with the server's address for SGLang.
         ports: ports of the message queue and of HTTP.
         cpus: CPUs on which the server may run; empty for all CPUs.
-        limits: limits of answers to control requests; None for the defaults.
+        control_timeout_s: longest time to the last byte of an answer to a control request.
     """
 
     wanted: LMCache
@@ -73,7 +68,7 @@ class LMCacheLaunch:
     run_dir: Path
     ports: tuple[PortLease, PortLease]
     cpus: tuple[int, ...] = ()
-    limits: ControlLimits | None = None
+    control_timeout_s: float = CONTROL_TIMEOUT_S
 
     @property
     def disk(self) -> Path | None:
@@ -146,7 +141,7 @@ class LMCacheServer:
         self.process = process
         self.port = launch.ports[0].port
         self.client: httpx.Client = control_client(
-            f"http://127.0.0.1:{launch.ports[1].port}", Channel(), launch.limits
+            f"http://127.0.0.1:{launch.ports[1].port}", Channel(), launch.control_timeout_s
         )
 
     def __repr__(self) -> str:
@@ -218,8 +213,6 @@ class LMCacheServer:
 
     def _answer(self, method: str, path: str, **body: object) -> httpx.Response:
         """An answer of status 200; anything else is an EngineError with the evidence."""
-        import httpx
-
         try:
             response = self.client.request(method, path, **body)  # type: ignore[arg-type]
         except httpx.HTTPError as error:
@@ -256,8 +249,6 @@ def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCa
 
 
 def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None:
-    import httpx
-
     deadline_ns = clock.now_ns() + seconds(timeout_s)
     while (left_ns := deadline_ns - clock.now_ns()) > 0:
         if (ending := server.process.wait_exit(POLL_S)) is not None:

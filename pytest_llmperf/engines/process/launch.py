@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_llmperf.clock import Clock
@@ -18,9 +17,9 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, reader_of
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import MODELS
-from pytest_llmperf.engines.control.channel import channel_of, control_client, control_limits
-from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.control.contact import Contact, channel_of, control_client
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, check_ready, generate_one_token
 from pytest_llmperf.engines.endpoint.credentials import header_values
 from pytest_llmperf.engines.endpoint.metric_families import copy_text
@@ -47,9 +46,6 @@ from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
 from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
-
-if TYPE_CHECKING:
-    import httpx
 
 PORT_ATTEMPTS = 5
 POLL_S = 0.1
@@ -153,13 +149,11 @@ class Launcher:
             raise
 
     def _attach(self, spec: Endpoint, start_id: int) -> Server:
-        import httpx
-
         if urlsplit(spec.url).hostname == HOST:
             check_loopback()
         contact = Contact(spec.url, spec.model, channel_of(self.settings, spec.url, self.root),
                           header_values(spec, self.root, os.environ))
-        server = Server(reader_of(spec), contact, Unit(spec), contact.client(control_limits(self.settings)),
+        server = Server(reader_of(spec), contact, Unit(spec), contact.client(self.settings.control_timeout_s),
                         start_id=start_id, replicas=self._replicas(spec), tokenizer=self._tokenizer(spec))
         try:
             check_identity(server)
@@ -186,7 +180,7 @@ class Launcher:
 
         def client_of(origin: str) -> httpx.Client:
             same = urlsplit(origin)[:2] == urlsplit(spec.url)[:2]
-            return control_client(origin, channel_of(self.settings, origin, self.root), control_limits(self.settings),
+            return control_client(origin, channel_of(self.settings, origin, self.root), self.settings.control_timeout_s,
                                   headers=tuple({**dict(own if same else ()), **dict(headers)}.items()))
 
         return ReplicaPages(spec.metrics, client_of, self.clock)
@@ -213,7 +207,7 @@ class Launcher:
             undo.callback(process.stop, self.settings.stop_grace_s)
             contact = Contact(f"http://127.0.0.1:{port.port}", adapter.served_name(placement))
             server = Server(
-                adapter, contact, Unit(spec, process, lmcache), contact.client(control_limits(self.settings)),
+                adapter, contact, Unit(spec, process, lmcache), contact.client(self.settings.control_timeout_s),
                 start_id=start_id, model=model,
                 host_env=None if self.emulation else host_environment(spec, adapter, placement, env),
             )
@@ -256,7 +250,7 @@ class Launcher:
         ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
         env = inherited_environment(environment, self.root) | ours | dict(spec.env)
         launch = LMCacheLaunch(wanted, spec.kind or self.kind, environment, env, self.root, folder, ports, self.cpus,
-                               control_limits(self.settings))
+                               self.settings.control_timeout_s)
         self.progress(Starting(f"LMCache for {spec}"))
         try:
             lmcache = start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
@@ -299,8 +293,6 @@ class Launcher:
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Until our model is listed and one token came; fails at once when the process ends."""
-        import httpx
-
         timeout_s = self.settings.ready_timeout_s
         last = "it never answered"
         noted_s = 0.0
@@ -395,8 +387,6 @@ def refuse_endpoint(spec: EngineSpec) -> None:
 
 
 def _check_url(spec: Endpoint) -> None:
-    import httpx
-
     try:
         httpx.URL(spec.url)
     except httpx.InvalidURL as error:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.lmcache.settings import in_process_settings
@@ -20,11 +20,7 @@ from pytest_llmperf.errors import EngineError, SpecError
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.ranks import TENSOR, gpus_of, size_of
 from pytest_llmperf.model.request import Request
-
-if TYPE_CHECKING:
-    import httpx
-
-    from pytest_llmperf.telemetry.prometheus import Scrape
+from pytest_llmperf.telemetry.prometheus import Scrape
 
 GENERATE = "/generate"
 MOVING_TIMEOUT_S = 120.0  # to move weights between GPU and host

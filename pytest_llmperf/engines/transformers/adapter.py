@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.model.engine import EngineSpec
-
-if TYPE_CHECKING:
-    import httpx
 
 SERVER = Path(__file__).with_name("server.py")
 

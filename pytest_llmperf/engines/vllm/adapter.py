@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object, section
 from pytest_llmperf.engines.lmcache.settings import CONNECTORS, in_process_settings
 from pytest_llmperf.engines.models.shape import Shape
@@ -17,11 +17,7 @@ from pytest_llmperf.engines.vllm.retired import FLAGS, VARIABLES
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
-
-if TYPE_CHECKING:
-    import httpx
-
-    from pytest_llmperf.telemetry.prometheus import Scrape
+from pytest_llmperf.telemetry.prometheus import Scrape
 
 COUNTERS = MappingProxyType({
     "prompt_tokens": "vllm:prompt_tokens_total",

@@ -11,9 +11,10 @@ import pytest
 
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.control.channel import control_client, control_limits
+from pytest_llmperf.engines.control import transports
+from pytest_llmperf.engines.control.contact import control_client
 from pytest_llmperf.engines.control.json_answers import json_object
-from pytest_llmperf.engines.control.transports import AnswerTooLarge, ControlLimits
+from pytest_llmperf.engines.control.transports import AnswerTooLarge
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.errors import EngineError
@@ -24,14 +25,14 @@ from pytest_llmperf.testing.streams import Hang, Send, http_chunk, plain
 HEAD = b"HTTP/1.1 200 OK\r\n"
 DRIPS = [Send(b"x", 0.02)] * 500
 SOON_S = 5.0  # far above the limits of these tests, far below the ten seconds that the drips would last
-LIMITS = ControlLimits(timeout_s=0.3, answer_bytes=1000)
 
 
 @pytest.fixture
-def ask():
-    def ask(*scripts, limits=LIMITS, requests=1, **options):
+def ask(monkeypatch):
+    def ask(*scripts, timeout_s=0.3, answer_bytes=1000, requests=1, **options):
+        monkeypatch.setattr(transports, "ANSWER_BYTES", answer_bytes)
         with ScriptedServer(*scripts) as server, control_client(
-            f"http://127.0.0.1:{server.port}", Channel(), limits
+            f"http://127.0.0.1:{server.port}", Channel(), timeout_s
         ) as client:
             answers = [client.get("/metrics", **options) for _ in range(requests)]
             return answers[-1], server
@@ -80,7 +81,7 @@ def test_timeout_of_request_limits_whole_answer(ask):
 )
 def test_oversized_answer_is_refused(ask, script):
     with pytest.raises(AnswerTooLarge, match=r"longer than 0\.000953674 MiB, the limit"):
-        ask(script, limits=ControlLimits(timeout_s=5, answer_bytes=1000))
+        ask(script, timeout_s=5)
 
 
 def test_unpacking_a_bomb_takes_no_more_memory_than_allowed(ask):
@@ -89,7 +90,7 @@ def test_unpacking_a_bomb_takes_no_more_memory_than_allowed(ask):
     tracemalloc.start()
     try:
         with pytest.raises(AnswerTooLarge):
-            ask(script, limits=ControlLimits(timeout_s=5, answer_bytes=2**20))
+            ask(script, timeout_s=5, answer_bytes=2**20)
         assert tracemalloc.get_traced_memory()[1] < 2**23
     finally:
         tracemalloc.stop()
@@ -109,7 +110,7 @@ def test_answer_that_cannot_be_unpacked_is_an_error_of_httpx(ask, encoding, prob
 
 
 def test_answer_within_limits_is_complete_and_connection_is_reused(ask):
-    answer, server = ask(plain(200, b"x" * 1000), requests=3, limits=ControlLimits(5, 1000))
+    answer, server = ask(plain(200, b"x" * 1000), requests=3, timeout_s=5)
     assert len(answer.content) == 1000
     assert server.connections == 1
 
@@ -119,12 +120,7 @@ def test_connection_without_listener_is_a_connection_error():
         client.get("/health")
 
 
-def test_settings_limit_control_answers():
-    assert control_limits(Settings(control_timeout_s=3)) == ControlLimits(3, 2**24)
-    assert control_limits(Settings()) == ControlLimits(10, 2**24)
-
-
-@pytest.mark.parametrize("problem", [AnswerTooLarge("the answer is too long"), httpx.ReadTimeout("no whole answer")])
+@pytest.mark.parametrize("problem", [AnswerTooLarge(), httpx.ReadTimeout("no whole answer")])
 def test_oversized_or_late_metrics_page_raises_engine_error(
     make_server, fake_engine, problem
 ):

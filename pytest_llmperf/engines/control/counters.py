@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.endpoint.metric_families import copied_name
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
@@ -50,8 +51,6 @@ class ServerCounters:
         return reading.pages
 
     def _own_page(self) -> PagesReading:
-        import httpx
-
         from pytest_llmperf.engines.control.transports import AnswerTooLarge
 
         route, unit = self._reader.metrics_route, self._control.unit

@@ -1,1 +1,0 @@
-"""Counters of a server: names on metrics pages, and readings over all replicas."""
