@@ -18,7 +18,7 @@ from pytest_llmperf.emulator.flags.tables import FLAGS
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.noise import Disturbance
-from pytest_llmperf.emulator.options import Options, read_options, reseeded
+from pytest_llmperf.emulator.options import Options, read_options
 from pytest_llmperf.emulator.quantities import UsageError
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def build_service(options: Options) -> Service:
         UsageError: the emulator cannot emulate an option.
         StartError: the real engine would refuse to start.
     """
-    return _start(options, resolve(options))
-
-
-def _start(options: Options, launch: Launch) -> Service:
+    launch = resolve(options)
     config = options.faults.hidden(launch.config)
     coefficients = coefficients_for(config.engine, config.gpu)
     disturbance = Disturbance(options.noise, options.faults)
@@ -92,9 +89,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(options: Options, service: Service) -> int:
     if options.pipe:
-        from pytest_llmperf.emulator.virtual.pipe import Pipe, serve_pipe
+        from pytest_llmperf.emulator.virtual.pipe import serve_pipe
 
-        serve_pipe(Pipe(service, lambda seed: _start(reseeded(options, seed), service.launch)), sys.stdin, sys.stdout)
+        serve_pipe(service, sys.stdin, sys.stdout)
         return 0
     from pytest_llmperf.emulator.http.server import serve_http
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 from pytest_llmperf.emulator.config import Link
@@ -73,11 +73,6 @@ def read_options(argv: Sequence[str]) -> Options:
         engine_argv=tuple(engine_argv),
         known_flags=options.known_flags,
     )
-
-
-def reseeded(options: Options, seed: int) -> Options:
-    """The same command line with another --noise-seed."""
-    return replace(options, noise=replace(options.noise, seed=seed), seed=seed)
 
 
 def _parser() -> _Parser:

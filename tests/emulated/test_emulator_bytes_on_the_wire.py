@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.pipe import Pipe, answer
+from pytest_llmperf.emulator.virtual.pipe import answer
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import build_spec
 from pytest_llmperf.load.virtual import emulated_exchange
@@ -30,7 +30,7 @@ def service(engine, flags, *options):
 
 def simulated(server, path, body):
     request = {"index": 0, "path": path, "body": body.decode()}
-    (match,) = answer(Pipe(server), json.dumps({"simulate": {"requests": [request]}}))["records"]
+    (match,) = answer(server, json.dumps({"simulate": {"requests": [request]}}))["records"]
     return match
 
 
@@ -40,7 +40,7 @@ def record(servers, path, body, tokens=20):
     match = simulated(twin, path, body)
     posted = {"method": "POST", "path": path, "body": body.decode()}
     byte_server.deployment.begin_run()
-    reply = answer(Pipe(byte_server), json.dumps({"http": posted}))
+    reply = answer(byte_server, json.dumps({"http": posted}))
     status, ending = reply["status"], Ending(match["ending"])
     length = f"content-length: {len(reply['body'])}\r\n" if status != 200 else ""
     head = f"HTTP/1.1 {status} Status\r\n{length}content-type: {reply['content_type']}\r\n"
@@ -133,7 +133,7 @@ def test_counters_are_found_where_the_adapter_looks(engine, flags):
     path, body = adapter.post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
     for _ in range(2):
         simulated(server, path, body)
-    page = answer(Pipe(server), json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
+    page = answer(server, json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
     counters = adapter.counters(parse(page))
     assert (counters["prompt_tokens"], counters["generation_tokens"], counters["requests_finished"]) == (80, 40, 2)
     assert counters["prompt_tokens_cached"] == (32 if engine == "vllm" else 39)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -21,6 +21,7 @@ from pytest_llmperf.emulator.virtual.send_schedule import Posted, SendSchedule
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.faults import HttpFault
     from pytest_llmperf.emulator.http.generation_request import GenerationRequest
     from pytest_llmperf.emulator.http.service import Service
 
@@ -82,10 +83,11 @@ class _Client:
         self._answers: dict[int, tuple[int, ...]] = {}  # prompt and answer of each turn that is continued
         self._send_schedule = SendSchedule(posts, concurrency, self._deployment.now_ns)
         self._requests: dict[int, EmulatedRequest] = {}
-        self._resends: list[tuple[int, int, EmulatedRequest]] = []
+        # What happens to requests, in the order of events at one time: when, number of the request, and the request.
+        self._events: dict[Callable[[EmulatedRequest, int], None], list[tuple[int, int, EmulatedRequest]]] = {
+            self._resend: [], self._arrive: [], self._time_out: [],
+        }  # fmt: skip
         self._until_token: set[int] = set()  # requests in flight that the client cancels after some tokens
-        self._arrivals: list[tuple[int, int, EmulatedRequest]] = []
-        self._deadlines: list[tuple[int, int, EmulatedRequest]] = []
         self._open: dict[Sequence, tuple[EmulatedRequest, TokenTimes]] = {}
         self._requests_with_faults = 0
 
@@ -110,24 +112,22 @@ class _Client:
 
     def _next_ns(self) -> int | None:
         """When something happens on the client's side or on the way to the server."""
-        while self._deadlines and self._deadlines[0][2].ended_ns is not None:
-            heappop(self._deadlines)
-        heaps = [heap[0][0] for heap in (self._arrivals, self._deadlines, self._resends) if heap]
+        deadlines = self._events[self._time_out]
+        while deadlines and deadlines[0][2].ended_ns is not None:
+            heappop(deadlines)
+        heaps = [heap[0][0] for heap in self._events.values() if heap]
         send_ns = self._send_schedule.next_ns
         return min(heaps if send_ns is None else [send_ns, *heaps], default=None)
 
     def _happen(self, now_ns: int) -> None:
         for post, intended_ns in self._send_schedule.take_due(now_ns):
             self._send(post, intended_ns, now_ns)
-        while self._resends and self._resends[0][0] <= now_ns:
-            _, _, refused = heappop(self._resends)
-            self._resend(refused, now_ns)
-        while self._arrivals and self._arrivals[0][0] <= now_ns:
-            _, _, emulated_request = heappop(self._arrivals)
-            self._arrive(emulated_request)
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            _, _, emulated_request = heappop(self._deadlines)
-            self._time_out(emulated_request, now_ns)
+        for happen, heap in self._events.items():
+            while heap and heap[0][0] <= now_ns:
+                happen(heappop(heap)[2], now_ns)
+
+    def _later(self, at_ns: int, happen: Callable[[EmulatedRequest, int], None], request: EmulatedRequest) -> None:
+        heappush(self._events[happen], (at_ns, request.number, request))
 
     def _resend(self, refused: EmulatedRequest, now_ns: int) -> None:
         """Send a refused request again, unless its client has given up meanwhile."""
@@ -154,7 +154,7 @@ class _Client:
             request.first_sent_ns, request.attempts = refused.first_sent_ns, refused.attempts + 1
         request.cancel_at_ns = None if post.after_ns is None else request.first_sent_ns + post.after_ns
         self._requests[post.index] = request
-        heappush(self._arrivals, (arrived_ns, number, request))
+        self._later(arrived_ns, self._arrive, request)
 
     def _generation(self, post: Posted) -> GenerationRequest:
         """What a POST asks for. The prompt of a later turn begins with the earlier turns and their answers."""
@@ -163,13 +163,13 @@ class _Client:
             return own
         return self._service.checked(replace(own, prompts=(self._answers[post.after] + own.prompts[0],)))
 
-    def _arrive(self, request: EmulatedRequest) -> None:
+    def _arrive(self, request: EmulatedRequest, _now_ns: int) -> None:
         if request.ask is None or request.reply is not None:
             post, status = self._posts[request.index], 0 if request.reply is None else request.reply.status
             if request.attempts < post.attempts and status in self._patience.retried_statuses:
                 again_ns = request.arrived_ns + post.backoff_ns * 2 ** (request.attempts - 1)
                 again_ns = min(again_ns, request.cancel_at_ns or again_ns)
-                heappush(self._resends, (again_ns, request.number, request))
+                self._later(again_ns, self._resend, request)
                 return
             self._end(request, request.arrived_ns)
             return
@@ -191,7 +191,7 @@ class _Client:
         self._watch(request, request.arrived_ns)
 
     def _watch(self, request: EmulatedRequest, now_ns: int) -> None:
-        heappush(self._deadlines, (self._patience.look_again_ns(request, now_ns), request.number, request))
+        self._later(self._patience.look_again_ns(request, now_ns), self._time_out, request)
 
     def _receive(self, done: Step | FastForward) -> None:
         if isinstance(done, FastForward):
@@ -215,12 +215,8 @@ class _Client:
             if open_request is None:
                 continue  # its client has gone, or hears no more
             request, line = open_request
-            fault = request.fault
-            if (
-                fault is not None
-                and request.tokens + count > fault.after_tokens
-            ):
-                self._cut(request, step.ended_ns)
+            if request.fault is not None and request.tokens + count > request.fault.after_tokens:
+                self._cut(request, request.fault, step.ended_ns)
                 continue
             line.token_ns.append(step.ended_ns)
             line.counts.append(count)
@@ -238,11 +234,8 @@ class _Client:
         if not request.unfinished:
             self._end(request, now_ns)
 
-    def _cut(self, request: EmulatedRequest, now_ns: int) -> None:
+    def _cut(self, request: EmulatedRequest, fault: HttpFault, now_ns: int) -> None:
         """The planted fault strikes."""
-        fault = request.fault
-        if fault is None:
-            return
         self._requests_with_faults -= 1
         if fault.kind == "hang":
             for line in request.token_times:

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.pipe import Pipe, answer
+from pytest_llmperf.emulator.virtual.pipe import answer
 
 VLLM = ("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")
 SGLANG = ("--model-path", "tiny", "--context-length", "4096", "--enable-cache-report")
@@ -18,7 +18,7 @@ def cached_tokens(engine, *options):
     bodies = [{"prompt": list(range(100)), "max_tokens": 200}, {"prompt": [7] * 20, "max_tokens": 4}]
     turns = [{"index": index, "body": json.dumps({**body, "stream": True})} for index, body in enumerate(bodies)]
     turns[1] |= {"after": 0, "continues": True}
-    answers = answer(Pipe(service), json.dumps({"simulate": {"requests": turns}}))["records"]
+    answers = answer(service, json.dumps({"simulate": {"requests": turns}}))["records"]
     assert [record["prompt_tokens"] for record in answers] == [100, 320]
     return answers[1]["cached_tokens"]
 

@@ -9,7 +9,7 @@ from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.faults import parse_faults
 from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.client import Patience
-from pytest_llmperf.emulator.virtual.pipe import Pipe, answer, serve_pipe
+from pytest_llmperf.emulator.virtual.pipe import answer, serve_pipe
 
 MS = 1_000_000
 
@@ -29,7 +29,7 @@ def post(index, at_ns=None, path="/v1/completions", **given):
 
 
 def say(server, **command):
-    reply = answer(Pipe(server), json.dumps(command))
+    reply = answer(server, json.dumps(command))
     assert "error" not in reply, reply
     return reply
 
@@ -41,7 +41,7 @@ def replay(server, *requests, concurrency=None, **more):
 def test_pipe_answers_every_command_once():
     commands = io.StringIO('{"sleep": {"ns": 5}}\n\n{"http": {"method": "GET", "path": "/health", "body": null}}\n')
     answers = io.StringIO()
-    serve_pipe(Pipe(service()), commands, answers)
+    serve_pipe(service(), commands, answers)
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"ready": True, "now_ns": 0},
         {"now_ns": 5},
@@ -49,46 +49,20 @@ def test_pipe_answers_every_command_once():
     ]
 
 
-def test_stored_plan_gives_same_records_as_given_plan():
-    server = Pipe(service())
-    given = {"concurrency": 1, "requests": [post(0), post(1, body="no JSON")]}
-    plan_reply = answer(server, json.dumps({"plan": {"name": "p", **given}}))
-    assert plan_reply == {"now_ns": 0}
-    reply = answer(server, json.dumps({"simulate": {"plan": "p"}}))
-    assert reply == answer(Pipe(service()), json.dumps({"simulate": given}))
-    assert [record["outcome"] for record in reply["records"]] == ["ok", "http status"]
-
-
-def test_restart_resets_clock_cache_and_noise_but_keeps_plans():
-    """With the seed's own noise, a clock at 0, an empty cache, and the plans that were kept."""
-    noise = ("--noise", "session=30%,run=10%", "--noise-seed")
-    started = json.dumps({"simulate": {"plan": "p"}})
-    keep = json.dumps({"plan": {"name": "p", "requests": [post(0, body=body(prompt=range(1, 400)))]}})
-
-    def pipe(seed):
-        return Pipe(service(*noise, seed), lambda seed: service(*noise, str(seed)))
-
-    old, new = pipe("3"), pipe("7")
-    answer(old, keep)
-    answer(new, keep)
-    first, wanted = answer(old, started), answer(new, started)
-    assert answer(old, json.dumps({"restart": {"noise_seed": 7}})) == {"now_ns": 0}
-    assert answer(old, started) == wanted != first
-
-
-def test_a_service_that_cannot_be_renewed_says_so():
-    assert "cannot" in answer(Pipe(service()), '{"restart": {"noise_seed": 1}}')["error"]
+def test_unreadable_request_of_a_plan_is_refused_and_the_next_is_sent():
+    refused, served = replay(service(), post(0, body="no JSON"), post(1), concurrency=1)
+    assert (refused["outcome"], served["outcome"]) == ("http status", "ok")
 
 
 @pytest.mark.parametrize(
     "line",
     ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}',
-     '{"http": {"method": "GET"}}', '{"simulate": {"plan": "p"}}',
+     '{"http": {"method": "GET"}}', '{"simulate": {}}',
      '{"simulate": {"requests": [{"index": 3, "body": "{}"}]}}', '{"simulate": {"requests": [{"index": 0}]}}',
      '{"simulate": {"requests": [{"index": 0, "body": "{}", "after": 7}]}}'],
 )  # fmt: skip
 def test_a_bad_command_is_answered_with_a_sentence(line):
-    reply = answer(Pipe(service()), line)
+    reply = answer(service(), line)
     assert set(reply) == {"error"}
     assert reply["error"]
 
