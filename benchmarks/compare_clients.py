@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/compare_clients.py [--levels 1,10,100,500,1000] [--budget-s 840] [--out FILE]
 
-Writes its tables between two markers of FILE (docs/evidence/load_generator.md). Ours runs before every peer, so both
+Writes its tables between two lines of FILE (docs/evidence/load_generator.md). Ours runs before every peer, so both
 meet the same load of the machine. Peers that are not installed, or for which the time has run out, are named as such.
 """
 
@@ -13,7 +13,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,14 +21,16 @@ from pathlib import Path
 from statistics import median
 
 import our_clients
-import trustme
 from figures import Figures, Measured, figures
 from peers import PEERS
-from tables import cost_table, in_markers, machine_table, peer_table, target_table
+from tables import machine_table, peer_table, target_table
 from timed import TimedServer
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from marked_page import with_part
+
 PEER_TIMEOUT_S = 120.0
-TLS_FRONT = Path(__file__).parents[1] / "tests" / "stubs" / "tls_front.py"
 OURS, OPEN, CHAT = "ours", "ours, open loop", "ours, chat"
 
 
@@ -85,42 +86,6 @@ def one_level(session: Session, server: TimedServer, streams: int) -> None:
         )
 
 
-def ways(streams: int = 50) -> dict[str, dict[str, float]]:
-    """What TLS, fresh connections and several processes cost, in CPU time."""
-    requests = 4 * streams
-    with TimedServer() as server, tempfile.TemporaryDirectory() as name:
-        figures_by_client = {
-            "kept connections": our_clients.closed(server, streams, requests).notes,
-            "fresh connections": our_clients.closed(server, streams, requests, fresh=True).notes,
-            "two processes": our_clients.closed(server, streams, requests, processes=2).notes,
-        }
-        authority, identity = trustme.CA(), Path(name) / "identity.pem"
-        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(identity))
-        authority.cert_pem.write_to_path(str(Path(name) / "ca.pem"))
-        command = [sys.executable, str(TLS_FRONT), str(server.port), str(identity)]
-        front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert front.stdout is not None
-        server.port = int(front.stdout.readline())
-        try:
-            channel = {"tls": True, "tls_ca_file": str(Path(name) / "ca.pem")}
-            figures_by_client["TLS"] = our_clients.closed(server, streams, requests, **channel).notes
-        finally:
-            front.terminate()
-            front.communicate()
-    return figures_by_client
-
-
-def capacity(streams: int = 600) -> dict[int, dict[str, float]]:
-    """Events per second that are asked of one process → how it did."""
-    limits = {}
-    for rate in (60_000, 80_000, 100_000, 120_000, 140_000):
-        itl_ms = 1000 * streams / rate
-        with TimedServer(itl_ms=itl_ms) as server:
-            limits[rate] = our_clients.closed(server, streams, 4 * streams).notes
-        print(rate, limits[rate], flush=True)
-    return limits
-
-
 def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -147,12 +112,11 @@ def main() -> None:
         target_table(runs, levels, CHAT),
         peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
         machine_table(runs, levels, OURS),
-        cost_table(ways(), capacity()),
     ]
     text = "\n\n".join(parts)
     print(text)
     if options.out is not None:
-        options.out.write_text(in_markers(options.out.read_text(encoding="utf-8"), text), encoding="utf-8")
+        options.out.write_text(with_part(options.out.read_text(encoding="utf-8"), "measured", text), encoding="utf-8")
 
 
 def _typical(samples: list[Figures]) -> Figures:

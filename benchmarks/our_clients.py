@@ -16,7 +16,7 @@ from timed import TimedServer
 
 from pytest_llmperf.load.cores import Cores
 from pytest_llmperf.load.process import ProcessTransport
-from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.completions import to_record
 
@@ -29,12 +29,11 @@ CHAT_PATH = "/v1/chat/completions"
 SECONDS_A_STREAM = 1.04
 
 
-def closed(server: TimedServer, streams: int, requests: int, *, chat: bool = False, processes: int = 1,
-           **channel: object) -> Measured:
+def closed(server: TimedServer, streams: int, requests: int, *, chat: bool = False) -> Measured:
     """So many streams at a time, of completions or of chat completions."""
     path, body = (CHAT_PATH, CHAT_BODY) if chat else (PATH, BODY)
     planned = tuple(PlannedRequest(index, path, body) for index in range(requests))
-    return _replayed(server, planned, streams, processes, Channel(**channel))  # type: ignore[arg-type]
+    return _replayed(server, planned, streams)
 
 
 def open_loop(server: TimedServer, streams: int, requests: int) -> Measured:
@@ -43,15 +42,13 @@ def open_loop(server: TimedServer, streams: int, requests: int) -> Measured:
     for index in range(requests):
         planned.append(PlannedRequest(index, PATH, BODY, at_ns=round(at_s * 1e9)))
         at_s += rng.expovariate(streams / SECONDS_A_STREAM)
-    return _replayed(server, tuple(planned), None, 1, Channel())
+    return _replayed(server, tuple(planned), None)
 
 
-def _replayed(
-    server: TimedServer, planned: tuple[PlannedRequest, ...], streams: int | None, processes: int, channel: Channel
-) -> Measured:
+def _replayed(server: TimedServer, planned: tuple[PlannedRequest, ...], streams: int | None) -> Measured:
     cores = Cores(tuple(server.clients), (server.cpus[-1],), reserved=len(server.cpus) > 1)
-    plan = LoadPlan("127.0.0.1", server.port, planned, concurrency=streams, channel=channel)
-    replay = ProcessTransport(processes=processes, cores=cores).replay(plan, cancel=threading.Event())
+    plan = LoadPlan("127.0.0.1", server.port, planned, concurrency=streams)
+    replay = ProcessTransport(cores=cores).replay(plan, cancel=threading.Event())
     records = [to_record(Request(e.index, "x", TOKENS, None), e) for e in replay.exchanges]
     assert all(record.ok for record in records), next(r.detail for r in records if not r.ok)
     arrivals = [record.arrivals_ns for record in records]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from figures import Figures
 
 Runs = Mapping[tuple[str, int], Figures]
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 # What must hold, in milliseconds, at 1, 10, 100, 500 and 1000 streams.
 TARGETS = {
     "TTFT error, median": ("ttft_p50", {1: 0.2, 10: 0.2, 100: 0.5, 500: 1.5, 1000: 4}),
@@ -85,26 +84,3 @@ def machine_table(runs: Runs, levels: Sequence[int], ours: str) -> str:
         figures = [runs.get((ours, level)) for level in levels]
         rows.append([what, *(number(None if run is None else run.notes[name], digits) for run in figures)])
     return table(["ours, one process, at … streams", *map(str, levels)], rows)
-
-
-def cost_table(ways: Mapping[str, Mapping[str, float]], capacity: Mapping[int, Mapping[str, float]]) -> str:
-    """Tables of the cost per read method, and of the capacity of one process."""
-    by_way = [
-        [way, number(notes["cpu_us_per_read"], 1), number(notes["turnaround_p99_ms"])] for way, notes in ways.items()
-    ]
-    by_rate = [
-        [f"{rate:,}", f"{notes['events_per_s']:,.0f}", number(notes["busy"]), number(notes["lag_p99_ms"]),
-         number(notes["coalesced"], 4)]
-        for rate, notes in capacity.items()
-    ]  # fmt: skip
-    return "\n\n".join((
-        table(["way (50 streams)", "CPU per read, µs", "slot empty, p99, ms"], by_way),
-        table(["events/s asked (one process, 600 streams)", "served", "busy", "lag p99, ms", "coalesced"], by_rate),
-    ))  # fmt: skip
-
-
-def in_markers(page: str, text: str) -> str:
-    """The page with its measured part replaced."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{head}{BEGIN}\n{text}\n{END}{after}"

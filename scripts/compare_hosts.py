@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from marked_page import with_part
+
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, comparison_of
 from pytest_llmperf.metrics import RunMetrics
@@ -27,8 +29,6 @@ from pytest_llmperf.stats.decision import PASS_CONFIDENCE, SUITE_ALPHA, decide
 from pytest_llmperf.stats.priors import Scale, SuiteSpread, scale_of, worse_when_larger
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN = "<!-- hosts: written by scripts/compare_hosts.py -->"
-END = "<!-- end of hosts -->"
 HEAD = "| test | host | against | metric | runs | difference | 90 % CI | verdict |"
 
 
@@ -40,12 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = measured.with_name(f"{kind}_between_hosts.md")
     lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
     lines += rows(Store(ROOT / "baselines"), kind, letters(measured))
-    text = page.read_text(encoding="utf-8")
-    head, begun, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
-        sys.exit(f"{page} has no lines {BEGIN} and {END}")
-    page.write_text("\n".join([f"{head}{BEGIN}", "", *lines, "", f"{END}{after}"]), encoding="utf-8")
+    text = with_part(page.read_text(encoding="utf-8"), "hosts", "\n".join(lines))
+    page.write_text(text, encoding="utf-8")
     print("\n".join(lines))
     return 0
 

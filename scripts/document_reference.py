@@ -15,6 +15,7 @@ from pathlib import Path
 
 import api_reference
 import pytest
+from marked_page import with_part
 
 from pytest_llmperf.cli.parser import parser
 from pytest_llmperf.config.settings import Settings
@@ -40,8 +41,8 @@ def generated() -> dict[str, str]:
             {"Options of pytest": options(), "Commands": commands(), "Settings": settings()}),
         "metrics.md": _page(
             "Table of metrics", "[Metrics](../metrics.md) says how they are measured.",
-            {"Latencies of requests": latencies(), "Of a run": of_a_run(), "Energy and cost": of_the_gpus(),
-             "From the server's counters": of_the_server()}),
+            {"Latencies of requests": latencies(), "Of a run": plain(Source.CLIENT),
+             "Energy and cost": plain(Source.GPU), "From the server's counters": plain(Source.SERVER)}),
     }
 
 
@@ -51,18 +52,9 @@ def _page(title: str, text: str, tables: dict[str, str]) -> str:
 
 
 def with_tables(page: str, tables: "dict[str, Callable[[], str]]") -> str:
-    """The page with every table written anew.
-
-    Raises:
-        ValueError: the page has no place for one of them.
-    """
+    """The page with every table written anew."""
     for name, write in tables.items():
-        begin, end = f"<!-- {name}: written by scripts/document_reference.py -->", f"<!-- end of {name} -->"
-        head, marker, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (marker and closed):
-            raise ValueError(f"the page has no lines {begin} and {end}")
-        page = f"{head}{begin}\n\n{write()}\n\n{end}{after}"
+        page = with_part(page, name, write())
     return page
 
 
@@ -78,19 +70,7 @@ def _formula_id(family: str) -> str:
     return all_metrics()[f"{family}_{next(iter(STATS))}"].formula_id.partition("/")[0]
 
 
-def of_a_run() -> str:
-    return _plain(Source.CLIENT)
-
-
-def of_the_gpus() -> str:
-    return _plain(Source.GPU)
-
-
-def of_the_server() -> str:
-    return _plain(Source.SERVER)
-
-
-def _plain(source: Source) -> str:
+def plain(source: Source) -> str:
     """A row per metric that is no statistic of a latency. The definition of the duration stands in its own row."""
     chosen = [metric for metric in all_metrics().values() if metric.source is source and metric.family is None]
     rows = [(f"`{_shown(metric)}`", metric.unit.value or "count", BETTER[metric.direction.value],

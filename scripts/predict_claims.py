@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from marked_page import with_part
+
 from pytest_llmperf.judging.claim_judge import PRIMARIES, guard
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.measurement import TestResult
@@ -28,8 +30,6 @@ from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.sentences import estimate_text
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN = "<!-- claims: written by scripts/predict_claims.py -->"
-END = "<!-- end of claims -->"
 CLAIM = re.compile(r"(\w+)\(([ab])\) / (\w+)\(([ab])\)")
 ONE_SIDE = re.compile(r"\w\([ab]\)")
 LIMIT = re.compile(r"[<>]=")
@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = arguments.run or emulate(arguments.kind, Path(scratch))
         requirements = list(rows(place, measured))
     page = measured.with_suffix(".md")
-    page.write_text(with_table(page.read_text(encoding="utf-8"), claims_table(requirements)), encoding="utf-8")
+    text = with_part(page.read_text(encoding="utf-8"), "claims", claims_table(requirements))
+    page.write_text(text, encoding="utf-8")
     print(f"{len(requirements)} demands, those with a measured claim in {page}")
     return 0
 
@@ -156,19 +157,6 @@ def _range(values: Sequence[str]) -> str:
 
 def _shown(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def with_table(page: str, table: str) -> str:
-    """The page with the table between its comments.
-
-    Raises:
-        ValueError: the page lacks one of the comments.
-    """
-    head, begun, rest = page.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
-        raise ValueError(f"the page has no lines {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
 def _host(folder: Path, test: TestResult) -> str:

@@ -99,11 +99,14 @@ def test_only_equal_units_have_a_ratio(predicting, predicted, measured, ratio):
     assert predicting._ratio(predicted, measured) == ratio
 
 
-def test_the_table_replaces_the_one_before(predicting):
-    page = f"head\n{predicting.BEGIN}\n\nold\n\n{predicting.END}\ntail\n"
-    assert predicting.with_table(page, "new") == f"head\n{predicting.BEGIN}\n\nnew\n\n{predicting.END}\ntail\n"
+def test_part_of_a_page_replaces_the_one_before(load_script):
+    with_part = load_script("marked_page").with_part
+    begin, end = "<!-- claims: written by a script -->", "<!-- end of claims -->"
+    other = "<!-- hosts: written by a script -->\n\nkept\n\n<!-- end of hosts -->"
+    page = "head\n" + begin + "\n\n{}\n\n" + end + "\n" + other + "\ntail\n"
+    assert with_part(page.format("old"), "claims", r"new \1") == page.format(r"new \1")
     with pytest.raises(ValueError, match="the page has no lines"):
-        predicting.with_table("no place", "new")
+        with_part("no place", "claims", "new")
 
 
 def test_guard_metrics_are_excluded_from_requirements(predicting):
