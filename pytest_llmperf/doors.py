@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distributions
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 #: Version of the doors. An added object states the version for which it was written in its attribute `api`.
 API = 1
@@ -23,8 +23,9 @@ OURS = "pytest-llmperf"
 T = TypeVar("T")
 
 
-class Door(Generic[T]):
-    """One kind of addition: its names, and the object behind each name.
+class Door(Mapping[str, T]):
+    """One kind of addition: each name and the object behind the name, in the order of shipped, installed and registered
+    additions. Names are read without an import, and an object is loaded when the object is first read.
 
     Args:
         name: "engine"; entry points are called "engine.NAME".
@@ -39,32 +40,33 @@ class Door(Generic[T]):
         self._added: dict[str, tuple[T, str]] = {}  # name → object and where it comes from
         self._loaded: dict[str, T] = {}
 
-    def names(self) -> tuple[str, ...]:
-        """All names, in the order of shipped, installed and registered additions. Nothing is imported.
+    def __iter__(self) -> Iterator[str]:
+        """All names.
 
         Raises:
             ConfigError: two packages add the same name.
         """
-        return (*self._shipped, *self._installed(), *self._added)
+        return iter((*self._shipped, *self._installed(), *self._added))
 
-    def get(self, name: str) -> T | None:
-        """The object of that name; None if no such name exists.
+    def __len__(self) -> int:
+        return len(tuple(self))
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
+
+    def __getitem__(self, name: str) -> T:
+        """The object of that name.
 
         Raises:
+            KeyError: no such name exists.
             ConfigError: the object cannot be imported, is of another type, or was written for another version of the
                 doors. The message names the package.
         """
         if name in self._added:
             return self._added[name][0]
-        if name not in self._loaded and (place := self._place(name)) is not None:
-            self._loaded[name] = self._checked(name, *place)
-        return self._loaded.get(name)
-
-    def all(self) -> Iterator[T]:
-        """Every object, in the order of the names."""
-        for name in self.names():
-            if (value := self.get(name)) is not None:
-                yield value
+        if name not in self._loaded:
+            self._loaded[name] = self._checked(name, *self._place(name))
+        return self._loaded[name]
 
     @contextmanager
     def added(self, values: Iterable[T], origin: str) -> Iterator[None]:
@@ -82,7 +84,7 @@ class Door(Generic[T]):
             for value in values:
                 name = str(getattr(value, "name", ""))
                 self._check(name, value, origin)
-                if name in self.names():
+                if name in self:
                     raise _config_error(f"{origin} adds the {self.name} {name!r}, which {self._owner(name)} has, too. "
                                       "Choose another name.")
                 self._added[name] = value, origin
@@ -94,9 +96,9 @@ class Door(Generic[T]):
 
     def unknown(self, name: object) -> str:
         """The message for an unknown name, with the nearest known name and all names."""
-        near = get_close_matches(str(name), self.names(), n=1)
+        near = get_close_matches(str(name), tuple(self), n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        return f"There is no {self.name} {name!r}.{meant} Known {self.name}s: {', '.join(sorted(self.names()))}."
+        return f"There is no {self.name} {name!r}.{meant} Known {self.name}s: {', '.join(sorted(self))}."
 
     def _installed(self) -> dict[str, EntryPoint]:
         points: dict[str, EntryPoint] = {}
@@ -111,12 +113,12 @@ class Door(Generic[T]):
             points[name] = point
         return points
 
-    def _place(self, name: str) -> tuple[Callable[[], object], str] | None:
-        """A function that loads the object, and the name of the package."""
-        point = self._installed().get(name)  # also of a shipped name: a package that adds the same name is refused
+    def _place(self, name: str) -> tuple[Callable[[], object], str]:
+        """A function that loads the object, and the name of the package; KeyError for an unknown name."""
+        installed = self._installed()  # also for a shipped name: a package that adds the same name is refused
         if (ours := self._shipped.get(name)) is not None:
             return lambda: _imported(ours) if isinstance(ours, str) else ours, OURS
-        return None if point is None else (point.load, _package(point))
+        return installed[name].load, _package(installed[name])
 
     def _checked(self, name: str, load: Callable[[], object], package: str) -> T:
         try:

@@ -6,7 +6,7 @@ The emulator shares no code with the rest of the package. It reads this table be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import inf
 
@@ -145,31 +145,9 @@ SHIPPED = (
     ),
 )
 
-KINDS = Door[HardwareKind]("kind", "a HardwareKind", lambda value: isinstance(value, HardwareKind),
-                           {kind.name: kind for kind in SHIPPED})
-
-
-class _GpuKinds(Mapping[str, HardwareKind]):
-    """Name → row. The row of another package is loaded when it is first read."""
-
-    def __getitem__(self, name: str) -> HardwareKind:
-        row = KINDS.get(name) if isinstance(name, str) else None
-        if row is None:
-            raise KeyError(name)
-        return row
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(KINDS.names())
-
-    def __len__(self) -> int:
-        return len(KINDS.names())
-
-    def __contains__(self, name: object) -> bool:
-        return name in KINDS.names()
-
-
 #: Every GPU kind that this process knows: the shipped kinds and those of projects and packages.
-GPU_KINDS = _GpuKinds()
+GPU_KINDS = Door[HardwareKind]("kind", "a HardwareKind", lambda value: isinstance(value, HardwareKind),
+                               {kind.name: kind for kind in SHIPPED})
 
 
 def kind_names() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.kinds import KINDS
+from pytest_llmperf.kinds import GPU_KINDS
 
 if TYPE_CHECKING:
     from pytest_llmperf.kinds import HardwareKind
@@ -73,7 +73,7 @@ def _kinds_of_project() -> Iterable[HardwareKind]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with KINDS.added(_kinds_of_project(), "[tool.llmperf.kinds]"):
+    with GPU_KINDS.added(_kinds_of_project(), "[tool.llmperf.kinds]"):
         code = int(arguments.run(arguments))
     sys.stdout.flush()  # a failed write is reported here, and not when Python exits
     return code

@@ -46,13 +46,12 @@ def reader_of(spec: EngineSpec) -> ServerReader:
 
 def package_of(engine: str) -> str:
     """Import name of an engine's Python package: the engine's own name, unless its adapter states another."""
-    adapter = ENGINES.get(engine)
-    return (adapter.package if adapter is not None else "") or engine
+    return (ENGINES[engine].package if engine in ENGINES else "") or engine
 
 
 def startable() -> list[str]:
     """Names of the engines that a session can start, in alphabetical order."""
-    return sorted(ENGINES.names())
+    return sorted(ENGINES)
 
 
 def check_configured(names: Iterable[str]) -> None:
@@ -68,7 +67,7 @@ def check_configured(names: Iterable[str]) -> None:
     for name in names:
         place, at, kind = name.partition("@")
         engine, colon, installation = place.partition(":")
-        if engine not in (*ENGINES.names(), HARNESS):
+        if engine not in (*ENGINES, HARNESS):
             problems.append(f"{name}: {ENGINES.unknown(engine)}")
         elif colon and not INSTALLATION.fullmatch(installation):
             problems.append(f"{name}: the name of an installation is letters, digits, '.', '_' and '-'.")

@@ -60,7 +60,7 @@ def added_values(
         ConfigError: the function of a metric fails. The message names the metric.
     """
     values: dict[str, float | None] = {}
-    for metric in METRICS.all():
+    for metric in METRICS.values():
         try:
             values[metric.name] = metric.take(records, counters)
         except Exception as error:
@@ -201,7 +201,7 @@ _RUN_LEVEL = (
 def all_metrics() -> Mapping[str, Metric]:
     """By name: latency statistics, run level, energy and cost, the server's with draft positions as "pos0", then the
     metrics of other packages."""
-    added = {metric.name: _added(metric) for metric in METRICS.all()}
+    added = {metric.name: _added(metric) for metric in METRICS.values()}
     return {**_shipped(), **added} if added else _shipped()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.doors import Door
-from pytest_llmperf.kinds import KINDS
+from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.plugin.options import has_settings
 from pytest_llmperf.plugin.state import STATE
 
@@ -24,11 +24,11 @@ def know_additions(config: pytest.Config) -> None:
     """
     from pytest_llmperf.errors import LlmperfError
 
-    known, marked = ExitStack(), KINDS.names()  # the kinds of packages have their marker lines
+    known, marked = ExitStack(), tuple(GPU_KINDS)  # the kinds of packages have their marker lines
     config.add_cleanup(known.close)
     try:
         if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
-            known.enter_context(KINDS.added(kinds.values(), ROWS))
+            known.enter_context(GPU_KINDS.added(kinds.values(), ROWS))
         for name in ("kinds", "engines", "metrics", "workloads", "sinks"):
             caller = getattr(config.hook, f"pytest_llmperf_{name}")
             if caller.get_hookimpls():
@@ -36,7 +36,7 @@ def know_additions(config: pytest.Config) -> None:
                 known.enter_context(_door(name).added(values, CONFTEST))
     except LlmperfError as error:
         raise pytest.UsageError(str(error)) from error
-    for kind in KINDS.names()[len(marked):]:
+    for kind in tuple(GPU_KINDS)[len(marked):]:
         config.addinivalue_line("markers", f"{kind}: runs on this GPU")
 
 
@@ -47,6 +47,6 @@ def _door(name: str) -> Door[Any]:
     from pytest_llmperf.workload.expression import WORKLOADS
 
     doors: dict[str, Door[Any]] = {
-        "kinds": KINDS, "engines": ENGINES, "metrics": METRICS, "workloads": WORKLOADS, "sinks": SINKS,
+        "kinds": GPU_KINDS, "engines": ENGINES, "metrics": METRICS, "workloads": WORKLOADS, "sinks": SINKS,
     }
     return doors[name]

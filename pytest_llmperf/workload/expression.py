@@ -74,7 +74,7 @@ def _value(node: ast.expr) -> Any:  # noqa: ANN401 - a workload, an arrival proc
         return getattr(builders, name)(*arguments, **named)
     if (added := WORKLOADS.get(name)) is not None:
         return added.build(*arguments, **named)
-    near = get_close_matches(name, (*BUILDERS, *WORKLOADS.names()), n=1)
+    near = get_close_matches(name, (*BUILDERS, *WORKLOADS), n=1)
     raise ValueError(f"{name} is no builder" + (f", did you mean {near[0]}" if near else ""))
 
 

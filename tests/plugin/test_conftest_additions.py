@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.engines.adapters import ENGINES
-from pytest_llmperf.kinds import KINDS
+from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.metrics.registry import METRICS
 from pytest_llmperf.report.export import SINKS
 from pytest_llmperf.workload.expression import WORKLOADS
@@ -68,8 +68,8 @@ def test_hooks_of_conftest_add_at_all_five_doors(pytester, dist):
 
 
 def test_additions_are_unknown_after_the_session(pytester):
-    doors = (ENGINES, KINDS, METRICS, WORKLOADS, SINKS)
-    before = [door.names() for door in doors]
+    doors = (ENGINES, GPU_KINDS, METRICS, WORKLOADS, SINKS)
+    before = [tuple(door) for door in doors]
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it="""
         from pytest_llmperf.engines.adapters import ENGINES
@@ -79,4 +79,4 @@ def test_additions_are_unknown_after_the_session(pytester):
     """)
     for _ in range(2):  # a name that stayed would be a duplicate
         pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-        assert [door.names() for door in doors] == before
+        assert [tuple(door) for door in doors] == before

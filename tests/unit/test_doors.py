@@ -42,7 +42,7 @@ def door(monkeypatch):
 
 def test_names_are_known_without_an_import(door):
     opened = door(point("thing.mine", "no.such.module:X", "p"), point("engine.other", "no.such:X", "p"))
-    assert opened.names() == ("mine",)
+    assert tuple(opened) == ("mine",)
 
 
 def test_object_behind_a_name_is_loaded_on_first_use(door):
@@ -64,9 +64,9 @@ def test_unusable_object_is_refused_with_package_name(door, name, value, problem
 
 def test_name_of_two_packages_is_refused_with_both(door):
     with pytest.raises(ConfigError, match=r"q 2\.0 adds the thing 'mine', which p 2\.0 has, too"):
-        door(point("thing.mine", "GOOD", "p"), point("thing.mine", "GOOD", "q")).names()
+        tuple(door(point("thing.mine", "GOOD", "p"), point("thing.mine", "GOOD", "q")))
     with pytest.raises(ConfigError, match="which pytest-llmperf has, too"):
-        door(point("thing.mine", "GOOD", "p"), shipped={"mine": GOOD}).names()
+        tuple(door(point("thing.mine", "GOOD", "p"), shipped={"mine": GOOD}))
     with pytest.raises(ConfigError, match="which pytest-llmperf has, too"):
         door(point("thing.mine", "GOOD", "p"), shipped={"mine": GOOD}).get("mine")
 
@@ -75,7 +75,7 @@ def test_registered_objects_are_known_until_the_block_ends(door):
     opened = door(shipped={"ours": Thing("ours")})
     with opened.added([GOOD], "conftest.py"):
         assert opened.get("mine") is GOOD
-        assert opened.names() == ("ours", "mine")
+        assert tuple(opened) == ("ours", "mine")
         with pytest.raises(ConfigError, match=r"conftest\.py adds the thing 'ours', which pytest-llmperf has, too"), \
                 opened.added([Thing("ours")], "conftest.py"):
             pass
