@@ -11,28 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from pytest_llmperf.engines.control.reader import ServerReader
+from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.versions import Retired
 from pytest_llmperf.model.engine import EngineSpec, Flag
-
-
-class Attached(Protocol):
-    """LMCache's server, as an engine's arguments name it."""
-
-    @property
-    def port(self) -> int:
-        """Of its message queue."""
-        ...
-
-    @property
-    def config_file(self) -> Path:
-        """Names that port for an engine that reads a file."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +40,7 @@ class Placement:
     served_name: str
     model: ResolvedModel
     environment: Environment
-    lmcache: Attached | None = None
+    lmcache: LMCacheServer | None = None
     root: Path = Path()
 
 

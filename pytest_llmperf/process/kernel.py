@@ -43,6 +43,14 @@ def kill_child(child: subprocess.Popen[bytes]) -> None:
         child.wait(KILL_WAIT_S)
 
 
+def write_line(child: subprocess.Popen[bytes], line: str) -> None:
+    """Write a line to the stdin pipe of a child process. A child that has ended gets nothing."""
+    with suppress(OSError, ValueError):
+        if child.stdin is not None:
+            child.stdin.write(line.encode() + b"\n")
+            child.stdin.flush()
+
+
 def close_pipes(child: subprocess.Popen[bytes]) -> None:
     """Close the pipes to a child process that has ended."""
     for pipe in (child.stdin, child.stdout, child.stderr):
@@ -59,26 +67,21 @@ def end_child(child: subprocess.Popen[bytes], limit_s: float) -> None:
         kill_child(child)
 
 
-class InChild:
-    """Child code between fork and exec: restore ignored signals and let the kernel kill the child with the watchdog.
+def prepare_child(watchdog_pid: int, cpus: Collection[int]) -> None:
+    """Run in a child between fork and exec: restore ignored signals, and let the kernel kill the child with the
+    watchdog.
 
     Args:
         watchdog_pid: process id of the watchdog, the parent.
         cpus: CPUs for the child and all descendants; an empty collection allows all CPUs.
     """
-
-    def __init__(self, watchdog_pid: int, cpus: Collection[int] = ()) -> None:
-        self._watchdog_pid = watchdog_pid
-        self._cpus = cpus
-
-    def __call__(self) -> None:
-        for signum in IGNORED:
-            signal.signal(signum, signal.SIG_DFL)
-        if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._watchdog_pid:
-            os._exit(1)
+    for signum in IGNORED:
+        signal.signal(signum, signal.SIG_DFL)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != watchdog_pid:
+        os._exit(1)
 
 
 def _prctl(option: int, value: int) -> None:

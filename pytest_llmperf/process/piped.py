@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.errors import EngineError, Evidence
-from pytest_llmperf.process.kernel import KILL_WAIT_S, close_pipes, kill_child
+from pytest_llmperf.process.kernel import KILL_WAIT_S, close_pipes, kill_child, write_line
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.tree import describe_code
 
@@ -76,11 +76,8 @@ class PipedProcess:
         """
         with self._one_at_a_time:
             try:
-                if self._popen.stdin is not None:
-                    with suppress(OSError, ValueError):  # a closed pipe: `read` says how the child ended
-                        self._popen.stdin.write(json.dumps(command, separators=(",", ":")).encode() + b"\n")
-                        self._popen.stdin.flush()
-                answer = self.read()
+                write_line(self._popen, json.dumps(command, separators=(",", ":")))
+                answer = self.read()  # says how a child ended that closed its pipe
             except BaseException:
                 self._popen.kill()
                 raise

@@ -9,7 +9,6 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -39,16 +38,10 @@ class SessionWatchdog:
             [sys.executable, "-I", "-S", watchdog.__file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._send(unit.to_json())
+        kernel.write_line(self._process, unit.to_json())
 
     def end(self) -> None:
         """Ends the watchdog once the verdicts are reported. May be called again."""
-        self._send('{"grace_s": 0}')
+        kernel.write_line(self._process, '{"grace_s": 0}')
         kernel.close_pipes(self._process)
         kernel.end_child(self._process, END_WAIT_S)
-
-    def _send(self, line: str) -> None:
-        with suppress(OSError, ValueError):  # the watchdog was killed
-            if self._process.stdin is not None:
-                self._process.stdin.write(line.encode() + b"\n")
-                self._process.stdin.flush()

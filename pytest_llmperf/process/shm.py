@@ -92,7 +92,8 @@ class Attribution:
         fresh = segments(self._folder) - self._earlier_segments
         if not fresh:
             return CleanUp()
-        in_use = used_by(_all_pids(), self._folder)
+        everybody = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  faster than Paths
+        in_use = used_by(everybody, self._folder)
         unused = sorted(segment for segment in fresh if segment.file_id not in in_use)
         return CleanUp(
             removed=tuple(s.name for s in unused if s in self.created and _remove(self._folder, s)),
@@ -117,10 +118,6 @@ def segments(folder: Path = FOLDER) -> set[Segment]:
 def used_by(pids: Iterable[int], folder: Path = FOLDER) -> set[FileId]:
     """Device and inode of what these processes have mapped, and of what they have open in the folder."""
     return {file_id for pid in pids for file_id in (*_mapped(pid), *_open(pid, folder))}
-
-
-def _all_pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  faster than a Path each
 
 
 def _remove(folder: Path, segment: Segment) -> bool:

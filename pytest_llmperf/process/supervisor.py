@@ -18,7 +18,7 @@ from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, Sto
 
 from . import leftovers, shm, tree
 from .container import ContainerProcesses
-from .kernel import KILL_WAIT_S, end_child, kill_child
+from .kernel import KILL_WAIT_S, end_child, kill_child, write_line
 from .launch import Launch
 from .unit import STOP_COMMAND_S, WATCHDOG_TAG, Reaped, StopReport, write_report
 
@@ -51,25 +51,21 @@ class Status:
         self.missing = False
         self.report: StopReport | None = None
         self.segments: set[shm.Segment] = set()
-        self._pipes = watchdog.stdin, watchdog.stdout
+        self._watchdog = watchdog
         self._sending = threading.RLock()  # a signal handler may stop the server, too
         self._thread = threading.Thread(target=self._read, name=f"llmperf-status-{watchdog.pid}", daemon=True)
         self._thread.start()
 
     def send(self, line: str) -> None:
         """Write one line of JSON; a watchdog that has ended ignores it, and `finished` is then true."""
-        control = self._pipes[0]
-        with self._sending, suppress(OSError, ValueError):
-            if control is not None:
-                control.write(line.encode() + b"\n")
-                control.flush()
+        with self._sending:
+            write_line(self._watchdog, line)
 
     def hang_up(self) -> None:
         """Close the control pipe, which ends everything below the watchdog."""
-        control = self._pipes[0]
         with self._sending, suppress(OSError):
-            if control is not None:
-                control.close()
+            if self._watchdog.stdin is not None:
+                self._watchdog.stdin.close()
 
     def join(self, limit_s: float) -> None:
         """Wait for the end of the reading thread and close the status pipe.
@@ -78,12 +74,11 @@ class Status:
         open, because a pipe that a thread reads cannot be closed.
         """
         self._thread.join(limit_s)
-        if self._pipes[1] is not None and not self._thread.is_alive():
-            self._pipes[1].close()
+        if self._watchdog.stdout is not None and not self._thread.is_alive():
+            self._watchdog.stdout.close()
 
     def _read(self) -> None:
-        lines = self._pipes[1]
-        for line in lines or ():
+        for line in self._watchdog.stdout or ():
             with suppress(ValueError):  # a torn last line of a killed watchdog
                 self._take(json.loads(line))
         if self.ending is None:

@@ -29,6 +29,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 
 if not __package__:  # started by path: make the siblings importable (PEP 366)
@@ -107,7 +108,7 @@ class Watchdog:
         unit = self._unit
         try:
             drain = Drain(Path(unit.log_path), unit.log_cap_bytes, StreamMask(unit.needles, unit.shapes))
-            prepare = kernel.InChild(os.getpid(), unit.cpus)
+            prepare = partial(kernel.prepare_child, os.getpid(), unit.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(
                     unit.argv, env=unit.env, cwd=unit.cwd, stdin=subprocess.DEVNULL, stdout=output,

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 from pytest_llmperf.clock import Clock, seconds
@@ -139,18 +138,13 @@ class LMCacheServer:
     def __init__(self, launch: LMCacheLaunch, process: Supervised) -> None:
         self.launch = launch
         self.process = process
-        self.port = launch.ports[0].port
+        self.port = launch.ports[0].port  # of its message queue
         self.client: httpx.Client = control_client(
             f"http://127.0.0.1:{launch.ports[1].port}", Channel(), launch.control_timeout_s
         )
 
     def __repr__(self) -> str:
         return f"<LMCacheServer {self.launch.wanted}, {self.process!r}>"
-
-    @property
-    def config_file(self) -> Path:
-        """See `LMCacheLaunch.config_file`."""
-        return self.launch.config_file
 
     def check_alive(self) -> None:
         """Raise ServerDied if it has ended."""
@@ -254,16 +248,13 @@ def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None
         if (ending := server.process.wait_exit(POLL_S)) is not None:
             raise EngineError(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
         try:
-            if server.client.get("/healthcheck", timeout=_wait_s(server, left_ns)).status_code == 200:
+            left_s = max(POLL_S, left_ns / 1e9)
+            timeout_s = min(server.launch.control_timeout_s, left_s)
+            if server.client.get("/healthcheck", timeout=timeout_s).status_code == 200:
                 return
         except httpx.HTTPError:
             continue
     raise StartupTimeout(f"The LMCache server was not ready within {timeout_s:g} s.", server.process.evidence())
-
-
-def _wait_s(server: LMCacheServer, left_ns: int) -> float:
-    """Timeout of an answer while the server starts, at most the remaining time of the start."""
-    return min(server.client.timeout.read or inf, max(POLL_S, left_ns / 1e9))
 
 
 def _command(environment: Environment) -> tuple[str, ...]:

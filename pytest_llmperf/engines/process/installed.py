@@ -51,8 +51,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 def version_in(environment: Environment, engine: str) -> str | None:
     """The version in the metadata of the distribution, read without an import; None for a command without metadata."""
-    return _answer([*_python(environment), "-c", ASK, package_of(engine)], _with_bundle(environment, os.environ),
-                   _timeout_s(environment, TIMEOUT_S))
+    return _last_line(_asked_there(environment, ["-c", ASK, package_of(engine)]))
 
 
 @cache
@@ -65,8 +64,7 @@ def installed_version(environment: Environment, engine: str) -> str | None:
 def has_module(environment: Environment, module: str) -> bool | None:
     """Whether an environment has a top-level module; None if its interpreter gives no answer. The module is not
     imported."""
-    answer = _answer([*_python(environment), "-c", ASK_MODULE, module], _with_bundle(environment, os.environ),
-                     _timeout_s(environment, TIMEOUT_S))
+    answer = _last_line(_asked_there(environment, ["-c", ASK_MODULE, module]))
     return None if answer is None else answer == "True"
 
 
@@ -93,8 +91,8 @@ def known_flags(
     cache_file = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
     with suppress(OSError, ValueError):
         return frozenset(json.loads(cache_file.read_text(encoding="utf-8")))
-    question = [*_python(environment), "-c", ASK_FLAGS, *program, "--help"]
-    flags = _flags(_answer(question, _with_bundle(environment, env), _timeout_s(environment, FLAGS_TIMEOUT_S)))
+    question = ["-c", ASK_FLAGS, *program, "--help"]
+    flags = _flags(_last_line(_asked_there(environment, question, env, FLAGS_TIMEOUT_S)))
     if flags is not None:
         temporary = cache_file.with_suffix(f".{os.getpid()}.tmp")
         with suppress(OSError):  # asked again next time
@@ -134,7 +132,7 @@ def _container_error(environment: Environment, engine: str) -> str:
     """", or the container does not start: …", with the error that the runtime prints; "" without a container."""
     if not environment.is_container:
         return ""
-    completed = _asked([*_python(environment), "-c", ASK, package_of(engine)], os.environ, PULL_TIMEOUT_S)
+    completed = _asked_there(environment, ["-c", ASK, package_of(engine)])
     lines = completed.stderr.strip().splitlines() if completed is not None else []
     message = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
     return f", or the container does not start: {mask(message)}".removesuffix(".") if message else ""
@@ -164,7 +162,7 @@ def check_emulated_reference(engine: str, engines: Mapping[str, str]) -> None:
 def emulated_flags(engine: str) -> frozenset[str] | None:
     """The options of an engine that the emulator understands."""
     question = [sys.executable, "-m", EMULATOR, "--hardware", "h200", "--engine", engine, "--known-flags"]
-    return _flags(_answer(question, os.environ, TIMEOUT_S))
+    return _flags(_last_line(_asked(question, os.environ, TIMEOUT_S)))
 
 
 def check_flags(
@@ -195,25 +193,21 @@ def check_flags(
                             "No server was started.")
 
 
-def _python(environment: Environment) -> tuple[str, ...]:
-    """The interpreter of an environment. The command `vllm` is in the same folder as its interpreter."""
+def _asked_there(
+    environment: Environment, question: list[str], env: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S
+) -> subprocess.CompletedProcess[str] | None:
+    """As `_asked`, of the interpreter of an environment. A query in a container may have to pull the image."""
     if environment.is_python:
-        return environment.command(f"llmperf-query-{os.urandom(6).hex()}")
-    return (str(Path(environment.prefix[0]).with_name("python")),)
+        python = environment.command(f"llmperf-query-{os.urandom(6).hex()}")
+    else:  # the command `vllm` is in the same folder as its interpreter
+        python = (str(Path(environment.prefix[0]).with_name("python")),)
+    bundle = {"PYTHONPATH": str(environment.pythonpath)} if environment.pythonpath else {}
+    return _asked([*python, *question], {**env, **bundle},
+                  PULL_TIMEOUT_S if environment.is_container else timeout_s)
 
 
-def _timeout_s(environment: Environment, timeout_s: float) -> float:
-    """A query in a container may have to pull the image."""
-    return PULL_TIMEOUT_S if environment.is_container else timeout_s
-
-
-def _with_bundle(environment: Environment, env: Mapping[str, str]) -> dict[str, str]:
-    return {**env, **({"PYTHONPATH": str(environment.pythonpath)} if environment.pythonpath else {})}
-
-
-def _answer(question: list[str], env: Mapping[str, str], timeout_s: float) -> str | None:
-    """The last line that it prints; None where it fails."""
-    completed = _asked(question, env, timeout_s)
+def _last_line(completed: subprocess.CompletedProcess[str] | None) -> str | None:
+    """The last line that a command printed; None where it failed."""
     lines = completed.stdout.strip().splitlines() if completed is not None and completed.returncode == 0 else []
     return lines[-1] if lines else None
 

@@ -38,12 +38,9 @@ def check_variables(spec: EngineSpec, version: str | None) -> None:
     for name in dict(spec.env):
         entry = retired.get(name)
         if entry is not None and (version is None or _numbers(version) >= _numbers(entry.since)):
-            raise SpecError(f"{spec.engine}({spec.model!r}, env={{{name!r}: …}}): {spec.engine}{_space(version)} reads "
+            release = f"{spec.engine} {version}" if version else spec.engine
+            raise SpecError(f"{spec.engine}({spec.model!r}, env={{{name!r}: …}}): {release} reads "
                             f"no variable {name}{entry} No server was started.")
-
-
-def _space(version: str | None) -> str:
-    return f" {version}" if version else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -293,5 +293,5 @@ def _lmcache_flags(spec: EngineSpec, placement: Placement) -> dict[str, object]:
         raise SpecError("sglang(…).with_lmcache(in_process=True): SGLang knows LMCache as a server only. Leave it out.")
     values: dict[str, object] = {"enable_lmcache": True}
     if placement.lmcache is not None:
-        values["lmcache_config_file"] = str(placement.lmcache.config_file)
+        values["lmcache_config_file"] = str(placement.lmcache.launch.config_file)
     return values

@@ -286,7 +286,7 @@ def test_malformed_sglang_server_info_gives_no_configuration(answer):
 
 
 def test_lmcache_is_named_by_a_file_and_never_in_process():
-    beside = SimpleNamespace(port=1, config_file=Path("/run/lmcache.yaml"))
+    beside = SimpleNamespace(port=1, launch=SimpleNamespace(config_file=Path("/run/lmcache.yaml")))
     flags = options(ADAPTER.arguments(sglang("m").with_lmcache(), placement(lmcache=beside)))
     assert flags["--enable-lmcache"] is True
     assert flags["--lmcache-config-file"] == "/run/lmcache.yaml"
