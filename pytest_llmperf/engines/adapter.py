@@ -97,6 +97,22 @@ class EngineAdapter(ServerReader, ABC):
         """Variables that a machine decides and that change performance; measurements record `host_env.NAME`."""
         return ()
 
+    def draft_model(self, spec: EngineSpec) -> str | None:  # noqa: ARG002
+        """Name of the draft model in the flags; None without a draft model."""
+        return None
+
+    def with_draft_model(self, spec: EngineSpec, path: str) -> EngineSpec:  # noqa: ARG002
+        """The spec with a path in place of the name that `draft_model` gives."""
+        return spec
+
+    def tiers_in_one(self, spec: EngineSpec, keep: str) -> str | None:  # noqa: ARG002
+        """Why the engine cannot keep only one of its KV cache and its own host memory; None if it can.
+
+        Args:
+            keep: the tier to keep while the other tier is emptied: "engine" or "l1".
+        """
+        return None
+
     def share_flags(
         self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002
     ) -> Mapping[str, Flag] | None:

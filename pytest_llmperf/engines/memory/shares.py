@@ -183,9 +183,5 @@ def _share_flags(spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: fl
 
 def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
     """Bytes of weights on each GPU, a draft model's included; quantised weights take less."""
-    flags = flags_of(spec)
-    drafts = flags.get("speculative_config")
-    names = [drafts.get("model") if isinstance(drafts, Mapping) else None,
-             flags.get("speculative_draft_model_path")]
-    draft_bytes = sum(SHAPES[name].weight_bytes for name in names if isinstance(name, str) and name in SHAPES)
-    return draft_bytes + shape.weight_bytes // size_of(flags, TENSOR)
+    draft = SHAPES.get(adapter_of(spec.engine).draft_model(spec) or "")
+    return (0 if draft is None else draft.weight_bytes) + shape.weight_bytes // size_of(flags_of(spec), TENSOR)

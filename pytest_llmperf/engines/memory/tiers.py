@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
 
 TIERS = ("engine", "l1", "l2")
-HICACHE = ("enable_hierarchical_cache", "enable_hicache")
 
 
 def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool, starts: int = 1) -> None:
@@ -27,18 +26,4 @@ def _problem(spec: EngineSpec, keep: set[str], anew: str) -> str | None:
             f"Attach one with .with_lmcache(), or leave out {anew}."
         )
     memory = keep & {"engine", "l1"}
-    if len(memory) == 1 and _has_own_host_memory(spec):
-        if spec.engine == "sglang":
-            return 'SGLang empties its own host memory (HiCache) and its cache together. Keep both "engine" and "l1".'
-        if memory == {"engine"}:
-            return 'vLLM empties offloaded KV cache only together with GPU memory. Keep "l1", too, or neither tier.'
-    return None
-
-
-def _has_own_host_memory(spec: EngineSpec) -> bool:
-    """Whether the engine itself, without LMCache, has a tier in host memory."""
-    flags = flags_of(spec)
-    if spec.engine == "sglang":
-        return any(flags.get(name) is True for name in HICACHE)
-    offloads = bool(flags.get("kv_offloading_size")) and flags.get("kv_offloading_backend") != "lmcache"
-    return offloads or "Offload" in str(flags.get("kv_transfer_config"))
+    return adapter_of(spec.engine).tiers_in_one(spec, *memory) if len(memory) == 1 else None

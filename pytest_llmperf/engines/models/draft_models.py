@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_llmperf.config.settings import expanded
+from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
@@ -35,10 +36,9 @@ def with_draft_resolved(
             the target's, so that its tokens would mean something else.
         InfrastructureError: the shape of the draft model cannot be built.
     """
-    flags = flags_of(spec)
-    config, path = flags.get("speculative_config"), flags.get("speculative_draft_model_path")
-    name = config.get("model") if isinstance(config, dict) else path
-    if not isinstance(name, str) or not _is_local(name, root):
+    adapter = adapter_of(spec.engine)
+    name = adapter.draft_model(spec)
+    if name is None or not _is_local(name, root):
         return spec
     draft = model_of(name)
     sizes = draft.vocabulary_size, target.vocabulary_size
@@ -46,9 +46,7 @@ def with_draft_resolved(
         raise SpecError(f"the draft model {name} has a vocabulary of {sizes[0]} tokens, and its target {spec.model} "
                         f"one of {sizes[1]}: a draft must be made of the target's tokens. Nothing was started. Name a "
                         "draft model that was trained for this target.")
-    if isinstance(config, dict):
-        return spec.with_flags(speculative_config=config | {"model": draft.path_or_hub_id})
-    return spec.with_flags(speculative_draft_model_path=draft.path_or_hub_id)
+    return adapter.with_draft_model(spec, draft.path_or_hub_id)
 
 
 def check_method_module(spec: EngineSpec, has_module: Callable[[str], bool | None], origin: str) -> None:

@@ -23,6 +23,7 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import Scrape
 
 GENERATE = "/generate"
+HICACHE = ("enable_hierarchical_cache", "enable_hicache")
 MOVING_TIMEOUT_S = 120.0  # to move weights between GPU and host
 FLUSH_TIMEOUT_S = 5  # it refuses while requests or stores are under way, and waits that long for their end
 
@@ -135,6 +136,18 @@ class SglangAdapter(EngineAdapter):
                 "Wait until none does, or ask for a fresh start."
             )
         return True
+
+    def draft_model(self, spec: EngineSpec) -> str | None:
+        name = flags_of(spec).get("speculative_draft_model_path")
+        return name if isinstance(name, str) else None
+
+    def with_draft_model(self, spec: EngineSpec, path: str) -> EngineSpec:
+        return spec.with_flags(speculative_draft_model_path=path)
+
+    def tiers_in_one(self, spec: EngineSpec, keep: str) -> str | None:  # noqa: ARG002 - neither without the other
+        if any(flags_of(spec).get(name) is True for name in HICACHE):
+            return 'SGLang empties its own host memory (HiCache) and its cache together. Keep both "engine" and "l1".'
+        return None
 
     def share_flags(
         self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002 - the tokens decide

@@ -133,6 +133,20 @@ class VllmAdapter(EngineAdapter):
             )
         return True
 
+    def draft_model(self, spec: EngineSpec) -> str | None:
+        name = _speculation(spec).get("model")
+        return name if isinstance(name, str) else None
+
+    def with_draft_model(self, spec: EngineSpec, path: str) -> EngineSpec:
+        return spec.with_flags(speculative_config={**_speculation(spec), "model": path})
+
+    def tiers_in_one(self, spec: EngineSpec, keep: str) -> str | None:
+        flags = flags_of(spec)
+        offloads = bool(flags.get("kv_offloading_size")) and flags.get("kv_offloading_backend") != "lmcache"
+        if keep == "engine" and (offloads or "Offload" in str(flags.get("kv_transfer_config"))):
+            return 'vLLM empties offloaded KV cache only together with GPU memory. Keep "l1", too, or neither tier.'
+        return None
+
     def share_flags(
         self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002 - bytes need no shape
     ) -> Mapping[str, Flag]:
@@ -203,6 +217,11 @@ class VllmAdapter(EngineAdapter):
 
 
 VLLM = VllmAdapter()
+
+
+def _speculation(spec: EngineSpec) -> Mapping[str, object]:
+    config = flags_of(spec).get("speculative_config")
+    return config if isinstance(config, Mapping) else {}
 
 
 def _set_sleeping(client: httpx.Client, *, sleeping: bool) -> None:
