@@ -49,7 +49,7 @@ class Door(Mapping[str, T]):
         return iter((*self._shipped, *self._installed(), *self._added))
 
     def __len__(self) -> int:
-        return len(tuple(self))
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         return name in tuple(self)

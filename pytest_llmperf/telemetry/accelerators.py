@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.errors import HardwareBusy
@@ -15,6 +16,7 @@ from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch, name_of, user_o
 from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, VARIABLE, Gpu, Hardware, call_with_timeout, visible_gpus
 from pytest_llmperf.telemetry.nvml import Nvml, memory_in_use, occupants, pynvml
 
+Answer = TypeVar("Answer")
 #: From the time zero of a run, ns, to its trace; None where nothing was watched.
 TraceOf = Callable[[int], GpuTrace | None]
 POLL_S = 0.5
@@ -96,11 +98,9 @@ class Accelerators:
             HardwareBusy: a process still holds memory after the timeout. The message names the process, if the driver
                 shows process ids.
         """
-        if not gpus or self._hangs is not None:
-            return
         began_ns = self.clock.now_ns()
         allowed_bytes = self.free_bytes + stay * CONTEXT_BYTES
-        while busy := self._in_use(gpus, allowed_bytes):
+        while busy := self._of_each(gpus, lambda nvml, gpu: _busy(nvml, gpu, allowed_bytes)):
             now_ns = self.clock.now_ns()
             if now_ns - began_ns >= seconds(self.free_timeout_s):
                 raise HardwareBusy(
@@ -121,24 +121,20 @@ class Accelerators:
             alone: whether no other process holds memory on these GPUs. If the driver hides process ids, all memory in
                 use is then the server's.
         """
-        nvml = self.nvml or pynvml()
-        if not gpus or nvml is None or self._hangs is not None:
-            return None
-        held = call_with_timeout(lambda: _held(nvml, gpus, frozenset(pids), alone=alone), NVML_TIMEOUT_S)
-        if held is None:
-            self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
-            return None
+        own_pids = frozenset(pids)
+        held = self._of_each(gpus, lambda nvml, gpu: _held_bytes(nvml, gpu, own_pids, alone=alone))
         return max(held, default=None)
 
-    def _in_use(self, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
-        """A sentence for each GPU on which somebody holds more; none where the driver does not say."""
+    def _of_each(self, gpus: tuple[Gpu, ...], question: Callable[[Nvml, Gpu], Answer | None]) -> list[Answer]:
+        """The answers of the driver about each GPU, without None; none from a driver that is missing, fails or hangs.
+        The run's own trace says that such a driver could not be asked."""
         nvml = self.nvml or pynvml()
-        if nvml is None:
+        if not gpus or nvml is None or self._hangs is not None:
             return []
-        sentences = call_with_timeout(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
-        if sentences is None:
+        answers = call_with_timeout(lambda: _asked(nvml, gpus, question), NVML_TIMEOUT_S)
+        if answers is None:
             self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
-        return sentences or []
+        return answers or []
 
     def _hung(self, why: str) -> None:
         self._hangs = why
@@ -186,11 +182,12 @@ def _own_context_note(allowed_bytes: int) -> str:
     )
 
 
-def _busy(nvml: Nvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
-    """A driver that cannot be asked knows of nobody: the run's own trace says that it could not."""
+def _asked(
+    nvml: Nvml, gpus: tuple[Gpu, ...], question: Callable[[Nvml, Gpu], Answer | None]
+) -> list[Answer]:
     try:
         nvml.nvmlInit()
-        return [sentences for gpu in gpus if (sentences := _busy_gpu(nvml, gpu, free_bytes)) is not None]
+        return [answer for gpu in gpus if (answer := question(nvml, gpu)) is not None]
     except Exception:
         return []
     finally:
@@ -198,26 +195,16 @@ def _busy(nvml: Nvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
             nvml.nvmlShutdown()
 
 
-def _held(nvml: Nvml, gpus: tuple[Gpu, ...], pids: frozenset[int], *, alone: bool) -> list[int]:
-    """Bytes on each GPU for which the driver reports them."""
-    try:
-        nvml.nvmlInit()
-        held = []
-        for gpu in gpus:
-            handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            own = [each.memory_bytes for each in occupants(nvml, handle) if each.pid in pids]
-            sizes = own or ([memory_in_use(nvml, handle)] if alone else [])
-            held += [sum(size for size in sizes if size is not None)] if sizes and None not in sizes else []
-    except Exception:
-        return []
-    else:
-        return held
-    finally:
-        with suppress(Exception):
-            nvml.nvmlShutdown()
+def _held_bytes(nvml: Nvml, gpu: Gpu, pids: frozenset[int], *, alone: bool) -> int | None:
+    """Memory of these processes; None if the driver does not report the memory of each."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    own = [each.memory_bytes for each in occupants(nvml, handle) if each.pid in pids]
+    sizes = own or ([memory_in_use(nvml, handle)] if alone else [])
+    return sum(size for size in sizes if size is not None) if sizes and None not in sizes else None
 
 
-def _busy_gpu(nvml: Nvml, gpu: Gpu, free_bytes: int) -> str | None:
+def _busy(nvml: Nvml, gpu: Gpu, free_bytes: int) -> str | None:
+    """A sentence about a GPU on which somebody holds more; None where nobody does, or the driver does not say."""
     handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
     used = memory_in_use(nvml, handle)
     if used is None or used <= free_bytes:

@@ -23,11 +23,8 @@ def free_host_memory_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> in
 
 
 def _available(meminfo: Path) -> int | None:
-    with suppress(OSError, ValueError, IndexError):
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
+    kibibytes = _field(meminfo, "MemAvailable").removesuffix(" kB")
+    return int(kibibytes) * 1024 if kibibytes.isdecimal() else None
 
 
 def _left_in_container(cgroup: Path) -> int | None:
@@ -69,14 +66,15 @@ class Cpu:
 def read_cpu(cpuinfo: Path = CPUINFO, quota: Path = QUOTA) -> Cpu:
     """The CPU that this process runs on."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Cpu(_model(cpuinfo) or platform.machine(), min(usable, _allowed(quota) or usable))
+    return Cpu(_field(cpuinfo, "model name") or platform.machine(), min(usable, _allowed(quota) or usable))
 
 
-def _model(cpuinfo: Path) -> str:
+def _field(table: Path, wanted: str) -> str:
+    """The first value of a name in a file with lines "name: value"; "" where it is missing."""
     with suppress(OSError):
-        for line in cpuinfo.read_text(errors="replace").splitlines():
+        for line in table.read_text(errors="replace").splitlines():
             name, _, value = line.partition(":")
-            if name.strip() == "model name":
+            if name.strip() == wanted:
                 return " ".join(value.split())
     return ""
 

@@ -126,22 +126,16 @@ class ForeignProcesses:
         """Those that held memory worth the name or used SMs; none where process ids are hidden."""
         if not self._own_seen:
             return ()
-        return tuple(process for process in self._seen.values() if self._competes(process))
-
-    def _competes(self, process: ForeignProcess) -> bool:
-        return bool(process.sm_pct) or (process.memory_bytes or 0) > self._idle_bytes
+        return tuple(process for process in self._seen.values()
+                     if process.sm_pct or (process.memory_bytes or 0) > self._idle_bytes)
 
     def _note(self, index: int, occupant: Occupant) -> None:
-        key = (index, occupant.pid)
-        occupant_before = self._seen.get(key) or _foreign_process(index, occupant.pid)
-        self._seen[key] = ForeignProcess(
-            index, occupant.pid, _larger_of(occupant_before.memory_bytes, occupant.memory_bytes),
-            _larger_of(occupant_before.sm_pct, occupant.sm_pct), occupant_before.name, occupant_before.user,
+        pid = occupant.pid
+        known = self._seen.get((index, pid)) or ForeignProcess(index, pid, name=name_of(pid), user=user_of(pid))
+        self._seen[index, pid] = replace(
+            known, memory_bytes=_larger_of(known.memory_bytes, occupant.memory_bytes),
+            sm_pct=_larger_of(known.sm_pct, occupant.sm_pct),
         )
-
-
-def _foreign_process(index: int, pid: int) -> ForeignProcess:
-    return ForeignProcess(index, pid, name=name_of(pid), user=user_of(pid))
 
 
 def name_of(pid: int) -> str | None:

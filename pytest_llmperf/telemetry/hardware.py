@@ -157,17 +157,14 @@ def _query_driver(nvml: Nvml | None) -> Hardware:
         return Hardware(problem=f"NVML: {error}")
     try:
         gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        return Hardware(gpus, driver=str(nvml.nvmlSystemGetDriverVersion()), cuda=_cuda(nvml))
+        version = query(nvml, "nvmlSystemGetCudaDriverVersion")
+        cuda = None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+        return Hardware(gpus, driver=str(nvml.nvmlSystemGetDriverVersion()), cuda=cuda)
     except Exception as error:
         return Hardware(problem=f"NVML: {error}")
     finally:
         with suppress(Exception):  # what was read is read
             nvml.nvmlShutdown()
-
-
-def _cuda(nvml: Nvml) -> str | None:
-    version = query(nvml, "nvmlSystemGetCudaDriverVersion")
-    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _gpu(nvml: Nvml, index: int) -> Gpu:

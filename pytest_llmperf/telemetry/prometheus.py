@@ -64,13 +64,11 @@ class Scrape:
 
     def counters(self, names: Mapping[str, str]) -> dict[str, float]:
         """Canonical name → `counter` of a name on the page, as far as the page has such samples."""
-        values = {name: self.counter(sample) for name, sample in names.items()}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, sample in names.items() if (value := self.counter(sample)) is not None}
 
     def totals(self, names: Mapping[str, str]) -> dict[str, float]:
         """Canonical name → `total` of a name on the page, as far as there is one."""
-        values = {name: self.total(sample) for name, sample in names.items()}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, sample in names.items() if (value := self.total(sample)) is not None}
 
     def largest(self, name: str) -> float | None:
         """The largest of all label sets, for shares, which have no sum; None as in `total`."""
