@@ -126,7 +126,7 @@ def install(recipe: Recipe, pins: list[str], directory: Path) -> str:
             lend_packages(directory.with_name(recipe.base), directory)
         install_pins(recipe, pins, directory)
         verify(recipe, directory)
-        write_atomically(stamp, digest)
+        stamp.write_text(digest)
         return f"was installed in {directory} in {time.monotonic() - started:.0f} s."
 
 
@@ -191,7 +191,7 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
     for pin in pins:
         name, version = pin.split(" ")[0].split("==")
         if name in recipe.hollow:
-            write_hollow_wheel(wheels, name, version)
+            write_wheel(wheels, name, version, code={})  # metadata alone
     hashed = [pin for pin in pins if "--hash=" in pin]
     pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     for file_name, lines, options in (
@@ -212,11 +212,6 @@ def code_of(name: str) -> dict[str, str]:
     """Path → source code of each module in a local distribution."""
     root = HERE / "engines" / name
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*.py"))}
-
-
-def write_hollow_wheel(folder: Path, name: str, version: str) -> None:
-    """A wheel that holds metadata and no code."""
-    write_wheel(folder, name, version, {})
 
 
 def write_wheel(folder: Path, name: str, version: str, code: dict[str, str], entry_points: str = "") -> Path:
@@ -250,12 +245,6 @@ def verify(recipe: Recipe, directory: Path) -> None:
 def unmet_requirements(report: str, partial: tuple[str, ...]) -> list[str]:
     """Lines of `pip check`, without the lines about partial distributions."""
     return [line for line in report.splitlines() if line.split(" ")[0] not in partial]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 def download(command: list[str]) -> None:

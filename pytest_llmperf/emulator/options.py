@@ -13,7 +13,7 @@ from pytest_llmperf.emulator.flags.launch import Machine, machine
 from pytest_llmperf.emulator.noise import Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError, duration_s, fraction
 
-_ENGINE_OF_MODULE = {"vllm": "vllm", "sglang": "sglang"}
+_ENGINES = ("vllm", "sglang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _parser() -> _Parser:
     add("--hardware", required=True, help="hardware kind: l4, a100, h100, h200, or one that --hardware-row describes")
     add("--hardware-row", metavar="JSON", help="row of a kind that a project defines: {\"bf16_flops\": …}")
     add("--gpus", type=int, default=1, help="how many of them (1)")
-    add("--engine", choices=("vllm", "sglang"), help="whose flags and rules (vllm)")
+    add("--engine", choices=_ENGINES, help="whose flags and rules (vllm)")
     add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
     add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s"))
@@ -110,8 +110,8 @@ def _engine(named: str | None, argv: list[str]) -> tuple[str, list[str]]:
     if argv[:1] != ["-m"]:
         return named or "vllm", argv
     module = argv[1] if len(argv) > 1 else ""
-    engine = _ENGINE_OF_MODULE.get(module.partition(".")[0])
-    if engine is None or (named and named != engine):
+    engine = module.partition(".")[0]
+    if engine not in _ENGINES or (named and named != engine):
         raise UsageError(f"-m {module}: it can be vllm.entrypoints.cli.main or sglang.launch_server.")
     return engine, argv[2:]
 

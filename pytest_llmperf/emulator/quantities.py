@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from math import isfinite
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -48,14 +50,8 @@ def duration_s(text: str, where: str) -> float:
     Raises:
         UsageError: it is no duration.
     """
-    text = text.strip()
-    for unit in ("us", "ms", "s"):
-        if text.endswith(unit):
-            try:
-                value = float(text.removesuffix(unit))
-            except ValueError:
-                break
-            if isfinite(value) and value >= 0:
-                return value * _UNITS_S[unit]
-            break
-    raise UsageError(f"{where}: {text!r} is no duration like 50ms.")
+    matched = re.fullmatch(r"(.+?)(us|ms|s)", text.strip())
+    with suppress(ValueError):
+        if matched is not None and isfinite(value := float(matched[1])) and value >= 0:
+            return value * _UNITS_S[matched[2]]
+    raise UsageError(f"{where}: {text.strip()!r} is no duration like 50ms.")

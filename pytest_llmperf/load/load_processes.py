@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.cores import Cores
@@ -46,7 +46,8 @@ class LoadProcess(RecordingProcess):
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0,
                 start_new_session=True,
             )
-        self._control, self.reports = _pipe(self._process.stdin), _pipe(self._process.stdout)
+        self._control = cast("IO[bytes]", self._process.stdin)
+        self.reports = cast("IO[bytes]", self._process.stdout)
         os.set_blocking(self._control.fileno(), False)
 
     @property
@@ -205,9 +206,3 @@ def local_load(plans: Sequence[LoadPlan], folder: Path, cores: Cores) -> Iterato
 def _cpus_of(number: int, processes: int, cpus: Sequence[int]) -> Sequence[int]:
     """A CPU of its own for the load process if there are enough CPUs, else all CPUs."""
     return (cpus[number],) if len(cpus) >= processes else cpus
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise LoadError("the load process has no pipe")
-    return stream

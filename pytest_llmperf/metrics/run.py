@@ -68,14 +68,9 @@ class RunMetrics:
         """By intended send time."""
         return self.source.derived(_ordered)
 
-    @property
-    def contributions_ns(self) -> Mapping[str, tuple[Samples | None, ...] | None]:
-        """Per latency sample, what each record contributed, None for a failed request; the whole entry is None where
-        the server did not say what is needed."""
-        return {name: self.source.derived(_of_family(name)) for name in FAMILIES}
-
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
-        """Nanoseconds that each request contributed, as `contributions_ns`.
+        """Nanoseconds that each request contributed to a latency sample, None for a failed request. None where the
+        server did not say what is needed.
 
         Raises:
             SloError: no such latency sample.
@@ -171,7 +166,7 @@ def text_disagrees(records: Iterable[RequestRecord]) -> tuple[int, int] | None:
 
 
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:
-    """See `RunMetrics.contributions_ns`. One request with missing data makes the whole sample unknown, because the
+    """See `RunMetrics.by_request`. One request with missing data makes the whole sample unknown, because the
     remaining requests would be a biased selection."""
     family = find_family(name)
     contributions: list[Samples | None] = []

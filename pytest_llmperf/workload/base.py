@@ -38,9 +38,9 @@ class Workload(ABC):
         """
 
     @property
-    @abstractmethod
     def concurrency(self) -> int | None:
         """Largest number of requests in flight, in a closed loop or with `at_most`; None without a limit."""
+        return _arrivals_of(self).concurrency
 
     @abstractmethod
     def __str__(self) -> str:

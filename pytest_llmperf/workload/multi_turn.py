@@ -145,10 +145,6 @@ class MultiTurn(DrawnWorkload):
         """Token ids, or words; a later part of a text begins with a space."""
         return f"{' ' * later}{as_text(tokens)}" if self.text else tokens
 
-    @property
-    def concurrency(self) -> int | None:
-        return self.arrivals.concurrency
-
     def __str__(self) -> str:
         return as_call("multi_turn", self)
 

@@ -30,10 +30,6 @@ class SharedPrefix(DrawnWorkload):
         prefixes = [draw_tokens(stream(seed, "prefix", group), self.prefix) for group in range(self.groups)]
         return _drawn(self, seed, "suffix", self.suffix, prefixes)
 
-    @property
-    def concurrency(self) -> int | None:
-        return self.arrivals.concurrency
-
     def __str__(self) -> str:
         return as_call("shared_prefix", self)
 
@@ -77,10 +73,6 @@ class RandomTokens(DrawnWorkload):
 
     def _draw(self, seed_offset: int) -> tuple[Request, ...]:
         return _drawn(self, self.seed + seed_offset, "input", self.input, [()])
-
-    @property
-    def concurrency(self) -> int | None:
-        return self.arrivals.concurrency
 
     def __str__(self) -> str:
         return as_call("random_tokens", self)

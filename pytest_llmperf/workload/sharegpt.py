@@ -49,10 +49,6 @@ class ShareGpt(Workload):
             for index, (prompt, output_tokens) in enumerate(pairs[: self.count])
         )
 
-    @property
-    def concurrency(self) -> int | None:
-        return self.arrivals.concurrency
-
     def digest(self) -> str:
         """As everywhere, but over the file's content in place of its path."""
         content = hashlib.sha256(_read(self.path)).hexdigest()

@@ -105,10 +105,6 @@ class Trace(Workload):
         )
 
     @property
-    def concurrency(self) -> int | None:
-        return self.arrivals.concurrency
-
-    @property
     def requests_per_arrival(self) -> float:
         """Always 1: the rate of a trace counts its requests, also the later turns of conversations."""
         return 1.0

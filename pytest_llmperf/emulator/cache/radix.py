@@ -66,22 +66,18 @@ class RadixCache:
         return self.match(sequence)[0]
 
     def node_of(self, sequence: Sequence) -> Node:
-        """The node where that prefix ends; a tree without prefixes has only roots."""
-        return self.match(sequence)[1] or Node((), None)
+        """The node where that prefix ends."""
+        return self.match(sequence)[1]
 
-    def match(self, sequence: Sequence) -> tuple[int, Node | None]:
-        """The longest cached prefix that leaves a token to compute, and its node."""
+    def match(self, sequence: Sequence) -> tuple[int, Node]:
+        """The longest cached prefix that leaves a token to compute, and its node; a root where no prefix is stored."""
         if not self.enabled:
-            return 0, None
+            return 0, Node((), None)
         return self.tree.match(sequence.tokens(0, sequence.length - 1), sequence.salt)
 
     def hold(self, sequence: Sequence) -> int:
         """Admits a sequence: locks its cached prefix and returns the length of the prefix in tokens."""
-        if sequence in self._held:
-            raise RuntimeError(f"sequence {sequence.id} holds KV cache already")
         shared, node = self.match(sequence)
-        if node is None:
-            node = Node((), None)
         self.tree.lock(node)
         self._held[sequence] = Holding(node, shared)
         return shared

@@ -57,8 +57,6 @@ class RadixTree:
     """
 
     def __init__(self, page_size: int = 1) -> None:
-        if page_size < 1:
-            raise ValueError(f"page_size must be at least 1, not {page_size}")
         self.page_size = page_size
         self.reset()
 

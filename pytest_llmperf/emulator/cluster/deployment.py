@@ -14,12 +14,12 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
+from pytest_llmperf.emulator.noise import Disturbance
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cache.external import ExternalKv
     from pytest_llmperf.emulator.config import EngineConfig, Tier
     from pytest_llmperf.emulator.cost.step_time import StepTime
-    from pytest_llmperf.emulator.noise import Disturbance
 
 
 class Deployment:
@@ -49,7 +49,7 @@ class Deployment:
         self.step_time = step_time
         self.now_ns = self.started_ns = 0
         self.tiers: list[Tiers] = []
-        self._disturbance = disturbance
+        self._disturbance = disturbance or Disturbance()
         self._bytes_per_token = config.tensor_parallel * kv_bytes_per_gpu(
             config.shape, config.kv, config.tensor_parallel
         )
@@ -146,8 +146,8 @@ class Deployment:
 
     def _engine(self, external: ExternalKv | None) -> Engine:
         kind = VllmScheduler if self.config.engine == "vllm" else SglangScheduler
-        leaked = self._disturbance.leaked_blocks if self._disturbance is not None else 0
-        return Engine(self.step_time, kind(self.config, external, leaked), self._disturbance)
+        scheduler = kind(self.config, external, self._disturbance.leaked_blocks)
+        return Engine(self.step_time, scheduler, self._disturbance)
 
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:

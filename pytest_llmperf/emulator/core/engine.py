@@ -10,6 +10,7 @@ import numpy as np
 from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.counters import Counters, Gauges
 from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.noise import Disturbance
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.scheduler import Scheduler
     from pytest_llmperf.emulator.core.sequence import Sequence
     from pytest_llmperf.emulator.cost.step_time import StepTime
-    from pytest_llmperf.emulator.noise import Disturbance
 
 _DRAWN_STEPS = 512  # steps whose disturbance is asked for at once
 
@@ -72,7 +72,7 @@ class Engine:
     def __init__(self, step_time: StepTime, scheduler: Scheduler, disturbance: Disturbance | None = None) -> None:
         self.scheduler = scheduler
         self._step_time = step_time
-        self._disturbance = disturbance
+        self._disturbance = disturbance or Disturbance()
         self._pending: Batch | None = None
         self._first = 0
         self._factors = self._delays = np.ones(0)
@@ -159,8 +159,7 @@ class Engine:
 
     def begin_run(self, age_s: float = 0.0) -> None:
         """Draws new noise for the run of a server of this age in seconds."""
-        if self._disturbance is not None:
-            self._disturbance.begin_run(age_s)
+        self._disturbance.begin_run(age_s)
         self._factors = self._delays = np.ones(0)
 
     def _duration_ns(self, batch: Batch) -> int:
@@ -169,25 +168,23 @@ class Engine:
         seconds = float(self._step_time.seconds(batch.load()))
         if batch.store_s:
             seconds += batch.store_s
-        if self._disturbance is not None:
-            offset = self._disturbed(number, 1)
-            seconds = seconds * float(self._factors[offset]) + float(self._delays[offset])
+        offset = self._disturbed(number, 1)
+        seconds = seconds * float(self._factors[offset]) + float(self._delays[offset])
         return max(1, round(seconds * 1e9))
 
     def _durations_ns(self, steps: int, sequences: int, kv_tokens: int) -> npt.NDArray[np.int64]:
         number = self.counters.steps
         kv = np.arange(kv_tokens, kv_tokens + sequences * steps, sequences)
         seconds = self._step_time.seconds(StepLoad(sequences, sequences, 0, sequences, kv, kv.astype(np.float64)))
-        if self._disturbance is not None:
-            offset = self._disturbed(number, steps)
-            seconds = seconds * self._factors[offset : offset + steps] + self._delays[offset : offset + steps]
+        offset = self._disturbed(number, steps)
+        seconds = seconds * self._factors[offset : offset + steps] + self._delays[offset : offset + steps]
         return np.maximum(np.rint(seconds * 1e9), 1.0).astype(np.int64)
 
     def _disturbed(self, first: int, count: int) -> int:
         """Index of the first step's disturbance in the values that were drawn in advance; draws more values if
         needed."""
         offset = first - self._first
-        if self._disturbance is not None and not 0 <= offset <= len(self._factors) - count:
+        if not 0 <= offset <= len(self._factors) - count:
             ahead = max(count, _DRAWN_STEPS)
             self._first, offset = first, 0
             self._factors = self._disturbance.factors(first, ahead)

@@ -69,7 +69,7 @@ def test_failing_download_is_tried_three_times(installer, tmp_path, failures, re
 
 def test_a_wrong_hash_is_refused(installer, ghost, tmp_path, monkeypatch):
     recipe, pins = ghost
-    installer.write_hollow_wheel(tmp_path, "llmperf-ghost", "1.0+none")
+    installer.write_wheel(tmp_path, "llmperf-ghost", "1.0+none", code={})
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     wrong = [f"{pins[0]} --hash=sha256:{'0' * 64}"]
     with pytest.raises(installer.InstallError, match="DO NOT MATCH THE HASHES"):

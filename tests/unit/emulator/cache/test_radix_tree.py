@@ -141,11 +141,6 @@ def test_one_unlock_too_many_is_an_error() -> None:
         tree.unlock(node)
 
 
-def test_page_size_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="page_size"):
-        RadixTree(0)
-
-
 def test_both_parts_of_a_split_stay_locked() -> None:
     tree = RadixTree()
     node = tree.insert((1, 2, 3, 4))[1]
