@@ -292,7 +292,7 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
         steps.callback(execution.close)
         steps.callback(watch.close)
         yield execution
-        execution.complete = True
+        execution.end(None, complete=True)
 
 
 def _watch() -> Watch:

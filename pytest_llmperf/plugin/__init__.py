@@ -69,7 +69,10 @@ def pytest_make_collect_report(
         from pytest_llmperf.plugin.endings import raised_text
         from pytest_llmperf.plugin.outcomes import names_package
 
-        report.llmperf = raised_text(getattr(report, "call", None))  # type: ignore[attr-defined]
+        call = getattr(report, "call", None)
+        if call is not None and call.excinfo is not None:
+            outcome, text = raised_text(call.excinfo.value)
+            report.llmperf = {"undecided": (outcome, f"in collection: {text}")}  # type: ignore[attr-defined]
         if names_package(collector.path):
             activate(collector.config)
         elif not collector.config.pluginmanager.has_plugin(ACTIVE):

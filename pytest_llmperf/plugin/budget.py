@@ -15,7 +15,7 @@ from pytest_llmperf.plugin.ordering import groups_of_one_server
 from pytest_llmperf.plugin.resume import DECIDED
 from pytest_llmperf.plugin.session_record import known_durations_s
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import VERDICT, uses_llmperf
+from pytest_llmperf.plugin.verdicts import ending_of, uses_llmperf
 
 NAME = "llmperf-budget"
 NOT_BEGUN = "llmperf.not_begun"
@@ -90,8 +90,8 @@ class Budget:
         needs = [str(value) for name, value in report.user_properties if name == NOT_BEGUN]
         if needs:
             self._not_begun[report.nodeid] = needs[-1]
-        elif verdicts := [str(value) for name, value in report.user_properties if name == VERDICT]:
-            self._verdicts[report.nodeid] = verdicts[-1]
+        elif (verdict := ending_of(report).verdict) is not None:
+            self._verdicts[report.nodeid] = verdict
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self.summary():

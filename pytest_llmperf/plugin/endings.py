@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,27 +13,22 @@ import pytest
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.shutdown import EXITED
 from pytest_llmperf.plugin.verdicts import (
-    EVIDENCE,
+    ENDING,
     EXECUTION,
-    HEARD,
-    RAISED,
-    TEST,
-    UNCHECKED,
-    USAGE_ERROR,
-    VERDICT,
+    OURS,
+    TIMEOUT,
     earlier_text,
+    end,
     ended_by,
     first_line,
     leave_without_traceback,
-    note_end,
     raise_worst,
-    report_outcome,
     text_of,
     uses_llmperf,
-    withdraw_outcome,
 )
 
 if TYPE_CHECKING:
+    from pytest_llmperf.results.ending import Ending
     from pytest_llmperf.session.executions import Execution
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -56,27 +52,42 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[
     None, pytest.TestReport, pytest.TestReport
 ]:
-    """An `xfail` marker excuses no test that has measured. Checks and conditions travel to the controller."""
+    """An `xfail` marker excuses no test that has measured. How the test ended travels to the controller."""
+    from pytest_llmperf.results.ending import Ending
+
     report = yield
-    evidence: dict[str, list[str]] = item.stash.get(EVIDENCE, {})
-    test = {TEST: [test_id(item)]} if uses_llmperf(item) else {}
-    report.llmperf = {**evidence, **test, **raised_text(call)}  # type: ignore[attr-defined]
     raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
     if raised and hasattr(report, "wasxfail") and has_measured(item):
         report.outcome = "failed"
         del report.wasxfail
+    ending = replace(item.stash.get(ENDING, Ending()), test=test_id(item) if uses_llmperf(item) else "")
+    report.llmperf = asdict(replace(ending, undecided=_undecided(report, call, ending)))  # type: ignore[attr-defined]
     return report
 
 
-def raised_text(call: pytest.CallInfo[None] | None) -> dict[str, list[str]]:
-    """What an exception of a test's or file's own says, in one line."""
-    error = None if call is None or call.excinfo is None else call.excinfo.value
+def _undecided(report: pytest.TestReport, call: pytest.CallInfo[None], ending: Ending) -> tuple[str, str] | None:
+    """Outcome and reason of a failed phase that no check decided; None for any other phase."""
+    from pytest_llmperf.masking import mask
+
+    if not report.failed:
+        return None
+    error = None if call.excinfo is None else call.excinfo.value
+    if isinstance(error, pytest.fail.Exception) and str(error).startswith(OURS):
+        return None if ending.error is None or ending.verdict is None else (
+            ending.verdict, str(error).removeprefix(f"{OURS}{ending.verdict}: "))
+    if error is None:  # a strict xfail that passed
+        return "FAILED", mask(report.longreprtext.strip().partition("\n")[0])
+    if ending.test and TIMEOUT in str(error):
+        return "ERROR", raised_text(error)[1]
+    outcome, text = raised_text(error)
+    return outcome, text if report.when == "call" else f"in {report.when}: {text}"
+
+
+def raised_text(error: BaseException) -> tuple[str, str]:
+    """Outcome of an exception of a test's or file's own, and what the exception says in one line."""
     if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
         error = error.__cause__  # pytest's text is a traceback
-    line = None if error is None else first_line(error)
-    if error is None or line is None:
-        return {}
-    return {RAISED: [line.removeprefix("failed: ")], **({USAGE_ERROR: ["yes"]} if ended_by(error) == "USAGE" else {})}
+    return "USAGE" if ended_by(error) == "USAGE" else "FAILED", (first_line(error) or "").removeprefix("failed: ")
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
@@ -108,13 +119,12 @@ def conclude_setup(item: pytest.Item, ending: BaseException) -> None:
 
 def conclude_late(item: pytest.Item) -> None:
     """A fixture's teardown may have checked, too: all checks speak again."""
-    heard = item.stash.get(HEARD, None)
-    if heard is not None and len(item.stash[EXECUTION].results) > heard:
-        withdraw_outcome(item)
+    execution, ending = item.stash[EXECUTION], item.stash[ENDING]
+    cut_short = not ending.complete and ending.word in (None, "failed", "ERROR", "USAGE")
+    if not cut_short and len(execution.results) > len(ending.checks):
         _conclude(item)
-    elif UNCHECKED in item.stash:
-        withdraw_outcome(item)
-        _conclude_unchecked(item, item.stash[EXECUTION], item.stash[UNCHECKED])
+    elif ending.unchecked is not None:
+        _conclude_unchecked(item, execution, ending.unchecked)
 
 
 def _conclude_cut_short(item: pytest.Item, ending: BaseException) -> None:
@@ -125,9 +135,8 @@ def _conclude_cut_short(item: pytest.Item, ending: BaseException) -> None:
         _conclude_exit(item, ending)
     elif isinstance(ending, Exception | SystemExit) and ended_by(ending) == "failed" and _has_failed(item):
         _conclude_failed(item)
-    else:
-        report_outcome(item, ended_by(ending))
-        note_end(item, ended_by(ending), first_line(ending))
+    elif EXECUTION in item.stash:
+        end(item, ended_by(ending), error=first_line(ending))
 
 
 def _conclude_exit(item: pytest.Item, ending: BaseException) -> None:
@@ -152,10 +161,7 @@ def _has_failed(item: pytest.Item) -> bool:
 def _conclude_failed(item: pytest.Item) -> None:
     """A FAIL stands beside the exception of the test's own, which pytest shows."""
     execution = item.stash[EXECUTION]
-    execution.complete, execution.error = True, None
-    item.stash[HEARD] = len(execution.results)
-    report_outcome(item, "FAIL")
-    item.user_properties.append((VERDICT, "FAIL"))
+    end(item, "FAIL", complete=True)
     item.add_report_section("call", "llmperf", text_of(item, execution.results, earlier_text(execution)))
 
 
@@ -168,24 +174,20 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
         if uses_llmperf(item) and not left:  # a test of `engine` alone
-            item.user_properties.append((VERDICT, "REPORTED"))
+            end(item, "REPORTED")
         return
     from pytest_llmperf.results.check import verdict_of_test
 
-    item.stash[HEARD] = len(execution.results)
+    how = left.partition(":")[0]
     if execution.results:
-        execution.complete, execution.error = True, None
-        report_outcome(item, verdict_of_test(execution.results).value)
+        end(item, verdict_of_test(execution.results).value, error=None, complete=True, unchecked=None)
         raise_worst(item, execution.results, earlier_text(execution))
     elif left and not execution.series:
-        execution.complete, execution.error = False, left
-        report_outcome(item, left.partition(":")[0])
+        end(item, how, error=left)
     elif left.startswith(EXITED) or not _may_check_late(item):  # after an exit nobody reports
         _conclude_unchecked(item, execution, left)
     else:
-        item.stash[UNCHECKED] = left
-        execution.complete, execution.error = not left, left or None
-        report_outcome(item, left.partition(":")[0] or "REPORTED")
+        end(item, how or "REPORTED", error=left or None, complete=not left, unchecked=left)
 
 
 def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> None:
@@ -198,11 +200,9 @@ def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> N
     from pytest_llmperf.session.endings import contains_check, not_judged
 
     if execution.series and (left or contains_check(_functions(item), item.config.rootpath)):
-        report_outcome(item, "ERROR")
+        end(item, "ERROR", unchecked=None)
         raise not_judged(left)
-    execution.complete, execution.error = True, None
-    report_outcome(item, "REPORTED")
-    item.user_properties.append((VERDICT, "REPORTED"))
+    end(item, "REPORTED", error=None, complete=True, unchecked=None)
     if item.config.getoption("--llmperf-unchecked") == "fail":
         pytest.fail(f"llmperf REPORTED: {item.name} {NOTHING_CHECKED}", pytrace=False)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import (
     check_written_slos,
@@ -23,7 +23,7 @@ from pytest_llmperf.plugin.inputs import inputs_of
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import EXECUTION, leave_without_traceback
+from pytest_llmperf.plugin.verdicts import ENDING, EXECUTION, leave_without_traceback
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.control.running_server import RunningServer
@@ -104,7 +104,9 @@ def _record_startup_failure(item: pytest.Item, session: PerfSession) -> Iterator
             session.folder.begin()
             path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error),
                               worker=session.worker)
-            item.user_properties += [("llmperf.test", test_id(item)), (RUN_FILE, str(path))]
+            item.stash[ENDING] = replace(item.stash[ENDING], run_file=str(path))
+            if this is not None:
+                this.run_file = path
         raise
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.baselines import run_file_of
+from pytest_llmperf.plugin.reports import JUnit, is_ours
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import RAISED, TEST, TIMEOUT, USAGE_ERROR, reason_of_skip, stored_texts, verdict_of
+from pytest_llmperf.plugin.verdicts import TEST, ending_of, reason_of_skip
 
 if TYPE_CHECKING:
-    from pytest_llmperf.results.check import CheckResult
     from pytest_llmperf.results.ended_test import EndedTest
 
 Report = pytest.TestReport | pytest.CollectReport
@@ -70,9 +70,9 @@ class Outcomes:
 
     def _hear(self, report: Report, heard: Heard) -> None:
         self._heard[report.nodeid] = heard
-        heard.report, heard.ours = report, heard.ours or _is_ours(report)
-        if (error := _error(report)) is not None:
-            heard.errors.setdefault(*error)
+        heard.report, heard.ours = report, heard.ours or is_ours(report)
+        if (undecided := _undecided(report)) is not None:
+            heard.errors.setdefault(*undecided)
 
     @pytest.hookimpl(tryfirst=True)  # after the update of the baselines, and before JUnit is written
     def pytest_sessionfinish(self) -> None:
@@ -106,17 +106,20 @@ class Outcomes:
         yield from self._interrupted
 
     def _ended(self, nodeid: str) -> tuple[EndedTest, Path | None]:
+        from pytest_llmperf.results.check_json import check_from
         from pytest_llmperf.results.ended_test import EndedTest, severity
+        from pytest_llmperf.results.strict_json import parse
 
         if nodeid in self._interrupted:
             return self._interrupted[nodeid]
         heard = self._heard[nodeid]
-        report, verdict = heard.report, verdict_of(heard.report)
-        word = max(filter(None, (verdict, *heard.errors)), key=severity, default="REPORTED")
-        test, path = _test_of(report), run_file_of(report)
-        measured = bool(stored_texts(report, "conditions"))
+        ending = ending_of(heard.report)
+        word = max(filter(None, (ending.verdict, *heard.errors)), key=severity, default="REPORTED")
+        test, path = _test_of(heard.report), run_file_of(heard.report)
+        measured = bool(ending.conditions)
         return EndedTest(
-            test, word, _checks(report), heard.errors.get(word, ""), measured=measured, stored=self._stored(test),
+            test, word, tuple(check_from(parse(text.encode(), test)) for text in ending.checks),
+            heard.errors.get(word, ""), measured=measured, stored=self._stored(test),
             run=str(path.parents[1]) if path is not None and measured else "",
         ), path  # fmt: skip
 
@@ -159,18 +162,10 @@ class Outcomes:
             ])
 
     def _complete_junit(self) -> None:
-        from pytest_llmperf.plugin.reports import JUnit
-
         junit = JUnit(self._config)
         for nodeid in self._nodes():
             test, _ = self._ended(nodeid)
             junit.complete(nodeid, test, missing=nodeid in self._interrupted)
-
-
-def _is_ours(report: Report) -> bool:
-    """Whether a test uses llmperf."""
-    properties = getattr(report, "user_properties", ())
-    return bool(stored_texts(report, TEST)) or any(name.startswith("llmperf") for name, _ in properties)
 
 
 def names_package(path: Path) -> bool:
@@ -182,32 +177,18 @@ def names_package(path: Path) -> bool:
 
 def _test_of(report: Report) -> str:
     """The id of a test, without what repeats it."""
-    properties = [str(value) for name, value in getattr(report, "user_properties", ()) if name == "llmperf.test"]
-    return next(iter([*properties, *stored_texts(report, TEST)]), report.nodeid)
+    properties = [str(value) for name, value in getattr(report, "user_properties", ()) if name == TEST]
+    return next(iter(properties), ending_of(report).test or report.nodeid)
 
 
-def _checks(report: Report) -> tuple[CheckResult, ...]:
-    from pytest_llmperf.results.check_json import check_from
-    from pytest_llmperf.results.strict_json import parse
-
-    return tuple(check_from(parse(text.encode(), report.nodeid)) for text in stored_texts(report, "checks"))
-
-
-def _error(report: Report) -> tuple[str, str] | None:
+def _undecided(report: Report) -> tuple[str, str] | None:
     """Outcome and reason of an end that is no verdict of checks; None where the checks decided."""
     from pytest_llmperf.masking import mask
 
-    verdict, text = verdict_of(report), report.longreprtext
+    ending = ending_of(report)
     if report.skipped:
-        return None if verdict is not None else ("SKIPPED", mask(reason_of_skip(report)))
-    if not report.failed:
-        return None
-    _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
-    if start:
-        decided = verdict not in ("ERROR", "USAGE") or any(check.verdict.value == verdict for check in _checks(report))
-        return None if decided else (str(verdict), error)
-    raised = next(iter(stored_texts(report, RAISED)), mask(text.strip().partition("\n")[0]))
-    if report.when not in PHASES or (verdict == "ERROR" and TIMEOUT in text):
-        return "ERROR", raised
-    place = "" if report.when == "call" else f"in {report.when if report.when != 'collect' else 'collection'}: "
-    return "USAGE" if stored_texts(report, USAGE_ERROR) else "FAILED", f"{place}{raised}"
+        return None if ending.verdict is not None else ("SKIPPED", mask(reason_of_skip(report)))
+    if not report.failed or hasattr(report, "llmperf"):
+        return ending.undecided if report.failed else None
+    raised = mask(report.longreprtext.strip().partition("\n")[0])
+    return ("ERROR" if report.when not in PHASES else "FAILED"), raised

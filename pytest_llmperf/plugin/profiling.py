@@ -37,8 +37,8 @@ def header(config: pytest.Config) -> str | None:
 
 def profile(config: pytest.Config, execution: Execution) -> None:
     """Trace what a test has measured, as far as the options ask for it. A trace changes no verdict."""
-    wanted = config.getoption(OPTION) == "always" or (config.getoption(OPTION) and execution.ended == "FAIL")
-    if not execution.complete or not wanted:
+    wanted = config.getoption(OPTION) == "always" or (config.getoption(OPTION) and execution.ending.word == "FAIL")
+    if not execution.ending.complete or not wanted:
         return
     from pytest_llmperf.model.status import Note
     from pytest_llmperf.session.profile import profile_measurements

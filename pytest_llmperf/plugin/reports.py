@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmperf.plugin.progress import WorkerNode
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import UNKNOWN, earlier_of, verdict_of
+from pytest_llmperf.plugin.verdicts import UNKNOWN, VERDICT, ending_of
 
 if TYPE_CHECKING:
     from _pytest.junitxml import LogXML, _NodeReporter
@@ -46,11 +46,25 @@ class JUnit:
             report = pytest.TestReport(nodeid, (file, None, name), {}, "failed", test.error, "call")
             self._xml._opentestcase(report)._add_simple("error", test.decided_by)
         for reporter in _entries(self._xml, nodeid):
-            if "to_xml" in vars(reporter):  # pytest has closed it
-                _set(reporter.to_xml(), outcome_properties(test))
-            else:
-                for name, value in outcome_properties(test).items():
-                    reporter.add_property(name, value)
+            if "to_xml" not in vars(reporter):
+                reporter.finalize()  # else each call makes the entry anew
+            _mark_error(self._xml, reporter.to_xml())
+            _set(reporter.to_xml(), outcome_properties(test))
+
+
+def _mark_error(xml: LogXML, case: ElementTree.Element) -> None:
+    """JUnit files every failure of the call phase under `<failure>`; an ERROR is no regression.
+
+    The text stays ours: pytest's own `<error>` would say that the test failed on setup. The evidence stands
+    under `<system-err>` too, where readers of a dead process look for it.
+    """
+    if case.find(f"properties/property[@name='{VERDICT}'][@value='ERROR']") is None:
+        return
+    for failure in case.findall("failure"):
+        failure.tag = "error"
+        xml.stats["failure"] -= 1
+        xml.stats["error"] += 1
+        ElementTree.SubElement(case, "system-err").text = failure.text
 
 
 def _entries(xml: LogXML, nodeid: str) -> list[_NodeReporter]:
@@ -75,7 +89,6 @@ def _set(case: ElementTree.Element, properties: dict[str, str]) -> None:
         ElementTree.SubElement(node, "property", name=name, value=value)
 
 
-OURS = "llmperf ERROR"
 BAD = {"FAIL", "ERROR", "USAGE", "failed"}
 
 
@@ -106,7 +119,7 @@ class ReportWatcher:
     @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         state = self.config.stash[STATE]
-        verdict = verdict_of(report)
+        verdict = ending_of(report).verdict
         if verdict is not None:
             state.verdicts[report.nodeid] = verdict
         if report.failed and is_ours(report):
@@ -119,15 +132,13 @@ class ReportWatcher:
         elif report.when == "call":
             self._note_executions(report, verdict)
         own_end = report.when != "teardown"  # a teardown after an ERROR may fail for reasons of its own
-        if report.failed and not (verdict == "ERROR" and (own_end or report.longreprtext.startswith(OURS))):
+        if report.failed and not (verdict == "ERROR" and (own_end or report.longreprtext.startswith("llmperf ERROR"))):
             state.plain_failures += 1
-        if report.failed and verdict == "ERROR" and own_end:  # JUnit has `<error>` for a teardown, and closed its node
-            self._as_error(report)
 
     def _note_executions(self, report: pytest.TestReport, verdict: str | None) -> None:
         """A test of ours that fails at first is never silently green, whichever plugin executed it again."""
         state = self.config.stash[STATE]
-        earlier = earlier_of(report) or state.rerun.get(report.nodeid, [])
+        earlier = list(ending_of(report).earlier) or state.rerun.get(report.nodeid, [])
         state.failed_first.pop(report.nodeid, None)
         if is_ours(report) and not report.failed and BAD.intersection(earlier):
             state.failed_first[report.nodeid] = ", then ".join([*earlier, verdict or report.outcome])
@@ -139,29 +150,8 @@ class ReportWatcher:
         for nodeid, execution_end in first.items():
             terminalreporter.write_line(f"{nodeid}: {execution_end}")
 
-    def _as_error(self, report: pytest.TestReport) -> None:
-        """JUnit files every failure of the call phase under `<failure>`; an ERROR is no regression.
 
-        The text stays ours: pytest's own `<error>` would say that the test failed on setup. The evidence stands
-        under `<system-err>` too, where readers of a dead process look for it.
-        """
-        from _pytest.junitxml import bin_xml_escape, xml_key
-
-        xml = self.config.stash.get(xml_key, None)
-        if xml is None:
-            return
-        reporter = xml.node_reporter(report)
-        node: ElementTree.Element
-        for node in reporter.nodes:
-            if node.tag == "failure":
-                node.tag = "error"
-                xml.stats["failure"] -= 1
-                xml.stats["error"] += 1
-        evidence = ElementTree.Element("system-err")
-        evidence.text = bin_xml_escape(report.longreprtext)
-        reporter.append(evidence)
-
-
-def is_ours(report: pytest.TestReport) -> bool:
+def is_ours(report: pytest.TestReport | pytest.CollectReport) -> bool:
     """Whether a performance test reports."""
-    return any(name.startswith("llmperf") for name, _ in report.user_properties)
+    return bool(ending_of(report).test) or any(
+        name.startswith("llmperf") for name, _ in getattr(report, "user_properties", ()))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.inputs import difference
 from pytest_llmperf.plugin.session_record import RESUMED
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import EVIDENCE, raise_worst
+from pytest_llmperf.plugin.verdicts import raise_worst, tell
 
 if TYPE_CHECKING:
     from pytest_llmperf.results.measurement import TestResult
@@ -38,14 +38,13 @@ class DecidedTest(pytest.Item):
     def runtest(self) -> None:
         from pytest_llmperf.report.properties import properties
         from pytest_llmperf.results.writer import file_name
-        from pytest_llmperf.session.executions import evidence_of
+        from pytest_llmperf.session.executions import ending_of
 
         stored = self._stored
         folder = stored.folder or Path()
         path = folder / "tests" / file_name(stored.test, stored.worker)
-        self.user_properties += properties(stored.test, stored.measurements, stored.checks)
-        self.user_properties += [(RUN_FILE, str(path)), (RESUMED, folder.name)]
-        self.stash[EVIDENCE] = evidence_of(stored.checks, stored.measurements)
+        tell(self, replace(ending_of(stored.checks, stored.measurements), run_file=str(path)),
+             [*properties(stored.test, stored.measurements, stored.checks), (RESUMED, folder.name)])
         raise_worst(self, stored.checks)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:

@@ -16,7 +16,7 @@ from pytest_llmperf.plugin.baselines import mode_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, way_out
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import stored_texts
+from pytest_llmperf.plugin.verdicts import ending_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.process.planted_flags import PlantedFlag
@@ -40,7 +40,7 @@ class EndSummary:
         self._conditions: set[str] = set()  # of everything that was measured, with verdict or without
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._conditions.update(stored_texts(report, "conditions"))
+        self._conditions.update(ending_of(report).conditions)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,29 +5,28 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE, mode_of
+from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import CheckResult
+    from pytest_llmperf.results.ending import Ending
     from pytest_llmperf.session.executions import Execution
 
 EXECUTION: pytest.StashKey[Execution] = pytest.StashKey()
-HEARD = pytest.StashKey[int]()  # how many checks had spoken when the test ended
-UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked nothing: a fixture may still check
+ENDING: pytest.StashKey[Ending] = pytest.StashKey()  # how the item's newest execution ended
 VERDICT = "llmperf.verdict"
-EARLIER = "llmperf.earlier"
-EVIDENCE = pytest.StashKey[dict[str, list[str]]]()  # what reports hand to the controller, beside JUnit
-#: Keys of reports' evidence: the id of a test that uses llmperf, what an exception of its own says, and whether that
-#: exception is a usage error.
-TEST, RAISED, USAGE_ERROR = "test", "raised", "usage"
+TEST = "llmperf.test"
+OURS = "llmperf "  # how each of our failures begins
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
@@ -46,8 +45,7 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
         _fail(item, error, "\n".join([str(error), *getattr(error, "__notes__", ())]))
     except pytest.fail.Exception as error:
         if uses_llmperf(item) and ended_by(error) == "ERROR":
-            item.user_properties.append((VERDICT, "ERROR"))
-            note_end(item, "ERROR", str(error))
+            end(item, "ERROR", error=str(error))
         raise
     except Exception as error:
         if not uses_llmperf(item) or (plugin := socket_blocker(error)) is None:
@@ -59,10 +57,9 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
 def _fail(item: pytest.Item, error: Exception, message: str) -> NoReturn:
     from pytest_llmperf.process.serverlog import plain
 
-    verdict, text = ended_by(error), plain(message)
-    item.user_properties.append((VERDICT, verdict))
-    note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
-    raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
+    word, text = ended_by(error), plain(message)
+    end(item, word, error=text if word == "ERROR" else f"{word}: {text}")
+    raise pytest.fail.Exception(f"{OURS}{word}: {text}", pytrace=False) from None
 
 
 def ended_by(error: BaseException) -> str:
@@ -87,17 +84,34 @@ def socket_blocker(error: BaseException) -> str | None:
 
 def forget_execution(item: pytest.Item) -> None:
     """A re-run reports only its own results. Reports of earlier executions are neither repeated nor changed."""
-    keys: tuple[pytest.StashKey[Any], ...] = (EXECUTION, HEARD, UNCHECKED)
-    for key in keys:
-        if key in item.stash:
-            del item.stash[key]
-    withdraw_outcome(item)
+    from pytest_llmperf.results.ending import Ending
 
-
-def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
     if EXECUTION in item.stash:
-        item.stash[EXECUTION].ended = ended
-        item.stash[EXECUTION].error = error
+        del item.stash[EXECUTION]
+    tell(item, Ending())
+
+
+def end(item: pytest.Item, word: str, **changes: Any) -> None:  # noqa: ANN401 - fields of `Ending`
+    """Note how an item ended, and what its report says of that: figures, where they lie, earlier executions."""
+    execution = item.stash.get(EXECUTION, None)
+    if execution is None:
+        ending = replace(item.stash[ENDING], word=word, **changes)
+        tell(item, ending, [(TEST, test_id(item))] if ending.run_file else ())
+        return
+    from pytest_llmperf.report.properties import properties
+    from pytest_llmperf.session.executions import history
+
+    ending = execution.end(word, **changes)
+    figures = properties(execution.test, execution.measurements, execution.results)
+    tell(item, ending, [*figures, *([("llmperf.executions", history(execution))] if execution.number > 1 else [])])
+
+
+def tell(item: pytest.Item, ending: Ending, properties: Iterable[tuple[str, str]] = ()) -> None:
+    """Replace what the item's next report says of its end."""
+    item.stash[ENDING] = ending
+    own = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
+    values = {RUN_FILE: ending.run_file, "llmperf.earlier": ",".join(ending.earlier), VERDICT: ending.verdict or ""}
+    item.user_properties[:] = [*own, *properties, *((name, value) for name, value in values.items() if value)]
 
 
 def first_line(error: BaseException) -> str | None:
@@ -123,31 +137,6 @@ def uses_llmperf(item: pytest.Item) -> bool:
                for name, fixture in last)
 
 
-def withdraw_outcome(item: pytest.Item) -> None:
-    item.stash[EVIDENCE] = {}
-    item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
-
-
-def report_outcome(item: pytest.Item, ended: str) -> None:
-    """What travels with the report: figures, where they lie, and which executions came before."""
-    execution = item.stash.get(EXECUTION, None)
-    if execution is None:
-        return
-    from pytest_llmperf.report.properties import properties
-    from pytest_llmperf.session.executions import history
-
-    execution.ended = ended
-    execution.keep_results()
-    item.user_properties.extend(properties(execution.test, execution.measurements, execution.results))
-    if execution.number > 1:
-        item.user_properties.append(("llmperf.executions", history(execution)))
-    item.stash[EVIDENCE] = execution.evidence()
-    if execution.run_file is not None:
-        item.user_properties.append((RUN_FILE, str(execution.run_file)))
-    if execution.earlier:
-        item.user_properties.append((EARLIER, ",".join(earlier.ended or "not ended" for earlier in execution.earlier)))
-
-
 def earlier_text(execution: Execution) -> str:
     """Which executions came before, as a line below the table; "" for a first execution."""
     from pytest_llmperf.session.executions import history
@@ -161,7 +150,7 @@ def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = ""
     from pytest_llmperf.report.table import table
     from pytest_llmperf.results.check import verdict_of_test
 
-    return plain(f"llmperf {verdict_of_test(results).value}: {item.name}\n{table(results)}{earlier}")
+    return plain(f"{OURS}{verdict_of_test(results).value}: {item.name}\n{table(results)}{earlier}")
 
 
 def raise_worst(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> None:
@@ -174,7 +163,6 @@ def raise_worst(item: pytest.Item, results: Sequence[CheckResult], earlier: str 
     from pytest_llmperf.results.check import verdict_of_test
 
     verdict, text = verdict_of_test(results), text_of(item, results, earlier)
-    item.user_properties.append((VERDICT, verdict.value))
     if verdict.severity >= Verdict.FAIL.severity or (verdict is Verdict.REPORTED and _fails(item.config, verdict)):
         raise pytest.fail.Exception(text, pytrace=False) from None
     unknown = [
@@ -205,22 +193,11 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
     return bool(policy == "fail" if policy else os.environ.get("CI"))
 
 
-def earlier_of(report: pytest.TestReport) -> list[str]:
-    """How earlier executions of its test ended, as the process that executed them says."""
-    endings = [str(value).split(",") for name, value in report.user_properties if name == EARLIER]
-    return endings[-1] if endings else []
+def ending_of(report: pytest.TestReport | pytest.CollectReport) -> Ending:
+    """What a report says of the end of its test; empty for tests of others and for a worker that crashed."""
+    from pytest_llmperf.results.ending import Ending
 
-
-def verdict_of(report: pytest.TestReport | pytest.CollectReport) -> str | None:
-    """The verdict that travels with a report, also from an xdist worker."""
-    verdicts = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
-    return verdicts[-1] if verdicts else None
-
-
-def stored_texts(report: pytest.TestReport | pytest.CollectReport, name: str) -> list[str]:
-    """Evidence of a test, as checks or conditions as JSON, also from an xdist worker; empty for tests of others."""
-    texts: list[str] = getattr(report, "llmperf", {}).get(name, [])
-    return texts
+    return Ending(**getattr(report, "llmperf", {}))
 
 
 def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:
@@ -234,7 +211,7 @@ def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """ERROR has a word of its own (pytest then prints "ERROR at call of …"), what stayed open a letter."""
-    verdict = verdict_of(report) if report.when == "call" else None
+    verdict = ending_of(report).verdict if report.when == "call" else None
     if verdict == "ERROR" and report.failed:
         return "error", "E", "ERROR"
     if verdict in UNKNOWN and report.skipped:

@@ -14,13 +14,14 @@ from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.causes.claims import MachineDrifts
 from pytest_llmperf.results.causes.limits import NoRequestServed, RunsMissLimit
 from pytest_llmperf.results.check import CheckResult, Stated
+from pytest_llmperf.results.ending import USAGE
 from pytest_llmperf.results.headroom import headroom
 from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text, reason_text
 
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 #: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
 #: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.
-STORED, USAGE, FAILED, SKIPPED = "STORED", "USAGE", "FAILED", "SKIPPED"
+STORED, FAILED, SKIPPED = "STORED", "FAILED", "SKIPPED"
 #: Every outcome, by how much it matters.
 OUTCOMES = (
     SKIPPED, "REPORTED", "PASS", "IMPROVED", STORED, "INCONCLUSIVE", "NO_BASELINE", "INCOMPARABLE", USAGE, FAILED,

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.check_json import check_json
+from pytest_llmperf.results.ending import Ending
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
@@ -70,7 +72,7 @@ class Execution:
         self.test = test
         self.kind = kind
         self.earlier = earlier
-        self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
+        self.ending = Ending()
         self._results: list[CheckResult] = []
         self.series: list[Series] = []
         #: Rates of a resumed search, until the search takes them over.
@@ -82,8 +84,6 @@ class Execution:
         self.claims: list[tuple[str, Series, Series]] = []
         self.beside: dict[EngineSpec, tuple[EngineSpec, ...]] = {}  # spec → specs whose servers live with its server
         self.alone: dict[EngineSpec, str] = {}  # spec → why its server runs alone, though the test announced others
-        self.complete = False  # until the test has reached its end
-        self.error: str | None = None  # what ended it before, with the evidence
         self.profiles: list[Profile] = []
         self.run_file: Path | None = None  # once something was measured
         self._begun = False
@@ -162,14 +162,17 @@ class Execution:
             self.session.folder.begin()
             self.write()
 
-    def keep_results(self) -> None:
-        """Give a run file also to a test that only checks what another test has measured."""
+    def end(self, word: str | None, **changes: Any) -> Ending:  # noqa: ANN401 - fields of `Ending`
+        """Note how the test ended. A test that only checks what another test has measured gets a run file, too."""
+        told = ending_of(self.results, self.measurements)
+        self.ending = replace(
+            self.ending, word=word, checks=told.checks, conditions=told.conditions,
+            earlier=tuple(earlier.ending.word or "not ended" for earlier in self.earlier), **changes,
+        )
         if self.results:
             self._open_run_file()
-
-    def evidence(self) -> dict[str, list[str]]:
-        """What the end of the session needs of this test: its checks and the conditions of its servers, as JSON."""
-        return evidence_of(self.results, self.measurements)
+        self.ending = replace(self.ending, run_file=str(self.run_file or ""))
+        return self.ending
 
     def close(self) -> None:
         """Write the measurements to the run folder, and release the request records from memory."""
@@ -186,8 +189,8 @@ class Execution:
             self.test,
             self.measurements,
             self.results,
-            complete=self.complete,
-            error=self.error,
+            complete=self.ending.complete,
+            error=self.ending.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
             earlier=[excluded_execution(earlier, self) for earlier in self.earlier],
             stored=self.resumed.documents,
@@ -197,17 +200,19 @@ class Execution:
         )
 
 
-def evidence_of(results: Sequence[CheckResult], measurements: Sequence[Measurement]) -> dict[str, list[str]]:
-    """Checks and conditions as JSON, which travel from an xdist worker to the controller."""
-    return {
-        "checks": [json.dumps(check_json(result)) for result in results],
-        "conditions": [json.dumps(dict(each.conditions), sort_keys=True) for each in measurements],
-    }
+def ending_of(results: Sequence[CheckResult], measurements: Sequence[Measurement]) -> Ending:
+    """The end of a complete test that its checks decided."""
+    return Ending(
+        verdict_of_test(results).value,
+        complete=True,
+        checks=tuple(json.dumps(check_json(result)) for result in results),
+        conditions=tuple(json.dumps(dict(each.conditions), sort_keys=True) for each in measurements),
+    )
 
 
 def pooled_executions(execution: Execution) -> list[Execution]:
     """The earlier executions whose runs count."""
-    return [earlier for earlier in execution.earlier if earlier.ended not in NO_EVIDENCE]
+    return [earlier for earlier in execution.earlier if earlier.ending.word not in NO_EVIDENCE]
 
 
 def continue_earlier(series: Series, execution: Execution) -> None:
@@ -237,7 +242,7 @@ def failed_subjects(execution: Execution) -> set[str]:
 
 def history(execution: Execution) -> str:
     """"execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"."""
-    this = f"execution {execution.number}: {execution.ended or 'not ended'}"
+    this = f"execution {execution.number}: {execution.ending.word or 'not ended'}"
     return "; ".join([*_execution_texts(execution), this])
 
 
@@ -248,8 +253,8 @@ def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, ob
         for member in earlier.series
         if member.current is not None and not _has_pooled_runs(member, execution)
     ]
-    return {"execution": earlier.number, "ended": earlier.ended, "error": earlier.error, "results": earlier.results,
-            "measurements": apart}
+    return {"execution": earlier.number, "ended": earlier.ending.word, "error": earlier.ending.error,
+            "results": earlier.results, "measurements": apart}
 
 
 def _execution_texts(execution: Execution) -> Iterator[str]:
@@ -261,7 +266,7 @@ def _execution_texts(execution: Execution) -> Iterator[str]:
             len(series.current.runs)
             for series in earlier.series if series.current is not None and _has_pooled_runs(series, execution)
         ]
-        ended = earlier.ended or "not ended"
+        ended = earlier.ending.word or "not ended"
         yield f"execution {earlier.number}: {ended}, {sum(counted)} of its {sum(runs)} runs count"
 
 

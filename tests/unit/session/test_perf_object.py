@@ -143,7 +143,7 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     (result,) = perf.check(measurement, "error_rate == 0")
     assert result.verdict is Verdict.PASS
     assert perf.results == (result,)
-    perf._execution.complete = True
+    perf._execution.end("PASS", complete=True)
     perf._execution.close()
     run_file = written(session)
     assert run_file["test"] == "tests/test_a.py::test_x[a/b]"
