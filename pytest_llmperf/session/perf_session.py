@@ -147,8 +147,8 @@ class PerfSession:
         self.clock = clock
         self.transport = VirtualTransport(engines)
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
-        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.notify, engines,
-                                   self.worker)
+        launcher = VirtualLauncher(self.settings, root, self.run_dir, emulation.kind, clock, self.rng, self.notify,
+                                   emulation, worker=self.worker, engines=engines)
         return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self.gpus.share,
                           steady_age_s=steady_age_s)
 

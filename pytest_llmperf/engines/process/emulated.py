@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 
 from pytest_llmperf.clock import VirtualClock
-from pytest_llmperf.config.emulation import Emulation
-from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
 from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
-from pytest_llmperf.engines.process.environment import emulator_environment
-from pytest_llmperf.engines.process.launch import refuse_endpoint
-from pytest_llmperf.engines.process.resolution import Resolver
+from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import child_environment
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
-from pytest_llmperf.model.engine import REFERENCE, EngineSpec
-from pytest_llmperf.model.status import Notify, Starting, ignore_status
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Starting
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -36,39 +29,16 @@ NO_PORT = 1  # nothing listens in virtual time, and the engine's command line wa
 
 
 @dataclass(frozen=True)
-class VirtualLauncher:
+class VirtualLauncher(Launcher):
     """Starts emulated engines in virtual time: no port, no watchdog, no waiting.
 
     Args:
-        emulation: the emulated hardware and its options.
-        settings, root, run_dir, rng, progress: as in `Launcher`.
         clock: the session's clock, which the engines advance.
         engines: running engines by their artificial host names; shared with the transport.
     """
 
-    emulation: Emulation
-    settings: Settings
-    root: Path
-    run_dir: Path
     clock: VirtualClock
-    rng: random.Random
-    progress: Notify = ignore_status
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
-    worker: str = ""
-
-    @cached_property
-    def resolver(self) -> Resolver:
-        """Models that this launcher has looked up."""
-        return Resolver(self.settings, self.root, emulated=True)
-
-    def check(self, spec: EngineSpec) -> None:
-        """As a `Launcher` does; every engine is installed.
-
-        Raises:
-            SpecError: there is no such model or flag, or it is an endpoint, which is no engine that we start.
-        """
-        refuse_endpoint(spec)
-        self.resolver.of(spec.on(self.emulation.kind))
 
     def start(
         self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None  # noqa: ARG002
@@ -78,14 +48,13 @@ class VirtualLauncher:
         Raises:
             EngineError: with the evidence; nothing is left running.
         """
-        spec = spec.on(self.emulation.kind)
+        spec = spec.on(self.kind)
         adapter = adapter_of(spec.engine)
         resolution = self.resolver.of(spec)
         model = resolution.model
-        environment = emulator_environment(self.emulation, spec.engine, start_id,
-                                           faults=spec.installation != REFERENCE)
+        environment = self.emulator(spec, start_id)
         name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
-        placement = Placement(spec.kind or self.emulation.kind, NO_PORT, name, model, environment, root=self.root)
+        placement = Placement(spec.kind or self.kind, NO_PORT, name, model, environment, root=self.root)
         launch = Launch(
             argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),
             env=ONE_THREAD | child_environment(spec, adapter, placement),

@@ -41,7 +41,7 @@ from pytest_llmperf.engines.process.variables import (
 )
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
-from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
+from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
 from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
@@ -99,7 +99,7 @@ class Launcher:
             self.resolver.of(spec.on(self.kind))
             return
         if self.emulation is not None:
-            refuse_endpoint(spec)
+            raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
         _check_url(spec)
         header_values(spec, self.root, os.environ)
         header_values(spec, self.root, os.environ, spec.metrics_headers)
@@ -192,7 +192,7 @@ class Launcher:
         """A server whose process runs, and that need not answer yet."""
         adapter = adapter_of(spec.engine)
         resolution = self.resolver.of(spec)
-        model, environment = resolution.model, resolution.environment or self._emulator(spec, start_id)
+        model, environment = resolution.model, resolution.environment or self.emulator(spec, start_id)
         folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
@@ -216,7 +216,8 @@ class Launcher:
         process.on_gone(lambda: self._note_unproven(process))
         return server
 
-    def _emulator(self, spec: EngineSpec, start_id: int) -> Environment:
+    def emulator(self, spec: EngineSpec, start_id: int) -> Environment:
+        """The emulator as the command of an engine."""
         assert self.emulation is not None, "an engine without emulation has an environment"
         return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE)
 
@@ -313,7 +314,8 @@ class Launcher:
                 last = f"{type(error).__name__}: {error}"
             if waited_s - noted_s >= NOTE_EVERY_S:
                 noted_s = waited_s
-                self.progress(Starting(str(server.spec), _last_line(process.evidence(1))))
+                log_tail = process.evidence(1).log_tail
+                self.progress(Starting(str(server.spec), log_tail[-1] if log_tail else "(no output yet)"))
             process.wait_exit(POLL_S)
             if server.unit.lmcache is not None:
                 server.unit.lmcache.check_alive()
@@ -376,16 +378,6 @@ def _all_ready(starts: Sequence[Start]) -> list[Server]:
     return [start.ready() for start in starts]
 
 
-def refuse_endpoint(spec: EngineSpec) -> None:
-    """Refuse an endpoint under --emulate.
-
-    Raises:
-        SpecError: the spec is an endpoint.
-    """
-    if isinstance(spec, Endpoint):
-        raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
-
-
 def _check_url(spec: Endpoint) -> None:
     try:
         httpx.URL(spec.url)
@@ -405,6 +397,3 @@ def _is_port_conflict(error: ExitedEarly) -> bool:
     tail = "\n".join(error.evidence.log_tail if error.evidence else ()).lower()
     return any(mark in tail for mark in PORT_TAKEN)
 
-
-def _last_line(evidence: Evidence) -> str:
-    return evidence.log_tail[-1] if evidence.log_tail else "(no output yet)"

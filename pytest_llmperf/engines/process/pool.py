@@ -8,20 +8,17 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from pytest_llmperf.clock import Clock, require_real_clock, seconds
-from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.memory.groups import Group, GroupPlans, ShareMemory, never_together
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.process.launch import Launcher, stop_after
 from pytest_llmperf.engines.process.machine_lock import MachineLock
-from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
-from pytest_llmperf.model.status import Note, Notify, Waiting
+from pytest_llmperf.model.status import Note, Waiting
 from pytest_llmperf.process.leftovers import Sweep, sweep
 from pytest_llmperf.process.ports import lock_folder
 
@@ -39,31 +36,6 @@ def lock_of_this_machine() -> Path:
         InfrastructureError: no lock can be kept there.
     """
     return lock_folder("llmperf") / "machine.lock"
-
-
-class Starter(Protocol):
-    """What starts servers: `Launcher`, or the emulator's."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def progress(self) -> Notify: ...
-    @property
-    def resolver(self) -> Resolver: ...
-
-    def check(self, spec: EngineSpec) -> None:
-        """Raise where it can be seen without a start that this spec cannot be started."""
-        ...
-
-    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
-        """A server that has generated a first token; `lmcache`: a running LMCache server to attach."""
-        ...
-
-    def start_together(self, specs: Sequence[EngineSpec], first_id: int) -> list[Server]:
-        """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`."""
-        ...
 
 
 class EnginePool:
@@ -91,7 +63,7 @@ class EnginePool:
 
     def __init__(
         self,
-        launcher: Starter,
+        launcher: Launcher,
         lock_path: Path | None,
         sweep: Callable[[Clock], Sweep] = sweep,
         wait_free: Callable[[EngineSpec, int], None] = lambda _spec, _stay: None,
@@ -103,7 +75,7 @@ class EnginePool:
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
     ) -> None:
-        self.launcher: Starter = launcher
+        self.launcher = launcher
         self._sweep = sweep
         self._wait_free = wait_free
         self._plant = plant
@@ -132,7 +104,7 @@ class EnginePool:
             EngineError: the servers are emulated in virtual time, so they have no command.
         """
         launcher = self.launcher
-        if not isinstance(launcher, Launcher):
+        if launcher.emulation is not None and launcher.emulation.clock == "virtual":
             raise EngineError(f"{words[0]}: an engine in virtual time has no command.")
         self.launcher = replace(launcher, under=words)
         try:
