@@ -23,8 +23,7 @@ class HardwareKind:
 
     Args:
         name: marker of tests, a Python identifier: "h200", "rtx_4090".
-        product: for people: "NVIDIA H200".
-        nvml_words: words that the product's name in NVML has, in lower case.
+        nvml_words: words that the name of the GPU model in NVML has, in lower case.
         other_words: words of slower models with a similar name. A GPU whose name has one of these words is not of this
             kind.
         nvml_memory_gib: total memory that NVML reports. Limits of suites are written for it: an A100 40GB is another
@@ -40,7 +39,6 @@ class HardwareKind:
     """
 
     name: str
-    product: str
     nvml_words: frozenset[str]
     nvml_memory_gib: float
     cuda_memory_gib: float
@@ -74,7 +72,7 @@ class HardwareKind:
         return self.fp8_flops if operand_bytes == 1 and self.fp8_flops is not None else self.bf16_flops
 
 
-_TEXTS, _WORDS = ("product", "gpu_hour_price"), ("nvml_words", "other_words")
+_WORDS = ("nvml_words", "other_words")
 
 
 def kind_of_row(name: str, row: Mapping[str, object]) -> HardwareKind:
@@ -116,7 +114,7 @@ def _cell(key: str, value: object) -> tuple[object, str]:
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words) or not words:
             return None, 'must be words of the name that nvidia-smi shows: ["rtx", "4090"]'
         return frozenset(part for word in words for part in word.lower().split()), ""
-    if key in _TEXTS:
+    if key == "gpu_hour_price":
         return value, "" if isinstance(value, str) and value else "must be a text"
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
     return value, "" if good else "must be a number above 0"
@@ -125,21 +123,21 @@ def _cell(key: str, value: object) -> tuple[object, str]:
 # NVIDIA's datasheets of L4, A100 80GB SXM, H100 SXM and H200 SXM. Memory as NVML and CUDA report it on such GPUs.
 SHIPPED = (
     HardwareKind(
-        "l4", "NVIDIA L4", frozenset({"l4"}), nvml_memory_gib=22.5, cuda_memory_gib=22.03, bandwidth_bytes_per_s=300e9,
+        "l4", frozenset({"l4"}), nvml_memory_gib=22.5, cuda_memory_gib=22.03, bandwidth_bytes_per_s=300e9,
         cache_bytes=48e6, bf16_flops=121e12, fp8_flops=242e12, pcie_bytes_per_s=32e9, power_w=72.0,
     ),
     HardwareKind(
-        "a100", "NVIDIA A100", frozenset({"a100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.15,
+        "a100", frozenset({"a100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.15,
         bandwidth_bytes_per_s=2.039e12, cache_bytes=40e6, bf16_flops=312e12, pcie_bytes_per_s=32e9,
         link_bytes_per_s=300e9, power_w=400.0,
     ),
     HardwareKind(
-        "h100", "NVIDIA H100", frozenset({"h100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.19,
+        "h100", frozenset({"h100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.19,
         bandwidth_bytes_per_s=3.35e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
         link_bytes_per_s=450e9, other_words=frozenset({"pcie", "nvl", "hbm2e"}), power_w=700.0,
     ),
     HardwareKind(
-        "h200", "NVIDIA H200", frozenset({"h200"}), nvml_memory_gib=140.4, cuda_memory_gib=139.81,
+        "h200", frozenset({"h200"}), nvml_memory_gib=140.4, cuda_memory_gib=139.81,
         bandwidth_bytes_per_s=4.8e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
         link_bytes_per_s=450e9, power_w=700.0,
     ),

@@ -16,19 +16,12 @@ PYTESTS = {  # and what they must hold to count
 def project_root(*places: Path) -> Path:
     """The nearest root at or above the first place that has one, then the current folder, which stands in for it."""
     here = Path.cwd()
-    above = (folder for place in (*places, here) for folder in _upwards(place) if _is_root(folder))
-    return next(above, here)
-
-
-def _upwards(place: Path) -> tuple[Path, ...]:
-    resolved = place.resolve()
-    return (resolved, *resolved.parents)
-
-
-def _is_root(folder: Path) -> bool:
-    return any((folder / name).exists() for name in OURS) or any(
-        _holds(folder / name, texts) for name, texts in PYTESTS.items()
-    )
+    for place in (*places, here):
+        for folder in (place.resolve(), *place.resolve().parents):
+            is_ours = any((folder / name).exists() for name in OURS)
+            if is_ours or any(_holds(folder / name, texts) for name, texts in PYTESTS.items()):
+                return folder
+    return here
 
 
 def _holds(path: Path, texts: tuple[str, ...]) -> bool:

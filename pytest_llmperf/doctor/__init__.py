@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmperf.doctor.finding import Finding
 from pytest_llmperf.doctor.installed import engines, models
 from pytest_llmperf.doctor.machine import machine
-from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.doctor.place import Finding, Place
 from pytest_llmperf.doctor.stored import baselines
 
 

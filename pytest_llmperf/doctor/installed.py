@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmperf.doctor.finding import Finding
-from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.doctor.place import Finding, Place
 from pytest_llmperf.engines.adapters import check_configured, package_of, startable
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.engines.process.environment import SHARED, Environment, configured_place, find_environment

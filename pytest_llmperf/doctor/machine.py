@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmperf.doctor.finding import Finding
-from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.doctor.place import Finding, Place
 from pytest_llmperf.doctor.stored import stored_kind
 from pytest_llmperf.kinds import GPU_KINDS, OTHER_GPU
 

@@ -1,4 +1,4 @@
-"""The machine and the project that are examined, as values: tests hand in their own."""
+"""The machine and the project that are examined, as values, and what is found there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,27 @@ HUB = Path("~/.cache/huggingface/hub")
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """A fact, or a problem with its remedy.
+
+    Args:
+        part: what it is about: "hardware", "engines", "models", "suites", "baselines".
+        text: what was found.
+        remedy: what to do about it; "" where it is no problem.
+    """
+
+    part: str
+    text: str
+    remedy: str = ""
+
+    @property
+    def problem(self) -> bool:
+        return bool(self.remedy)
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """What the examination depends on.
+    """What the examination depends on. Tests hand in their own values.
 
     Args:
         root: of the project.

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.doctor.finding import Finding
-from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.doctor.place import Finding, Place
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.conditions import BUILD, kind_of

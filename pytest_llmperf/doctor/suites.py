@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pytest_llmperf.doctor.finding import Finding
+from pytest_llmperf.doctor.place import Finding
 
 PART = "suites"
 DEFAULT = "suites"

@@ -22,8 +22,6 @@ from .kernel import KILL_WAIT_S, end_child, kill_child, write_line
 from .launch import Launch
 from .unit import STOP_COMMAND_S, WATCHDOG_TAG, Reaped, StopReport, write_report
 
-__all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
-
 ERRORS = "watchdog.log"
 HANDSHAKE_S = 20.0
 STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.exchange import Replay
@@ -59,8 +59,4 @@ def replay_scripts(
     )
     replay = ProcessTransport(processes=processes).replay(plan, cancel=threading.Event())
     request = Request(0, (1,) * prompt_tokens, output_tokens, prompt_tokens)
-    return Replayed(replay, records_of(tuple(_at(request, index) for index in range(requests)), replay))
-
-
-def _at(request: Request, index: int) -> Request:
-    return Request(index, request.prompt, request.output_tokens, request.prompt_tokens)
+    return Replayed(replay, records_of(tuple(replace(request, index=index) for index in range(requests)), replay))

@@ -13,7 +13,8 @@ import pytest
 
 from pytest_llmperf.errors import EnvironmentMissing, StopFailed
 from pytest_llmperf.process import leftovers, tree
-from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.process.unit import TAG
 from pytest_llmperf.testing.waiting import least, until
 

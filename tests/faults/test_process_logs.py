@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.supervisor import Supervised
 
 if sys.platform != "linux":
     pytest.skip("supervision is Linux only", allow_module_level=True)

@@ -24,7 +24,7 @@ def pytest_llmperf_engines(config):
     return [Own()]
 
 def pytest_llmperf_kinds(config):
-    return [HardwareKind(name="t4", product="NVIDIA T4", nvml_words=("t4",), nvml_memory_gib=15.0, cuda_memory_gib=14.6,
+    return [HardwareKind(name="t4", nvml_words=("t4",), nvml_memory_gib=15.0, cuda_memory_gib=14.6,
                          bandwidth_bytes_per_s=3.2e11, cache_bytes=4e6, bf16_flops=65e12, pcie_bytes_per_s=16e9)]
 
 def pytest_llmperf_metrics(config):

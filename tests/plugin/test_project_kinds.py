@@ -4,7 +4,6 @@ import pytest
 
 ROW = """
 [tool.llmperf.kinds.rtx_4090]
-product = "NVIDIA GeForce RTX 4090"
 nvml_words = ["rtx", "4090"]
 nvml_memory_gib = 24.0
 cuda_memory_gib = 23.5
@@ -84,8 +83,8 @@ def test_marker_without_performance_test_stays_pytests_own(run):
 
 
 @pytest.mark.parametrize(("row", "problem"), [
-    ('[tool.llmperf.kinds.h200]\nproduct = "x"\n', "*kinds.h200: this kind is known already; choose another name*"),
-    ('[tool.llmperf.kinds.rtx-4090]\nproduct = "x"\n', "*'rtx-4090' is no name*bf16_flops is missing*"),
+    ('[tool.llmperf.kinds.h200]\npower_w = 1\n', "*kinds.h200: this kind is known already; choose another name*"),
+    ('[tool.llmperf.kinds.rtx-4090]\npower_w = 1\n', "*'rtx-4090' is no name*bf16_flops is missing*"),
     (ROW + "bandwith = 3\n", "*kinds.rtx_4090: bandwith: unknown; known: *bandwidth_bytes_per_s*"),
     (ROW.replace("24.0", "-24.0"), "*nvml_memory_gib = -24.0: must be a number above 0*"),
     (ROW.replace("0.50 USD 2026-11-01", "0.50"), "*kinds.rtx_4090: gpu_hour_price: lacks a currency and a date*"),

@@ -15,7 +15,7 @@ from pytest_llmperf.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_llmperf.doctor.finding import Finding
+    from pytest_llmperf.doctor.place import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,8 @@ from pytest_llmperf.engines.process.environment import Environment, configured_p
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
-from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.results.accuracy import Accuracy
 
 SCRIPT = Path(__file__).with_name("lm_eval_script.py")

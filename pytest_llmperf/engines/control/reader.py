@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_llmperf.engines.control import lazy_httpx as httpx
-from pytest_llmperf.engines.control.json_answers import json_object
+from pytest_llmperf.engines.control.json_answers import json_list
 from pytest_llmperf.engines.control.openai import PATHS, request_body
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.engine import EngineSpec
@@ -102,6 +102,6 @@ class ServerReader:
 
     def loaded(self, client: httpx.Client) -> str | None:
         """Path or hub id of the loaded model; None if the server reports no model."""
-        listed = json_object(client.get("/v1/models")).get("data") if self.lists_models else None
-        roots = [entry.get("root") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        listed = json_list(client.get("/v1/models"), "data") if self.lists_models else None
+        roots = [entry.get("root") for entry in listed or () if isinstance(entry, dict)]
         return str(roots[0]) if roots and roots[0] else None

@@ -58,23 +58,19 @@ def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
     answer = Answer(200, (), ((0, response.content),), complete=True)
     stream = read_stream(answer.pieces, answers=api.choices) if api.stream else read_whole(answer.pieces, api.choices)
     check_end(server, path, stream)
-    if not _has_token(stream, api):
+    if (reason := _token_fault(answer, stream, api)) is not None:
         hint = ""
         if api.stream and not stream.events and response.content[:1] == b"{":
             hint = " The service does not stream this answer: write endpoint(…, stream=False)."
-        raise without_token(server, path, response, _without_token(answer, stream, api), f".{hint}")
+        raise without_token(server, path, response, reason, f".{hint}")
 
 
-def _has_token(stream: Stream, api: Api) -> bool:
+def _token_fault(answer: Answer, stream: Stream, api: Api) -> str | None:
+    """Why an answer of status 200 does not have the token that was asked for; None for an answer with the token."""
     counted = None if stream.usage is None else stream.usage.completion_tokens
-    if stream.problem or stream.error or stream.origin.problem:
-        return False
-    return counted == api.choices if api.forces_length else bool(stream.arrivals_ns or counted)
-
-
-def _without_token(answer: Answer, stream: Stream, api: Api) -> str:
-    """Why an answer of status 200 does not have the token that was asked for."""
-    counted = None if stream.usage is None else stream.usage.completion_tokens
+    arrived = counted == api.choices if api.forces_length else bool(stream.arrivals_ns or counted)
+    if arrived and not (stream.problem or stream.error or stream.origin.problem):
+        return None
     if stream.error is None and stream.problem is None and counted is not None and stream.arrivals_ns:
         return f"usage says {counted} output tokens instead of {api.choices}"
     return answer_fault(answer, stream, api) or "the usage counts no output token"

@@ -78,17 +78,13 @@ class PrometheusReader:
         replicas = self._present(since_s)
         patience_s = max(LEAST_WAIT_S, LATE_SCRAPES * max(replica.interval_s for replica in replicas.values()))
         deadline_ns = self._clock.now_ns() + seconds(patience_s)
-        while fresh and (late := self._late(replicas, since_s)):
+        while fresh and (late := [name for name, replica in replicas.items() if replica.last_s < since_s]):
             if self._clock.now_ns() > deadline_ns:
                 pages = {name: replica.page() for name, replica in replicas.items() if name not in late}
                 return PagesReading(pages, dict.fromkeys(late, f"not scraped for {patience_s:.0f} s"))
             self._clock.sleep_ns(seconds(POLL_S))
             replicas |= self._present(since_s)
         return PagesReading({name: replica.page() for name, replica in replicas.items()})
-
-    @staticmethod
-    def _late(replicas: Mapping[str, _Replica], since_s: float) -> list[str]:
-        return [name for name, replica in replicas.items() if replica.last_s < since_s]
 
     def _present(self, now_s: float) -> dict[str, _Replica]:
         """The replicas without those that were no longer scraped at this time."""

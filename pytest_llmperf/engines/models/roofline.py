@@ -102,12 +102,8 @@ def latency_bound(spec: EngineSpec, model: ResolvedModel | None, facts: Mapping[
         prompt_token_ns=shape.prompt_flops / flops / computing * 1e9,
         tokens_per_step=tokens,
         reading=f"{read / 1e9:.3g} GB of weights per GPU ÷ {gpu.bandwidth_bytes_per_s / 1e12:.3g} TB/s",
-        computing=f"{_flops(shape)} per prompt token ÷ {flops * computing / 1e12:.4g} TFLOP/s",
+        computing=f"{shape.prompt_flops / 1e9:.3g} GFLOP per prompt token ÷ {flops * computing / 1e12:.4g} TFLOP/s",
     )
-
-
-def _flops(shape: Shape) -> str:
-    return f"{shape.prompt_flops / 1e9:.3g} GFLOP"
 
 
 def _weights(shape: Shape, flags: Mapping[str, object]) -> tuple[float, int] | None:

@@ -44,8 +44,9 @@ from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
+from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
-from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.supervisor import Supervised
 
 PORT_ATTEMPTS = 5
 POLL_S = 0.1

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.supervisor import Supervised
 
 STUB = Path(__file__).with_name("stub_server.py")
 

@@ -11,8 +11,9 @@ import pytest
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import EngineError, EnvironmentMissing
 from pytest_llmperf.process import supervisor, tree
+from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.reaper import alone_ns
-from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.testing.waiting import until
 
 if sys.platform != "linux":
