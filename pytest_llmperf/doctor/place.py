@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.models.text_tokenizer import hub_folder
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import version_in
 from pytest_llmperf.telemetry.cpu import read_cpu
@@ -17,7 +18,6 @@ from pytest_llmperf.telemetry.hardware import Hardware
 
 DEVICE = Path("/dev/nvidia0")
 SHM = Path("/dev/shm")  # noqa: S108  (looked at, not written to)
-HUB = Path("~/.cache/huggingface/hub")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,6 @@ class Place:
 
 def this_place(root: Path, settings: Settings, hardware: Hardware) -> Place:
     """This machine."""
-    hub = os.environ.get("HF_HUB_CACHE") or (
-        Path(os.environ["HF_HOME"]) / "hub" if "HF_HOME" in os.environ else HUB.expanduser()
-    )
     return Place(
         root=root,
         settings=settings,
@@ -82,5 +79,5 @@ def this_place(root: Path, settings: Settings, hardware: Hardware) -> Place:
         shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         free_bytes=shutil.disk_usage(root).free,
-        hub=Path(hub),
+        hub=hub_folder(os.environ),
     )

@@ -9,7 +9,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from pytest_llmperf.errors import InfrastructureError
 
@@ -34,12 +33,6 @@ class PortLease:
 
     def __repr__(self) -> str:
         return f"<PortLease {self.port} {'closed' if self._lock_fd is None else 'held'}>"
-
-    def __enter__(self) -> PortLease:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the port back; harmless a second time."""

@@ -173,16 +173,9 @@ class Supervised:
 
     @property
     def pid(self) -> int:
-        """Process id of the server itself; see `identity` before acting on it."""
-        return self.identity.pid
-
-    @property
-    def identity(self) -> tree.Identity:
-        """Pid and starttime of the server process."""
-        identity = self._status.identity
-        if identity is None:
-            raise EngineError("the server process was never started", self.evidence())
-        return identity
+        """Process id of the server itself."""
+        assert self._status.identity is not None, "start() returns after the server has a process"
+        return self._status.identity.pid
 
     def alive(self) -> bool:
         """Whether the server process has not ended yet. Costs no system call, because the watchdog reports the end."""

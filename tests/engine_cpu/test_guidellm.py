@@ -4,6 +4,7 @@ import os
 import random
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -55,7 +56,7 @@ def mock_server():
     if not PROGRAM.exists():
         missing = f"{PROGRAM} is missing: make guidellm"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-    with reserve_port(random.Random()) as lease, subprocess.Popen(
+    with closing(reserve_port(random.Random())) as lease, subprocess.Popen(
         [PROGRAM, "mock-server", "--port", str(lease.port), "--model", "mock", "--ttft-ms", str(TTFT_MS),
          "--itl-ms", str(ITL_MS)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ UNSEEN = "telemetry of the declared h200 not seen"
 
 @pytest.fixture
 def port():
-    with reserve_port(random.Random()) as lease, subprocess.Popen(
+    with closing(reserve_port(random.Random())) as lease, subprocess.Popen(
         [sys.executable, STUB, "serve", "m", "--port", str(lease.port), "--served-model-name", "m"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import random
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ PARENTS = (matrix.driver, matrix.plugin_run, *ONCE)
 @pytest.mark.parametrize("ending", matrix.Ending, ids=lambda ending: ending.value)
 @pytest.mark.parametrize("parent", PARENTS, ids=lambda parent: parent.__name__)
 def test_no_server_process_survives_end_of_run(parent, ending, repeat, tmp_path):
-    with reserve_port(random.Random(f"{os.getpid()}{parent.__name__}{ending}{repeat}")) as lease:
+    with closing(reserve_port(random.Random(f"{os.getpid()}{parent.__name__}{ending}{repeat}"))) as lease:
         outcome = matrix.play(parent, matrix.Case(ending, tmp_path, lease.port))
     assert outcome.orphans == [], outcome.output
     assert outcome.took_s <= matrix.LIMIT_S

@@ -5,6 +5,7 @@ import random
 import socket
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -53,10 +54,10 @@ def test_eight_processes_never_choose_the_same_port(tmp_path):
 def test_a_port_that_a_stranger_binds_is_not_leased_again(tmp_path):
     """Fault 14."""
     pair = range(19000, 19002)  # below those that servers of other tests have
-    with reserve_port(random.Random(1), ports=pair, folder=tmp_path) as first, socket.socket() as racer:
+    with closing(reserve_port(random.Random(1), ports=pair, folder=tmp_path)) as first, socket.socket() as racer:
         racer.bind(("127.0.0.1", first.port))
         first.close()
-        with reserve_port(random.Random(1), ports=pair, folder=tmp_path) as second:
+        with closing(reserve_port(random.Random(1), ports=pair, folder=tmp_path)) as second:
             assert second.port != first.port
             with pytest.raises(InfrastructureError, match="no free port in 19000-19001"):
                 reserve_port(random.Random(1), ports=pair, folder=tmp_path)
@@ -71,7 +72,7 @@ def test_port_lease_ends_with_process(tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, check=False).returncode == -9
-    with reserve_port(random.Random(0), ports=range(19010, 19011), folder=tmp_path) as lease:
+    with closing(reserve_port(random.Random(0), ports=range(19010, 19011), folder=tmp_path)) as lease:
         assert lease.port == 19010
 
 

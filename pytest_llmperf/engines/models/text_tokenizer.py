@@ -96,7 +96,7 @@ def _file(name: str, root: Path, environ: Mapping[str, str]) -> Path:
         return place
     if (place / FILE).is_file():
         return place / FILE
-    hub = _hub(environ) / f"models--{name.replace('/', '--')}"
+    hub = hub_folder(environ) / f"models--{name.replace('/', '--')}"
     snapshots = sorted(hub.glob(f"snapshots/*/{FILE}"), key=lambda path: path.stat().st_mtime)
     reference = hub / "refs" / "main"
     if reference.is_file() and (current := hub / "snapshots" / reference.read_text().strip() / FILE) in snapshots:
@@ -104,11 +104,11 @@ def _file(name: str, root: Path, environ: Mapping[str, str]) -> Path:
     if snapshots:
         return snapshots[-1]
     raise SpecError(f"tokenizer={name!r}: there is no file {place}, no {FILE} in such a folder, and no tokenizer of "
-                    f"this name in the local cache {_hub(environ)}. Nothing was sent, and nothing is downloaded. Write "
-                    f"the path of a {FILE}, or run `hf download {name} {FILE}` before.")
+                    f"this name in the local cache {hub_folder(environ)}. Nothing was sent, and nothing is downloaded. "
+                    f"Write the path of a {FILE}, or run `hf download {name} {FILE}` before.")
 
 
-def _hub(environ: Mapping[str, str]) -> Path:
+def hub_folder(environ: Mapping[str, str]) -> Path:
     """Where the Hugging Face libraries keep downloads."""
     home = Path(environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     return Path(environ.get("HF_HUB_CACHE") or home / "hub").expanduser()

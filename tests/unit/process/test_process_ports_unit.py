@@ -2,6 +2,7 @@
 
 import os
 import random
+from contextlib import closing
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_ports_lie_below_the_range_of_outgoing_connections():
 def test_the_same_seed_begins_at_the_same_port(tmp_path):
     chosen = []
     for _ in range(2):
-        with reserve_port(random.Random(5), folder=tmp_path) as lease:
+        with closing(reserve_port(random.Random(5), folder=tmp_path)) as lease:
             chosen.append(lease.port)
             assert is_free(lease.port)
     assert chosen[0] == chosen[1]

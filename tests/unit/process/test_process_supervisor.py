@@ -55,7 +55,7 @@ def test_running_server_has_pid_and_no_ending(start):
     assert server.ending() is None
     assert server.wait_exit(0.01) is None
     assert server.pids() == (server.pid,)
-    assert tree.is_alive(server.identity)
+    assert tree.is_alive(tree.identity_of(server.pid))
     assert repr(server) == f"<Supervised sleep running with pid {server.pid}>"
     assert server.evidence().ending == "running"
     assert server.evidence().elapsed_s == 2.0
@@ -241,7 +241,8 @@ def test_server_stops_after_interrupt_left_event_locked(start, monkeypatch):
     server = start("sleep", "60")
     locked = server._status.exited._cond
     locked.acquire()
+    identity = tree.identity_of(server.pid)
     server.stop(0)
-    assert not tree.is_alive(server.identity)
+    assert not tree.is_alive(identity)
     locked.release()
     server._status.join(5)
