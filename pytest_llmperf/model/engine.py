@@ -121,6 +121,11 @@ class EngineSpec:
     kind: str | None = field(default=None, compare=False)
 
     @property
+    def is_endpoint(self) -> bool:
+        """Whether the server already runs, so that no session starts, resets or stops it."""
+        return False
+
+    @property
     def installed_as(self) -> str:
         """Under which name settings and options say where it is installed: "vllm", "vllm:old"."""
         return f"{self.engine}:{self.installation}" if self.installation else self.engine
@@ -207,6 +212,10 @@ class Endpoint(EngineSpec):
     metrics: tuple[str, ...] | None = None
     metrics_headers: tuple[tuple[str, str], ...] = ()
     limit: SpendingLimit | None = None
+
+    @property
+    def is_endpoint(self) -> bool:
+        return True
 
     def on(self, kind: str | None) -> Self:  # noqa: ARG002 - the machine that sends has another kind
         """The endpoint itself: only its test can declare a kind."""

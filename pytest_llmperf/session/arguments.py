@@ -15,7 +15,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Claim, Mechanism, Slo
@@ -53,7 +53,7 @@ def check_sides_differ(a: RunningServer | EngineSpec, b: RunningServer | EngineS
     """
     if spec_of(a) != spec_of(b):
         return
-    attached = isinstance(spec_of(a), Endpoint)
+    attached = spec_of(a).is_endpoint
     change = "name the other endpoint" if attached else "change a flag of one side: a.with_flags(…)"
     raise SpecError(f"perf.claim(a, b, …): both sides are {spec_of(a)}, and a claim is about what differs. To claim "
                     f"something, {change}. To see how much two starts differ, measure it twice with "
@@ -307,7 +307,7 @@ def check_refusal(spec: object, reason: object) -> None:
         SpecError: the first argument is no spec of an engine that this session starts, or the reason is no text.
     """
     call = f"perf.refuses({spec!s}, {reason!r})"
-    if not isinstance(spec, EngineSpec) or isinstance(spec, Endpoint):
+    if not isinstance(spec, EngineSpec) or spec.is_endpoint:
         raise SpecError(f"{call}: the engine is started and must refuse, so hand over a spec such as vllm(MODEL, "
                         "max_model_len=…), not a server that runs.")
     if not isinstance(reason, str) or len(reason.strip()) < SHORTEST_REASON:

@@ -19,7 +19,7 @@ from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.failed_as_infinite import sample_with_failures_ms
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.summary import statistic
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note, SearchRest
 from pytest_llmperf.model.verdict import Verdict
@@ -334,7 +334,7 @@ class Capacity(Series):
         workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
         server = self.server()
         # Rates are compared on equal prompts, except on a server whose cache cannot be emptied.
-        first_seed = 0 if not isinstance(server.spec, Endpoint) else self._tried_rates * self.terms.most_runs
+        first_seed = 0 if not server.spec.is_endpoint else self._tried_rates * self.terms.most_runs
         self._tried_rates += 1
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
             server.warmed_for.add(str(workload))

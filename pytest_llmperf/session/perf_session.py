@@ -23,7 +23,7 @@ from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
-from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement, TestResult
@@ -188,7 +188,7 @@ class PerfSession:
         The servers share the memory. Servers that start one after the other save no time and differ in age. So servers
         that sleep in turn, or of an engine that sizes its memory by what is free, need the setting `resident_servers`.
         """
-        if any(isinstance(each, Endpoint) for each in specs):
+        if any(each.is_endpoint for each in specs):
             return "a server that already runs is measured as it is"
         if any(each.kind != specs[0].kind for each in specs):
             return "the servers are measured on different hardware kinds"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.process.nsys import SUFFIX, NsightSystems, installed_nsys
 from pytest_llmperf.errors import EngineError, InfrastructureError
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.process.scratch import Scratch
@@ -194,10 +194,9 @@ def _record_run(
 def _traced(series: Series, spec: EngineSpec, folder: Path) -> list[Path]:
     """Traces by rank of one run on a new server, which is stopped afterwards."""
     empty_traces = set[Path]()
-    flags = None if isinstance(spec, Endpoint) else adapter_of(spec.engine).profiler_flags(folder, STEPS)
+    flags = None if spec.is_endpoint else adapter_of(spec.engine).profiler_flags(folder, STEPS)
     if flags is None:
-        attached = isinstance(spec, Endpoint)
-        why = "this session did not start the server" if attached else f"no profiler of {spec.engine} is known"
+        why = "this session did not start the server" if spec.is_endpoint else f"no profiler of {spec.engine} is known"
         raise EngineError(f"{spec} cannot be traced: {why}.")
 
     def prepare(server: Server) -> None:

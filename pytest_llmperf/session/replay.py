@@ -21,7 +21,6 @@ from pytest_llmperf.metrics import percentile
 from pytest_llmperf.metrics.energy import gpu_counters
 from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
-from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.ranks import TENSOR
@@ -151,7 +150,7 @@ class Replayer:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
         emptied. So the prompts are relabelled for each run. If tiers are kept, a repeated seed keeps its labels."""
         requests = workload.requests(seed)
-        if not isinstance(server.spec, Endpoint):
+        if not server.spec.is_endpoint:
             return server.as_sent(requests)
         key = str(workload), seed
         if not (self.keep and key in server.labels):
@@ -200,7 +199,7 @@ class Replayer:
         channel = replace(server.contact.channel, fresh=self.fresh_connections)
         limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.api.choices)
         return LoadPlan(host, port, planned, server.contact.headers, concurrency, limits, channel,
-                        keeps_recording=not isinstance(server.spec, Endpoint))
+                        keeps_recording=not server.spec.is_endpoint)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:

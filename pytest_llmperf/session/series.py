@@ -13,7 +13,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.metrics import measure as metrics_of
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.results.conditions import kind_of
@@ -212,7 +212,7 @@ class Series:
             InfrastructureError: the server or the load generator failed.
         """
         server = self.server(steady=steady)
-        if isinstance(server.spec, Endpoint):
+        if server.spec.is_endpoint:
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
@@ -278,7 +278,7 @@ class Series:
             if steady:
                 self.session.pool.wait_steady([server])
             return server
-        if isinstance(self.engine.spec, Endpoint) and self.engine.unit.stopped:  # others had a turn at it meanwhile
+        if self.engine.spec.is_endpoint and self.engine.unit.stopped:  # others had a turn at it meanwhile
             return self.session.pool.acquire(self.engine.spec)
         self.engine.unit.check_alive()
         self.session.pool.wake(self.engine)

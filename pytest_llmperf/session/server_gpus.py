@@ -15,7 +15,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.engines.vllm.refusal_prediction import predicted_refusal
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import free_host_memory_bytes
@@ -66,7 +66,7 @@ class ServerGpus:
 
     def costs(self, spec: EngineSpec) -> dict[str, float]:
         """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
-        if isinstance(spec, Endpoint):
+        if spec.is_endpoint:
             return {}
         gpus = gpus_of(flags_of(spec)) if self._hardware.emulated else len(self.of(spec))
         if not gpus:
@@ -76,7 +76,7 @@ class ServerGpus:
 
     def watched(self, server: Server, pids: Callable[[], tuple[int, ...]]) -> AbstractContextManager[TraceOf]:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
-        gpus = () if isinstance(server.spec, Endpoint) else self.of(server.spec)
+        gpus = () if server.spec.is_endpoint else self.of(server.spec)
         return self._accelerators.watched(gpus, pids)
 
     def share(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:

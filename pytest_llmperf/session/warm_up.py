@@ -11,7 +11,6 @@ from pytest_llmperf.engines.endpoint.probe import probe
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.judging.validity import other_model
-from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.model.exchange import Exchange, Replay
 from pytest_llmperf.model.record import RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.model.request import Request
@@ -40,7 +39,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
             request.
     """
     check_models(server, workload.requests(SEED))
-    if isinstance(server.spec, Endpoint):
+    if server.spec.is_endpoint:
         smallest = server.as_sent([min(workload.requests(SEED), key=lambda request: len(request.prompt))])
         probe(server, smallest[0], replayer.limits.total_ns / 1e9)
     counters_before = server.counters.read()

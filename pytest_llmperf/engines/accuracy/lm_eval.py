@@ -14,7 +14,7 @@ from pytest_llmperf.engines.adapters import HARNESS, reader_of
 from pytest_llmperf.engines.process.environment import Environment, configured_place, find_environment
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.results.accuracy import Accuracy
@@ -88,7 +88,7 @@ def check_fits(task: Task, spec: EngineSpec) -> None:
         raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities of the prompt, and the "
                         f"chat endpoint {spec} gives none. Nothing was sent. Use a task with output_type: "
                         'generate_until, or protocol="completions".')
-    if isinstance(spec, Endpoint) and task.by_probability:
+    if spec.is_endpoint and task.by_probability:
         raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities, which need the model's "
                         f"tokenizer, and the files of {spec} are not at hand. Nothing was sent. Use a task with "
                         "output_type: generate_until.")

@@ -12,7 +12,6 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.masking import mask
-from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.process.ports import who_listens
 from pytest_llmperf.wire.chunks import unsuccessful
@@ -33,13 +32,12 @@ def check_identity(server: Server) -> None:
     if not server.reader.lists_models:
         _check_listener(server)
         return
-    attached = isinstance(server.spec, Endpoint)
-    if attached and control.client.get(contact.service.url(MODELS)).status_code in NO_ROUTE:
+    if server.spec.is_endpoint and control.client.get(contact.service.url(MODELS)).status_code in NO_ROUTE:
         return
     names = control.served_models()
     if contact.served_name not in names:
         cause = "somebody else answers on this port."
-        if attached:
+        if server.spec.is_endpoint:
             cause = f"the model id is wrong, or {cause}"
             cause += f" Write model={names[0]!r} or correct the URL." if names else " Correct the URL."
         raise WrongServer(f"The server at {contact.url} serves {', '.join(names) or 'nothing'}, not "

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pytest_llmperf.engines.server import Server
@@ -98,12 +99,14 @@ class MemoryRecords:
     def __init__(self, runs_dir: Path, version: Callable[[EngineSpec], str | None]) -> None:
         self._runs_dir = runs_dir
         self._version = version
-        self._memories: dict[str, MeasuredMemory] | None = None
+
+    @cached_property
+    def _memories(self) -> dict[str, MeasuredMemory]:
+        """Key as text → memory, of earlier sessions first."""
+        return read_memories(self._runs_dir)
 
     def of(self, specs: Iterable[EngineSpec], gpu: str) -> dict[EngineSpec, MeasuredMemory]:
         """The measured specs among these, on this GPU model."""
-        if self._memories is None:
-            self._memories = read_memories(self._runs_dir)
         keys = {spec: as_text(memory_key(spec, gpu, self._version(spec))) for spec in specs}
         return {spec: self._memories[key] for spec, key in keys.items() if key in self._memories}
 
@@ -111,9 +114,8 @@ class MemoryRecords:
         """Keep what a server of this spec holds, in memory and beside the log of the server."""
         memory, process = memory_of(server, held_bytes), server.unit.process
         if memory is not None and isinstance(process, Supervised):
-            self.of((), gpu)  # the memories of earlier sessions come first
             key = memory_key(spec, gpu, self._version(spec))
-            (self._memories or {})[as_text(key)] = memory
+            self._memories[as_text(key)] = memory
             write_memory(process.launch.run_dir, key, memory)
 
 

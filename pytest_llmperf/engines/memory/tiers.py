@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.engine import Endpoint, EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
 
 TIERS = ("engine", "l1", "l2")
 
@@ -14,7 +14,7 @@ TIERS = ("engine", "l1", "l2")
 def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool, starts: int = 1) -> None:
     """Raise SpecError if the engine cannot keep these tiers, or can keep these tiers only together with others."""
     anew = "fresh=True" if fresh else f"starts={starts}" if starts > 1 else ""
-    if not isinstance(spec, Endpoint) and (problem := _problem(spec, set(keep), anew)) is not None:
+    if not spec.is_endpoint and (problem := _problem(spec, set(keep), anew)) is not None:
         shown = f"{anew}, " if anew else ""
         raise SpecError(f"perf.measure({spec}, …, {shown}keep={tuple(keep)}): {problem}")
 

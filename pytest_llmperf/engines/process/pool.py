@@ -136,7 +136,7 @@ class EnginePool:
         """
         if isinstance(engine, Server):
             return engine.model
-        return None if isinstance(engine, Endpoint) else self.launcher.resolver.model(engine.model)
+        return None if engine.is_endpoint else self.launcher.resolver.model(engine.model)
 
     def acquire(
         self, spec: EngineSpec, *, fresh: bool = False, keep_lmcache: bool = False, beside: Sequence[EngineSpec] = ()
@@ -259,7 +259,7 @@ class EnginePool:
 
     def _group(self, spec: EngineSpec, beside: Sequence[EngineSpec]) -> Group:
         """The group of servers that is started for `spec`."""
-        specs = [spec, *(other.on(spec.kind) for other in beside if not isinstance(other, Endpoint))]
+        specs = [spec, *(other.on(spec.kind) for other in beside if not other.is_endpoint)]
         return self._plans.group({each: self._plant(each) for each in specs})
 
     def _start(self, group: Group, lmcache: LMCacheServer | None) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
+from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.errors import Evidence, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
-
-if TYPE_CHECKING:
-    from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
-    from pytest_llmperf.engines.lmcache.server import LMCacheServer
-    from pytest_llmperf.process.piped import PipedProcess
-    from pytest_llmperf.process.supervisor import Supervised
+from pytest_llmperf.process.piped import PipedProcess
+from pytest_llmperf.process.supervisor import Supervised
 
 DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 
