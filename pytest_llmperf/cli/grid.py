@@ -1,48 +1,21 @@
-"""What the commands that measure settings share: the plan, the settings of flags, and the table of their rows."""
+"""Settings of flags on a command line, and the table of their rows."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.engine import Endpoint
 
 if TYPE_CHECKING:
-    from pytest_llmperf.session.sweep import SweepPlan, SweepRow
+    from pytest_llmperf.session.setting_rows import Setting, SettingRow
 
 CELL_CHARACTERS = 140
-Setting = Mapping[str, object]
 
 
-def plan_of(arguments: argparse.Namespace, command: str, *, quick: bool = False) -> SweepPlan:
-    """The measurement of each setting.
-
-    Raises:
-        UsageError: the server runs already, so its flags cannot change.
-        LlmperfError: an engine, a workload, a metric, an SLO or a number is invalid.
-    """
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.session.arguments import check_runs
-    from pytest_llmperf.session.capacity import PRECISION, search_terms
-    from pytest_llmperf.session.sweep import SweepPlan
-
-    spec, workload = target.spec_of(arguments), target.workload_of(arguments)
-    if isinstance(spec, Endpoint):
-        raise UsageError(f"{spec.url}: llmperf {command} must start servers to change flags. Write ENGINE:MODEL.")
-    check_runs(arguments.runs, f"llmperf {command}")
-    precision = getattr(arguments, "precision", PRECISION)
-    if arguments.slo:
-        search_terms(arguments.slo, precision)  # a typo costs no server start
-        workload.at_rate(workload.rate)  # a workload without a rate has no highest rate
-    metrics = tuple(find(name).name for name in arguments.metric)
-    return SweepPlan(spec, workload, metrics, tuple(arguments.slo), arguments.runs, precision, quick)
-
-
-def combinations_of(option: str, texts: Sequence[str]) -> list[Setting]:
+def combinations_of(texts: Sequence[str]) -> list[Setting]:
     """Every combination of "NAME=V1,V2" texts, the last flag fastest; one value alone may be JSON.
 
     Raises:
@@ -55,7 +28,7 @@ def combinations_of(option: str, texts: Sequence[str]) -> list[Setting]:
             values = [target.flag_value(part) for part in values.split(",")]
         listed = values if isinstance(values, list) else [values]
         if not listed or "" in listed or name in grid:
-            raise UsageError(f"{option} {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
+            raise UsageError(f"--try {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
         grid[name] = list(listed)
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
 
@@ -65,14 +38,15 @@ def names_of(settings: Iterable[Setting]) -> list[str]:
     return list(dict.fromkeys(name for flags in settings for name in flags))
 
 
-def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
+def settings_table(rows: Sequence[SettingRow], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """The table; a star marks the Pareto front, a tilde what is not proven to be beaten.
 
     A cell has the beginning of a long problem. The whole text follows below the table, each text once.
     """
+    from pytest_llmperf.judging.change import SETTINGS_CONFIDENCE
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned
-    from pytest_llmperf.session.sweep import CONFIDENCE, standings
+    from pytest_llmperf.session.setting_rows import standings
 
     table = [("", *names, *metrics, "")]
     whole: list[str] = []
@@ -90,7 +64,7 @@ def sweep_table(rows: Sequence[SweepRow], names: Sequence[str], metrics: Sequenc
     return [
         *aligned(table),
         f"* Pareto front: no other setting has means as good in {', '.join(metrics)} and better in one",
-        f"~ another setting has such means, and no difference between the two is proven ({CONFIDENCE:.0%})",
+        f"~ another setting has such means, and no difference between the two is proven ({SETTINGS_CONFIDENCE:.0%})",
         *(f"[{number}] {problem}" for number, problem in enumerate(whole, start=1)),
     ]
 

@@ -1,13 +1,15 @@
 """The one judge of change: is a metric of later runs worse than that of earlier ones, by how much, how surely?
 
-Comparisons with a stored baseline, with a reference build and of two releases differ in what shows the noise. Scale,
-margins, verdicts and results are the same for all.
+Comparisons with a stored baseline, with a reference build, of two releases and of two settings of flags differ in what
+shows the noise. Scale, margins, verdicts and results are the same for all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_llmperf.judging.ratios import start_sd_prior
 from pytest_llmperf.metrics.registry import Metric
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
@@ -20,7 +22,11 @@ from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Difference, MetricComparison, decide
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.priors import Margins, Scale, margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.stats.shift import SeededRun, shift
+
+#: One-sided confidence of a difference between two settings of flags.
+SETTINGS_CONFIDENCE = 0.99
 
 
 def seeded_runs(metric: Metric, measurement: Measurement) -> list[SeededRun]:
@@ -47,6 +53,29 @@ def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alph
     (verdict,) = decide([MetricComparison(estimate, margins)], alpha)
     return change_result("change", metric, verdict, level=estimate.level, difference=estimate, margins=margins,
                          confidence=PASS_CONFIDENCE)
+
+
+def is_proven_worse(
+    metric: Metric, runs: Sequence[float | None], others: Sequence[float | None], hardware: str
+) -> bool:
+    """Whether runs on one server start are worse than the runs with the same seeds on a start with other flags.
+
+    The standard error includes the spread between server starts, because each setting has one start.
+
+    Args:
+        metric: what is compared.
+        runs, others: value of each run, in the order of the seeds; None for a missing or infinite value.
+        hardware: hardware kind of the servers.
+    """
+    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
+    try:
+        differences = [scale.read(value, worse_when_larger=larger_is_worse)
+                       - scale.read(other, worse_when_larger=larger_is_worse)
+                       for value, other in zip(runs, others, strict=False)]
+        difference = paired_difference(differences, start_sd_prior(metric, hardware).value)
+    except ValueError:  # no runs, or a value that is missing or 0
+        return False
+    return difference.lower(SETTINGS_CONFIDENCE) > 0
 
 
 def unusable_result(comparison: str, metric: Metric, verdict: Verdict, cause: Cause) -> CheckResult:

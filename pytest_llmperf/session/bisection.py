@@ -23,6 +23,7 @@ class TriedRate:
         holds: whether the measured values meet the SLO, proven or not.
         measured: metric → value over all runs at this rate (a latency in ms); None for a missing metric.
         failures: reasons of the failed requests, most frequent first; "" where none failed.
+        runs: number of runs at this rate.
     """
 
     rate: float
@@ -30,11 +31,16 @@ class TriedRate:
     holds: bool
     measured: Mapping[str, float | None] = field(default_factory=dict, compare=False)
     failures: str = field(default="", compare=False)
+    runs: int = field(default=0, compare=False)
 
     @property
     def within(self) -> bool:
         """Whether the rate meets the SLO: the proven answer, or for an INCONCLUSIVE verdict the measured answer."""
         return self.verdict is Verdict.PASS or (self.verdict is Verdict.INCONCLUSIVE and self.holds)
+
+    def __str__(self) -> str:
+        known = "proven" if self.verdict is not Verdict.INCONCLUSIVE else "one run" if self.runs == 1 else "not decided"
+        return f"{self.rate:.4g}/s {'within' if self.within else 'over'} ({known})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,11 @@ class Capacity(Series):
         return measurement
 
     @property
+    def tried(self) -> list[TriedRate]:
+        """The rates of all searches, in order."""
+        return [*(point for result in self.results for point in result.points), *self.unfinished]
+
+    @property
     def stored_block(self) -> int | None:
         """First block of this side in the interrupted command; None if the claim begins now."""
         return next((each.runs[0].block for each in self.execution.stored
@@ -350,7 +355,7 @@ class Capacity(Series):
         verdict = Verdict(stored) if stored else self._measured_verdict(series, rate)
         point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
                           {name: _measured(name, series.finished) for name in self.shown},
-                          failures_text(series.finished.runs))
+                          failures_text(series.finished.runs), len(series.finished.runs))
         series.judged(point)
         self.unfinished.append(point)
         self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))

@@ -1,9 +1,10 @@
-"""Search the flags that serve the highest rate within the SLOs, and prove the best of them against the default.
+"""Measure settings of flags, search the highest rate of each within the SLOs, and prove the best against the default.
 
   llmperf tune vllm:llama-3.1-8b --try max_num_seqs=64,256 --try max_num_batched_tokens=2048,8192 \\
       --slo "ttft_p99 <= 500ms" --slo "tpot_p99 <= 40ms" --rate 16 --emulate h200 --write suites/test_tuned.py
 Each setting is searched for its max_rate, the default twice. The best setting is then claimed against the default with
-other seeds. --write writes this claim as a new test. A tuning that was interrupted goes on with --resume RUN.
+other seeds. --write writes this claim as a new test. Without --slo each setting is measured at --rate, for the Pareto
+front of the table. A setting that does not start is a row that says why. An interrupted tuning goes on with --resume.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
-from pytest_llmperf.cli.grid import combinations_of, names_of, plan_of, sweep_table
+from pytest_llmperf.cli.grid import combinations_of, names_of, settings_table
 from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.errors import InfrastructureError, UsageError
+from pytest_llmperf.model.engine import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_llmperf.session.executions import Execution
-    from pytest_llmperf.session.sweep import SweepFile, SweepRow
-    from pytest_llmperf.session.tuning import Tuning
+    from pytest_llmperf.session.search import Search
+    from pytest_llmperf.session.setting_rows import SettingFile, SettingRow
 
 NAME, FILE = "llmperf tune", "tune.jsonl"
+METRICS = ["ttft_p95", "tpot_mean"]  # of a table without searches
 NOT_BETTER = 1  # exit code
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser, target.STARTED, "--slo", "--metric", "--runs", "--precision", "--resume")
+    target.add_arguments(parser, target.STARTED, "--metric", "--runs", "--precision", "--resume")
+    parser.add_argument("--slo", action="append", default=[],
+                        help='search the highest rate within it, e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
     parser.add_argument("--try", action="append", default=[], dest="grid", metavar="NAME=V1,V2,…",
                         help="a flag; repeated, every combination is a setting")
     parser.add_argument("--setting", action="append", default=[], metavar='"NAME=V NAME=V"',
@@ -42,52 +47,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import SweepFile
-    from pytest_llmperf.session.tuning import check_writable_suite
+    from pytest_llmperf.session.search import check_measured, check_writable_suite
+    from pytest_llmperf.session.setting_rows import SettingFile
 
-    tuning = _tuning(arguments)
+    search = _search(arguments)
     if arguments.write is not None:
-        check_writable_suite(arguments.write, tuning.plan.spec)
-    place = target.place_of(arguments, tuning.plan.spec)
+        check_writable_suite(arguments.write, search.spec)
+    place = target.place_of(arguments, search.spec)
     with target.measuring(arguments, NAME, arguments.resume) as execution:
         here = execution.session.host
-        file = SweepFile(execution.session.run_dir / FILE, f"{tuning}, {place.without_host}")
-        _begin(execution, tuning, file, resumed=arguments.resume is not None)
-        rows: list[SweepRow] = []
+        file = SettingFile(execution.session.run_dir / FILE, f"{search}, {place.without_host}")
+        _begin(execution, search, file, resumed=arguments.resume is not None)
+        rows: list[SettingRow] = []
         try:
-            for row in tuning.rows(Perf(execution), execution.session, file):
+            for row in search.rows(Perf(execution), execution, file):
                 rows.append(row)
         finally:
             if any(row.is_final for row in rows):
-                table = sweep_table(rows, names_of(row.flags for row in rows), tuning.plan.columns)
-                say("\n".join([*table, *_rate_lines(rows)]))
+                table = settings_table(rows, names_of(row.flags for row in rows), search.columns)
+                say("\n".join([*table, *(_rate_lines(rows) if search.slos else [])]))
             final = sum(row.is_final and (bool(row.flags) or row.host == here) for row in rows)
-            if final < tuning.size:
-                remark(f"{final} of {tuning.size} settings are measured. Go on with the same command and "
+            if final < search.size:
+                remark(f"{final} of {search.size} settings are measured. Go on with the same command and "
                        f"--resume {execution.session.run_dir}")
-        return _proven(arguments, execution, tuning, rows, place)
+        if search.slos:
+            return _proven(arguments, execution, search, rows, place)
+        check_measured(rows)
+        return 0
 
 
-def _tuning(arguments: argparse.Namespace) -> Tuning:
+def _search(arguments: argparse.Namespace) -> Search:
     """What to measure.
 
     Raises:
-        UsageError: a setting, an SLO, a metric or a number is invalid, or no setting differs from the default.
+        UsageError: the server runs already, so its flags cannot change; or no setting differs from the default.
+        LlmperfError: a setting, an engine, a workload, a metric, an SLO or a number is invalid.
     """
-    from pytest_llmperf.session.tuning import Tuning, distinct
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.session.arguments import check_runs
+    from pytest_llmperf.session.capacity import search_terms
+    from pytest_llmperf.session.search import Search, distinct
     from pytest_llmperf.workload.arguments import number
 
-    plan = plan_of(arguments, "tune", quick=True)
+    spec, workload = target.spec_of(arguments), target.workload_of(arguments)
+    if isinstance(spec, Endpoint):
+        raise UsageError(f"{spec.url}: llmperf tune must start servers to change flags. Write ENGINE:MODEL.")
+    check_runs(arguments.runs, NAME)
+    if arguments.slo:
+        search_terms(arguments.slo, arguments.precision)  # a typo costs no server start
+        workload.at_rate(workload.rate)  # a workload without a rate has no highest rate
+    elif arguments.write is not None:
+        raise UsageError(f'--write {arguments.write}: a test is written of a proof, which needs --slo "ttft_p99 <= '
+                         '500ms".')
+    metrics = arguments.metric or ([] if arguments.slo else METRICS)
     listed = [dict(map(target.flag, shlex.split(text))) for text in arguments.setting]
-    candidates = distinct(plan.spec, [*combinations_of("--try", arguments.grid), *listed])
+    candidates = distinct(spec, [*combinations_of(arguments.grid), *listed])
     if not candidates:
         raise UsageError("no setting differs from the default. Name flags to try: --try max_num_seqs=64,256.")
     if arguments.start_sd is not None:
         number("--start-sd", "SHARE", arguments.start_sd, above=0, most=1)
-    return Tuning(plan, candidates, arguments.start_sd)
+    return Search(spec, workload, candidates, tuple(arguments.slo), tuple(find(name).name for name in metrics),
+                  arguments.runs, arguments.precision, arguments.start_sd)
 
 
-def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bool) -> None:
+def _begin(execution: Execution, search: Search, file: SettingFile, *, resumed: bool) -> None:
     """Begin or continue the file of rows, once nothing can be wrong that is visible without a server start.
 
     Raises:
@@ -97,9 +120,9 @@ def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
     from pytest_llmperf.session.resumption import finished_measurements
 
     session = execution.session
-    for spec in tuning.specs:
+    for spec in search.specs:
         session.pool.check(spec.on(execution.kind))
-        check_requests(spec, tuning.plan.workload, session.pool.model_of(spec))
+        check_requests(spec, search.workload, session.pool.model_of(spec))
     if resumed and not file.path.exists():
         raise UsageError(f"--resume {session.run_dir}: this run folder holds no tuning (no {FILE}). Drop --resume.")
     file.read()  # a file of another tuning is an error before the session begins
@@ -109,15 +132,15 @@ def _begin(execution: Execution, tuning: Tuning, file: SweepFile, *, resumed: bo
 
 
 def _proven(
-    arguments: argparse.Namespace, execution: Execution, tuning: Tuning, rows: Sequence[SweepRow],
+    arguments: argparse.Namespace, execution: Execution, search: Search, rows: Sequence[SettingRow],
     place: target.EnginePlace,
 ) -> int:
     """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
     from pytest_llmperf.results.cause import NoFurtherRuns
     from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
     from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.sweep import flags_text
-    from pytest_llmperf.session.tuning import best_row, default_rates, middle_rate, proof_of
+    from pytest_llmperf.session.search import best_row, default_rates, middle_rate, proof_of
+    from pytest_llmperf.session.setting_rows import flags_text
 
     rates, best = default_rates(rows, execution.session.host), best_row(rows)
     rates_text = " and ".join(f"{rate:.4g}/s" for rate in rates)
@@ -128,7 +151,7 @@ def _proven(
         return NOT_BETTER
     middle = middle_rate(best, rows, execution.session.host)
     try:
-        claim = tuning.prove(Perf(execution), best.flags, middle)
+        claim = search.prove(Perf(execution), best.flags, middle)
     except (InfrastructureError, KeyboardInterrupt):
         remark(f"The proof did not reach its end. Go on with the same command and --resume {execution.session.run_dir}")
         raise
@@ -145,7 +168,7 @@ def _proven(
             remark("The claim is not decided. To measure more of it, repeat the command with --resume newest.")
         return NOT_BETTER
     if arguments.write is not None:
-        _write(arguments.write, tuning.suite(best.flags, proof, execution.kind, str(place), middle))
+        _write(arguments.write, search.suite(best.flags, proof, execution.kind, str(place), middle))
         say(f"Written: {arguments.write}. Run it: pytest {arguments.write}"
             + (f" --emulate {arguments.emulate}" if arguments.emulate else ""))
     return 0
@@ -165,13 +188,13 @@ def _write(path: Path, text: str) -> None:
                          "newest and another file.") from error
 
 
-def _rate_lines(rows: Sequence[SweepRow]) -> list[str]:
+def _rate_lines(rows: Sequence[SettingRow]) -> list[str]:
     """How each tried rate is known, one line per setting."""
-    from pytest_llmperf.session.sweep import flags_text
+    from pytest_llmperf.session.setting_rows import flags_text
 
     several = len({row.host for row in rows}) > 1
 
-    def of_host(row: SweepRow) -> str:
+    def of_host(row: SettingRow) -> str:
         return f" on host {row.host}" if several else ""
 
     return ["Tried rates, within or over the SLOs:",

@@ -3,35 +3,24 @@
 import json
 import signal
 import sys
-from pathlib import Path
+from argparse import Namespace
 from subprocess import PIPE, Popen, run
 
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.cli.grid import sweep_table
-from pytest_llmperf.cli.target import EnginePlace
-from pytest_llmperf.results.writer import write_test
-from pytest_llmperf.session.sweep import SweepRow
+from pytest_llmperf.cli.grid import combinations_of, settings_table
+from pytest_llmperf.cli.target import EnginePlace, place_of
+from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.session.setting_rows import SettingRow
 
 LOAD = ("--slo", "ttft_p50 <= 150ms", "--rate", "20", "--requests", "20", "--output", "1", "--precision", "0.2",
         "--emulate", "h200")
+SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
 SPEC = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--flag", "max_num_seqs=32",
         "--flag", "max_num_batched_tokens=64")
 TUNE = ("tune", *SPEC, *LOAD)
 WRITTEN = "suites/test_tuned.py"
-# The first lines that `llmperf tune` and `llmperf sweep` wrote in November 2026.
-STORED_TUNING = (
-    "Tuning(plan=SweepPlan(spec=vllm('llama-3.1-8b', max_model_len=4096, max_num_batched_tokens=64, max_num_seqs=32), "
-    "workload=random_tokens(input=(400, 1200), output=1, arrivals=poisson(20), requests=20), metrics=(), "
-    "slos=('ttft_p50 <= 150ms',), runs=3, precision=0.2, quick=True, to_beat=None), "
-    "candidates=({'max_num_batched_tokens': 32},), start_sd=None), emulated h200, seed 0"
-)
-STORED_SWEEP = (
-    "vllm('llama-3.1-8b', max_model_len=4096), random_tokens(input=(400, 1200), output=8, arrivals=poisson(4), "
-    "requests=40), ['ttft_p95', 'tpot_mean'], [], 1 runs, emulated h200, seed 0"
-)
-
 
 @pytest.fixture(autouse=True)
 def _project(tmp_path, monkeypatch):
@@ -91,16 +80,47 @@ def test_tuning_without_better_setting_writes_no_test(tmp_path, capsys):
 
 
 @pytest.mark.emulated
-def test_sweep_of_which_no_setting_starts_gives_one_error(capsys):
-    assert main(("sweep", *SPEC, *LOAD[2:8], "--emulate", "h200", "--runs", "1", "--grid",
-                 "gpu_memory_utilization=0.01,0.02")) == 2
+def test_table_of_which_no_setting_starts_gives_one_error(tmp_path, capsys):
+    assert main(("tune", *SPEC, *LOAD[2:8], "--emulate", "h200", "--runs", "1", "--flag", "gpu_memory_utilization=0.03",
+                 "--try", "gpu_memory_utilization=0.01,0.02")) == 2
     shown = capsys.readouterr()
-    assert "llmperf sweep: none of the " in shown.err
+    assert "llmperf tune: none of the 3 settings could be measured" in shown.err
     assert shown.err.count("weights take 15.0 GiB of each GPU") >= 1
     assert "gpu_memory_utilization=0.02: " in shown.err
-    rows = [json.loads(line) for line in Path("sweep.jsonl").read_text().splitlines()]
+    (file,) = tmp_path.glob(".llmperf/runs/*/tune.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [row["flags"]["gpu_memory_utilization"] for row in rows[1:]] == [0.01, 0.02]
     assert all("weights take" in row["problem"] for row in rows[1:])
+
+
+@pytest.mark.emulated
+def test_tuning_in_subfolder_writes_runs_to_project_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path / "suites")
+    assert main(("tune", *SMALL, "--try", "max_num_seqs=4", "--runs", "1", "--rate", "30")) == 0
+    assert list(tmp_path.glob(".llmperf/runs/*"))
+    assert not (tmp_path / "suites/.llmperf").exists()  # else it would pass for a project's root from then on
+
+
+@pytest.mark.emulated
+def test_table_without_search_continues_after_interruption(tmp_path, capsys):
+    tune = ("tune", *SMALL, "--try", "max_num_seqs=4,64", "--runs", "1", "--rate", "30", "--try",
+            "max_num_batched_tokens=-1,2048")
+    assert main(tune) == 0
+    shown = capsys.readouterr()
+    stars = [line.split()[1] for line in shown.out.splitlines() if line.startswith("*  ")]
+    assert {"64", "default"} & set(stars)
+    assert "Tried rates" not in shown.out
+    assert shown.out.count("ended before it was ready") == 2  # -1 is no budget: a row that says so
+    (file,) = tmp_path.glob(".llmperf/runs/*/tune.jsonl")
+    content = file.read_bytes()
+    file.write_bytes(content[:-9])  # killed while the last row was written
+    assert main((*tune, "--resume", "newest")) == 0
+    shown = capsys.readouterr()
+    assert "Pareto front" in shown.out
+    assert shown.err.count("Setting: ") == 1  # only the last one was measured anew
+    again = file.read_bytes().splitlines()
+    assert again[:-1] == content.splitlines()[:-1]
+    assert len(again) == 1 + 5
 
 
 @pytest.mark.emulated
@@ -125,30 +145,37 @@ def test_default_that_cannot_be_measured_ends_tuning_and_is_resumed(tmp_path, ca
     assert list((tmp_path / "suites").iterdir()) == []
 
 
-def test_stored_heads_of_tuning_and_sweep_are_continued(tmp_path, capsys):
-    """A stored file with another first line cannot be resumed, so these lines must not change."""
-    folder = tmp_path / ".llmperf" / "runs" / "20261126T231413Z-acee9a"
-    write_test(folder, "llmperf tune", [], [], complete=False)
-    (folder / "session.json").write_text(json.dumps(
-        {"schema": 1, "session": folder.name, "date": "2026-11-26", "commit": None, "dirty": False, "host": "virtual"}))
-    search = {"flags": {}, "metrics": {"max_rate": 14.0}, "problem": "", "runs": {"max_rate": [14.0]},
-              "kind": "emulated-h200", "host": "virtual"}
-    slow = search | {"flags": {"max_num_batched_tokens": 32}, "metrics": {"max_rate": 12.0}}
-    tuning = "".join(json.dumps(line) + "\n" for line in (
-        {"schema": 2, "sweep": STORED_TUNING}, search, slow, search))
-    (folder / "tune.jsonl").write_text(tuning)
-    assert main((*TUNE, "--try", "max_num_batched_tokens=32", "--resume", "newest")) == 1
-    assert "No setting is better than the default as measured." in capsys.readouterr().out
-    assert (folder / "tune.jsonl").read_text() == tuning
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("a=4,64", [4, 64]), ("a=true", [True]), ("a=[1,2]", [1, 2]), ("a=x,y", ["x", "y"]),
+     ('a={"method": "ngram", "n": 4}', [{"method": "ngram", "n": 4}])],
+)
+def test_a_grid_of_one_value_is_that_value(text, values):
+    assert combinations_of([text]) == [{"a": value} for value in values]
 
-    row = {"flags": {"max_num_seqs": 4}, "metrics": {"ttft_p95": 39.0, "tpot_mean": 5.1}, "problem": "", "runs": {},
-           "kind": "emulated-h200", "host": "virtual"}
-    sweep = "".join(json.dumps(line) + "\n" for line in ({"schema": 2, "sweep": STORED_SWEEP}, row))
-    (tmp_path / "sweep.jsonl").write_text(sweep)
-    assert main(("sweep", "vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8",
-                 "--runs", "1", "--grid", "max_num_seqs=4", "--emulate", "h200")) == 0
-    assert "1 of 1 rows are sweep.jsonl's" in capsys.readouterr().err
-    assert (tmp_path / "sweep.jsonl").read_text() == sweep
+
+def test_combinations_vary_last_flag_fastest():
+    assert combinations_of(["a=1,2", "b=x,true"]) == [
+        {"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
+
+
+def bundle(path, version):
+    """An unpacked engine."""
+    (path / "vllm").mkdir(parents=True)
+    (path / "vllm" / "__init__.py").touch()
+    (path / f"vllm-{version}.dist-info").mkdir()
+    (path / f"vllm-{version}.dist-info" / "METADATA").write_text(f"Name: vllm\nVersion: {version}\n")
+    return path
+
+
+def test_another_installation_or_version_is_another_place(tmp_path):
+    spec = vllm("llama-3.1-8b")
+    bundles = [bundle(tmp_path / "old", "0.26.0"), bundle(tmp_path / "new", "0.26.0"), bundle(tmp_path / "x", "0.27.0")]
+    places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={bundle}"]), spec) for bundle in bundles]
+    assert len(set(places)) == 3
+    assert places[0].engine.startswith(f"vllm 0.26.0 at {bundles[0]}")
+    assert places[2].engine.startswith(f"vllm 0.27.0 at {bundles[2]}")
+    assert len({(place.hardware, place.host) for place in places}) == 1
 
 
 def test_head_of_tuning_lacks_host_of_place():
@@ -166,6 +193,8 @@ def test_head_of_tuning_lacks_host_of_place():
     (("--try", "max_num_seqs=8", "--metric", "ttft"), "ttft_p50"),
     (("--try", "max_num_seqs=8", "--slo", "ttft <= 1ms"), "ttft_p50"),
     (("--try", "max_num_seqs=8", "--start-sd", "0"), "greater than 0"),
+    (("--try", "max_num_seqs=8", "--runs", "0"), "at least one run"),
+    (("--try", "max_num_seqs=8", "--emulate", "h300"), "h200"),
     (("--try", "max_num_seqs=8", "--write", "suites/tuned.py"), "pytest collects test_"),
     (("--try", "max_num_seqs=8", "--write", "none/test_tuned.py"), "there is no folder none"),
     (("--try", "max_num_seqs=8", "--resume", "newest"), "no run is stored"),
@@ -180,6 +209,11 @@ def test_invalid_tuning_is_refused_before_anything_starts(tmp_path, capsys, opti
     assert words in shown.err
     assert shown.out == ""
     assert not (tmp_path / ".llmperf" / "runs").exists()
+
+
+def test_test_without_a_proof_is_not_written(capsys):
+    assert main(("tune", *SMALL, "--try", "max_num_seqs=4", "--write", WRITTEN)) == 2
+    assert f"--write {WRITTEN}: a test is written of a proof" in capsys.readouterr().err
 
 
 def test_tuning_of_running_server_is_refused(capsys):
@@ -198,8 +232,8 @@ def test_run_folder_without_tuning_or_of_other_options_is_not_resumed(tmp_path, 
 
 def test_long_problem_stands_once_below_the_table():
     long = f"The server ended before it was ready: exit code 2. These flags can be emulated: {'--flag, ' * 40}."
-    rows = [SweepRow({"a": 1}, {}, long), SweepRow({"a": 2}, {}, long), SweepRow({"a": 3}, {}, "It died.")]
-    lines = sweep_table(rows, ["a"], ["max_rate"])
+    rows = [SettingRow({"a": 1}, {}, long), SettingRow({"a": 2}, {}, long), SettingRow({"a": 3}, {}, "It died.")]
+    lines = settings_table(rows, ["a"], ["max_rate"])
     assert [line.split("-  ")[-1].strip() for line in lines[1:4]] == [
         *["The server ended before it was ready: exit code 2. [1]"] * 2, "It died."]
     assert [line for line in lines if "--flag" in line] == [f"[1] {long}"]

@@ -1,10 +1,10 @@
-"""`llmperf capacity` and `llmperf sweep` on the emulator, and their messages for invalid input."""
+"""`llmperf capacity` on the emulator, and its messages for invalid input."""
 
 import json
 import shutil
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from functools import partial
 from itertools import count
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -13,10 +13,8 @@ import pytest
 
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
-from pytest_llmperf.cli.grid import combinations_of
-from pytest_llmperf.cli.target import add_arguments, flag, place_of, spec_of
+from pytest_llmperf.cli.target import add_arguments, flag, spec_of
 from pytest_llmperf.engines.endpoint.spec import endpoint
-from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.watch import LineWatch
@@ -42,20 +40,6 @@ def test_flag_is_parsed_as_typed(text, value):
     name, parsed = flag(text)
     assert "-" not in name
     assert parsed == value
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [("a=4,64", [4, 64]), ("a=true", [True]), ("a=[1,2]", [1, 2]), ("a=x,y", ["x", "y"]),
-     ('a={"method": "ngram", "n": 4}', [{"method": "ngram", "n": 4}])],
-)
-def test_a_grid_of_one_value_is_that_value(text, values):
-    assert combinations_of("--grid", [text]) == [{"a": value} for value in values]
-
-
-def test_combinations_vary_last_flag_fastest():
-    assert combinations_of("--grid", ["a=1,2", "b=x,true"]) == [
-        {"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
 
 
 def test_flag_without_value_is_refused():
@@ -309,35 +293,6 @@ def test_capacity_headlines_the_proven_rate_and_prints_latencies_of_each_rate():
     assert lines[4].endswith("--requests N.")
 
 
-@pytest.mark.emulated
-def test_sweep_in_subfolder_writes_runs_to_project_root(tmp_path, monkeypatch):
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "suites").mkdir()
-    monkeypatch.chdir(tmp_path / "suites")
-    assert main(("sweep", *SMALL, "--grid", "max_num_seqs=4", "--runs", "1", "--rate", "30")) == 0
-    assert list(tmp_path.glob(".llmperf/runs/*"))
-    assert not (tmp_path / "suites/.llmperf").exists()  # else it would pass for a project's root from then on
-
-
-@pytest.mark.emulated
-def test_sweep_continues_after_interruption(tmp_path, capsys):
-    sweep = ("sweep", *SMALL, "--grid", "max_num_seqs=4,64", "--runs", "1", "--rate", "30")
-    assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0
-    table = capsys.readouterr().out
-    stars = [line.split()[1] for line in table.splitlines() if line.startswith("*  ")]
-    assert "64" in stars
-    assert table.count("ended before it was ready") == 2  # -1 is no budget: a row that says so
-    content = (tmp_path / "sweep.jsonl").read_bytes()
-    runs = list((tmp_path / ".llmperf" / "runs").iterdir())
-    (tmp_path / "sweep.jsonl").write_bytes(content[:-9])  # killed while the last row was written
-    assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0
-    assert "Pareto front" in capsys.readouterr().out
-    again = (tmp_path / "sweep.jsonl").read_bytes().splitlines()
-    assert again[:-1] == content.splitlines()[:-1]  # only the last one was measured anew
-    assert len(again) == 1 + 4
-    assert len(list((tmp_path / ".llmperf" / "runs").iterdir())) == len(runs) + 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -350,50 +305,15 @@ def test_sweep_continues_after_interruption(tmp_path, capsys):
         (("capacity", "vllm:m", "--slo", "ttft_p50 <= 1ms", "--rate", "0"), "rate"),
         (("capacity", "vllm:m", "--slo", "ttft_p50 <= 1ms", "--emulate", "h300"), "h200"),
         (("capacity", "vllm:no-model", "--slo", "ttft_p50 <= 1ms", "--emulate", "h200"), "no model"),
-        (("sweep", "vllm:m", "--grid", "max_num_seqs"), "NAME=VALUE"),
-        (("sweep", "vllm:m", "--grid", "max_num_seqs=4,,8"), "NAME=V1,V2"),
-        (("sweep", "vllm:m", "--grid", "a=1", "--metric", "ttft"), "ttft_p50"),
-        (("sweep", "http://h:8000:m", "--grid", "a=1"), "ENGINE:MODEL"),
-        (("sweep", "vllm:tiny", "--grid", "max_num_seqs=4", "--runs", "0", "--emulate", "h200"), "at least one run"),
-        (("sweep", "vllm:tiny", "--grid", "max_num_seqs=4", "--emulate", "h300"), "h200"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_invalid_capacity_or_sweep_arguments_are_refused_without_output(tmp_path, capsys, arguments, words):
+def test_invalid_capacity_arguments_are_refused_without_output(capsys, arguments, words):
     assert main(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert f"llmperf {arguments[0]}: " in said.err
     assert words in said.err
-    assert not (tmp_path / "sweep.jsonl").exists()
-
-
-def bundle(path, version):
-    """An unpacked engine."""
-    (path / "vllm").mkdir(parents=True)
-    (path / "vllm" / "__init__.py").touch()
-    (path / f"vllm-{version}.dist-info").mkdir()
-    (path / f"vllm-{version}.dist-info" / "METADATA").write_text(f"Name: vllm\nVersion: {version}\n")
-    return path
-
-
-def test_another_installation_or_version_is_another_sweep(tmp_path):
-    spec = vllm("llama-3.1-8b")
-    bundles = [bundle(tmp_path / "old", "0.26.0"), bundle(tmp_path / "new", "0.26.0"), bundle(tmp_path / "x", "0.27.0")]
-    places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={bundle}"]), spec) for bundle in bundles]
-    assert len(set(places)) == 3
-    assert places[0].engine.startswith(f"vllm 0.26.0 at {bundles[0]}")
-    assert places[2].engine.startswith(f"vllm 0.27.0 at {bundles[2]}")
-    assert len({(place.hardware, place.host) for place in places}) == 1
-
-
-def test_a_sweep_file_of_another_sweep_is_left_alone(tmp_path, capsys):
-    path = tmp_path / "sweep.jsonl"
-    path.write_text('{"schema": 1, "sweep": "another"}\n')
-    assert main(("sweep", *SMALL, "--grid", "max_num_seqs=4")) == 2
-    assert "another" in capsys.readouterr().err
-    assert path.read_text() == '{"schema": 1, "sweep": "another"}\n'
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.fixture
