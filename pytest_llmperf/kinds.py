@@ -154,7 +154,7 @@ def kind_names() -> tuple[str, ...]:
 
 
 # Names of GPU products as people write them in markers: t4, l40s, a10g, rtx_4090, rtx_pro_6000, mi300x, gb200.
-_PRODUCT = re.compile(
+_PRODUCT = (
     r"(nvidia_|amd_)?("
     r"t4|l4|l20|l40s?|a10g?|a16|a30|a40|a100|a800|h20|h100|h200|h800|b100|b200|b300|v100|p40|p100|k80|gh200|gb200|gb300"
     r"|(rtx|gtx|quadro)_?(a|pro_)?\d{4}(_?(ti|super|ada))*|mi\d{2,3}[ax]?|gaudi_?\d?|arc_?[ab]\d{3})"
@@ -170,7 +170,7 @@ def like_a_gpu(name: str) -> bool:
     [True, True, True, True, False, False]
     """
     lower = name.lower()
-    return _PRODUCT.fullmatch(lower) is not None or any(
+    return re.fullmatch(_PRODUCT, lower) is not None or any(
         len(lower) >= _LEAST <= len(kind) and _one_edit(lower, kind) for kind in GPU_KINDS
     )
 
