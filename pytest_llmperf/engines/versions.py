@@ -1,8 +1,13 @@
-"""What a released version of an engine removed: a type for the data in the folder of the engine."""
+"""What released versions of an engine removed: a type for adapters, and the names by the stored releases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from pytest_llmperf.engines.releases.changes import GONE, changes
+from pytest_llmperf.releases import description, release, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,24 @@ class Retired:
         return f" since {self.since} or earlier." + (f" Write {self.instead}." if self.instead else "")
 
 
-def removed(since: str, **instead: str) -> dict[str, Retired]:
-    """Name → `Retired`, for names that one version removed."""
-    return {name: Retired(since, text) for name, text in instead.items()}
+@cache
+def retired(engine: str, section: str) -> dict[str, Retired]:
+    """Name as a spec writes it → since when a stored version lacks it. A name that came back is left out.
+
+    Args:
+        section: "flags" or "variables".
+
+    Returns:
+        Nothing for an engine without stored versions.
+    """
+    if not versions(engine):
+        return {}
+    stored = [facts for version in versions(engine) if (facts := release(engine, version)) is not None]
+    names = {name: Retired(stored[0].version, instead)
+             for name, instead in description(engine)["instead"].get(section, {}).items()}
+    for older, newer in pairwise(stored):
+        names |= {each.python_name: Retired(newer.version, each.instead) for each in changes(older, newer)
+                  if each.section == section and each.kind == GONE and "." not in each.name}
+    newest = stored[-1].options() if section == "flags" else stored[-1].variables
+    return {name: entry for name, entry in names.items()
+            if name not in newest and "--" + name.replace("_", "-") not in newest}

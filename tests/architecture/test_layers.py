@@ -10,7 +10,7 @@ import pytest_llmperf
 ROOT = Path(pytest_llmperf.__file__).parent
 #: Folders and single files, lowest first. A module imports from its own folder and from entries before it.
 LAYERS = (
-    "errors", "version", "clock", "masking", "bounded_file", "doors", "kinds", "model",
+    "errors", "version", "clock", "masking", "bounded_file", "doors", "kinds", "releases", "model",
     "wire", "metrics", "workload", "stats", "slo",
     "config",
     "process", "telemetry", "load",
@@ -26,7 +26,7 @@ PURE = frozenset(LAYERS[: LAYERS.index("config")])
 #: A report is made from results alone; callers hand over what is stored.
 NOT_IMPORTED_BY_REPORT = {"session", "baseline"}
 APART = {"emulator"}  # imports none of our code, and nothing imports it
-DATASHEETS = {"kinds"}  # the rows of hardware kinds, which the emulator reads, too
+DATASHEETS = {"kinds", "releases"}  # hardware kinds and releases of engines: data that the emulator reads, too
 ANYWHERE = {"testing", "extending", "__init__", "__main__"}  # the public front and the public fakes
 PYTEST_MAY_BE_IMPORTED_BY = {"plugin", "testing"}
 # What does input, output or waiting; `workload` reads traces with `bounded_file`.

@@ -1,13 +1,14 @@
-"""Refuses what an installed version of an engine has removed, by the data in the folder of the engine."""
+"""Refuses what an installed version of an engine has removed, by the stored releases and the engine's adapter."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.versions import retired
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.releases import version_numbers
 
 
 def replacement(engine: str, name: str, flags: Collection[str]) -> str | None:
@@ -17,10 +18,10 @@ def replacement(engine: str, name: str, flags: Collection[str]) -> str | None:
         name: with underscores.
         flags: options of the version, e.g. "--max-num-seqs".
     """
-    retired = adapter_of(engine).retired_flags
-    if name in retired:
-        return str(retired[name])
-    older = [old for old, entry in retired.items()
+    removed = {**retired(engine, "flags"), **adapter_of(engine).retired_flags}
+    if name in removed:
+        return str(removed[name])
+    older = [old for old, entry in removed.items()
              if entry.instead.partition("=")[0] == name and "--" + old.replace("_", "-") in flags]
     return f". Write {older[0]}, its older name." if older else None
 
@@ -34,14 +35,10 @@ def check_variables(spec: EngineSpec, version: str | None) -> None:
     Raises:
         SpecError: names what replaces the variable.
     """
-    retired = adapter_of(spec.engine).retired_variables
+    removed = {**retired(spec.engine, "variables"), **adapter_of(spec.engine).retired_variables} if spec.env else {}
     for name in dict(spec.env):
-        entry = retired.get(name)
-        if entry is not None and (version is None or _numbers(version) >= _numbers(entry.since)):
+        entry = removed.get(name)
+        if entry is not None and (version is None or version_numbers(version) >= version_numbers(entry.since)):
             release = f"{spec.engine} {version}" if version else spec.engine
             raise SpecError(f"{spec.engine}({spec.model!r}, env={{{name!r}: …}}): {release} reads "
                             f"no variable {name}{entry} No server was started.")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))

@@ -14,7 +14,6 @@ from pytest_llmperf.engines.control.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.lmcache.settings import in_process_settings
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.process.environment import Environment
-from pytest_llmperf.engines.sglang.retired import FLAGS, VARIABLES
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError, SpecError
 from pytest_llmperf.model.engine import EngineSpec, Flag
@@ -83,8 +82,6 @@ class SglangAdapter(EngineAdapter):
     emulated = True
     program: tuple[str, ...] = ("sglang.launch_server",)
     context_flag = "context_length"
-    retired_flags = MappingProxyType(FLAGS)
-    retired_variables = MappingProxyType(VARIABLES)
     sizes_by_free_memory = True
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_memory_saver": True})
     memory_in_log: Mapping[str, str] = MappingProxyType({

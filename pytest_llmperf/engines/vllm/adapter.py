@@ -13,7 +13,6 @@ from pytest_llmperf.engines.control.json_answers import json_object, section
 from pytest_llmperf.engines.lmcache.settings import CONNECTORS, in_process_settings
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.spec import command_line, flags_of
-from pytest_llmperf.engines.vllm.retired import FLAGS, VARIABLES
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
@@ -77,8 +76,6 @@ class VllmAdapter(EngineAdapter):
     emulated = True
     program: tuple[str, ...] = ("vllm.entrypoints.cli.main", "serve")
     context_flag = "max_model_len"
-    retired_flags = MappingProxyType(FLAGS)
-    retired_variables = MappingProxyType(VARIABLES)
     counter_names = COUNTERS
     gauge_names = GAUGES
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile

@@ -12,6 +12,7 @@ from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import check_flags, emulated_flags, known_flags
 from pytest_llmperf.engines.process.retired import check_variables
 from pytest_llmperf.engines.sglang import adapter as sglang_adapter
+from pytest_llmperf.engines.versions import retired
 from pytest_llmperf.engines.vllm import adapter as vllm_adapter
 from pytest_llmperf.errors import SpecError
 
@@ -97,7 +98,7 @@ def test_unknown_flag_is_refused_with_the_one_that_may_be_meant(flags, words):
 
 @pytest.mark.parametrize(("make", "flags", "known", "words"), [
     (vllm, {"calculate_kv_scales": True}, {"--kv-cache-dtype"},
-     "vllm 9.9 has no flag --calculate-kv-scales since 0.28.0 or earlier. No server was started."),
+     "vllm 9.9 has no flag --calculate-kv-scales since 0.32.0 or earlier. No server was started."),
     (sglang, {"cuda_graph_max_bs": 8}, {"--cuda-graph-max-bs-decode", "--cuda-graph-max-bs-prefill"},
      "has no flag --cuda-graph-max-bs since 0.5.20 or earlier. Write cuda_graph_max_bs_decode=…. No server"),
     (sglang, {"enable_expert_distribution_metrics": True}, {"--enable-metrics"},
@@ -114,12 +115,15 @@ def test_flag_that_a_version_lacks_is_refused_with_version_and_other_name(make, 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_emulator_accepts_no_removed_flag(engine):
-    assert not {"--" + name.replace("_", "-") for name in adapter_of(engine).retired_flags} & emulated_flags(engine)
+    assert not {"--" + name.replace("_", "-") for name in retired(engine, "flags")} & emulated_flags(engine)
 
 
 def test_adapters_write_no_removed_flag():
-    assert not (sglang_adapter.CPU_FLAGS | sglang_adapter.WITHOUT_FLASHINFER).keys() & sglang_adapter.FLAGS.keys()
-    assert not (vllm_adapter.CPU_FLAGS | vllm_adapter.LMCACHE_SERVER_FLAGS).keys() & vllm_adapter.FLAGS.keys()
+    written = {"sglang": sglang_adapter.CPU_FLAGS | sglang_adapter.WITHOUT_FLASHINFER,
+               "vllm": vllm_adapter.CPU_FLAGS | vllm_adapter.LMCACHE_SERVER_FLAGS}
+    for engine, flags in written.items():
+        assert retired(engine, "flags")
+        assert not flags.keys() & retired(engine, "flags").keys()
 
 
 @pytest.mark.parametrize(("version", "refused"), [(None, True), ("0.5.23", True), ("0.5.18.post1", True),

@@ -1,0 +1,1 @@
+"""Releases of engines, read from their wheels, and what changed between two of them."""
