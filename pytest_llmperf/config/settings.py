@@ -28,12 +28,6 @@ IMAGE = "image:"
 DOCKER = ("docker run --rm --name {name} --gpus all --network host --ipc host --volume {root}:{root} --workdir {root} "
           "--entrypoint= {env} {image} {command}")
 TABLES = ("engines", "kinds")
-#: Earlier settings, and what holds instead.
-REPLACED = {
-    "control_answer_limit_mib": "The limit is 16 MiB.",
-    "gauge_interval_s": "Gauges are sampled every 0.25 s.",
-    "profile_steps": "A trace has 64 engine steps.",
-}
 PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
 # A request without time or room always fails, sampling without pause never rests.
 NEVER_ZERO = ("_timeout_s", "_interval_s", "response_limit_mib", "memory_limit_mib")
@@ -140,7 +134,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Each place "image:NAME" becomes the command of its container, wherever the place was written."""
-        object.__setattr__(self, "engines", _with_images(self.engines, self.engine_command))
+        object.__setattr__(self, "engines", MappingProxyType({
+            name: self.engine_command.replace("{image}", shlex.quote(place.removeprefix(IMAGE)))
+            if place.startswith(IMAGE) else place for name, place in self.engines.items()
+        }))
 
     @property
     def gpu_price(self) -> GpuPrice | None:
@@ -177,8 +174,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
         if key not in default_values:
             close = get_close_matches(key, default_values, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(default_values)}."
-            problems.append(f"{key}: no setting any more. {REPLACED[key]} Leave it out." if key in REPLACED
-                            else f"{key}: unknown. {hint}")
+            problems.append(f"{key}: unknown. {hint}")
         elif key == "kinds":
             accepted[key] = _kinds(value, problems)
         elif (problem := _problem(key, value, default_values[key])) is not None:
@@ -247,14 +243,6 @@ def _place(option: str, name: str, form: str, excluded: str = "") -> tuple[str, 
     if not (engine and equals and place) or set(excluded) & set(engine):
         raise ConfigError(f"{name} {option!r}: write it as {form} (a folder, an interpreter, a command or image:NAME).")
     return engine, place
-
-
-def _with_images(engines: Mapping[str, str], command: str) -> Mapping[str, str]:
-    """The places, with the command of its container in place of each "image:NAME"."""
-    return MappingProxyType({
-        name: command.replace("{image}", shlex.quote(place.removeprefix(IMAGE))) if place.startswith(IMAGE) else place
-        for name, place in engines.items()
-    })
 
 
 def expanded(place: str) -> str:

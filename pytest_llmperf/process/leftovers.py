@@ -126,7 +126,7 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
     orphaned = [process for process, tag in tagged(pids) if not tree.is_alive(tag.parent)]
     if not orphaned:
         return Sweep()
-    watched = _watched_tags()
+    watched = {tree.environment_value(pid, WATCHDOG_TAG) for pid in _own_pids()}  # tags whose watchdog lives
     mine = [leftover for leftover in orphaned if leftover.tag not in watched]
     swept = kill(mine, clock or SystemClock(), limit_s=limit_s)
     return replace(swept, pending=tuple(f for f in orphaned if f.tag in watched))
@@ -160,12 +160,6 @@ def kill(
         shm_removed=cleaned.removed,
         shm_unproven=cleaned.unproven,
     )
-
-
-def _watched_tags() -> set[str]:
-    """Tags of units whose watchdog lives."""
-    tags = (tree.environment_value(pid, WATCHDOG_TAG) for pid in _own_pids())
-    return {tag for tag in tags if tag is not None}
 
 
 def _own_pids() -> list[int]:

@@ -142,11 +142,9 @@ def describe_status(status: int) -> str:
 
 def describe_code(code: int) -> str:
     """Text for an exit code of `subprocess`, in which a negative code stands for a signal."""
-    return f"exit code {code}" if code >= 0 else describe_signal(-code)
-
-
-def describe_signal(signum: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
     try:
-        return f"signal {signum} ({signal.Signals(signum).name})"
+        return f"signal {-code} ({signal.Signals(-code).name})"
     except ValueError:
-        return f"signal {signum}"
+        return f"signal {-code}"

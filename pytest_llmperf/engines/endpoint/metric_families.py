@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from pytest_llmperf.engines.control.reader import ServerReader
 from pytest_llmperf.engines.sglang.adapter import SGLANG
@@ -28,71 +28,62 @@ class MetricFamily:
     names: ServerReader
 
 
-# https://docs.nvidia.com/dynamo/user-guides/observability-local/metrics. Only the frontend counts for all its workers;
-# the page of a worker also has the names of its engine.
-class Dynamo(ServerReader):
-    counter_names = MappingProxyType({
-        "requests_finished": "dynamo_frontend_requests_total",
-        "prompt_tokens": "dynamo_frontend_input_sequence_tokens_sum",
-        "prompt_tokens_cached": "dynamo_frontend_cached_tokens_sum",
-        "generation_tokens": "dynamo_frontend_output_tokens_total",
-    })
-    gauge_names = MappingProxyType({
-        "running": "dynamo_frontend_inflight_requests",
-        "waiting": "dynamo_frontend_queued_requests",
-    })
+class SummedNames(ServerReader):
+    """Reads a page on which each counter and each gauge is the sum over the samples of one name.
 
+    Args:
+        counters, gauges: canonical name (metrics/server.py) → name on the page.
+    """
 
-# https://llm-d.ai/docs/resources/observability/metrics: the endpoint picker. The model servers behind it are vLLM or
-# SGLang and have their names. Releases before 0.9 have the second set of names; some have both.
-class LlmD(ServerReader):
-    counter_names = MappingProxyType({
-        "requests_finished": "llm_d_epp_request_duration_seconds_count",
-        "prompt_tokens": "llm_d_epp_request_input_tokens_sum",
-        "prompt_tokens_cached": "llm_d_epp_request_cached_tokens_sum",
-        "generation_tokens": "llm_d_epp_request_output_tokens_sum",
-    })
-    gauge_names = MappingProxyType({
-        "running": "llm_d_epp_request_running",
-    })
-
-
-class LlmDBefore09(ServerReader):
-    counter_names = MappingProxyType({
-        "requests_finished": "inference_objective_request_duration_seconds_count",
-        "prompt_tokens": "inference_objective_input_tokens_sum",
-        "prompt_tokens_cached": "inference_objective_prompt_cached_tokens_sum",
-        "generation_tokens": "inference_objective_output_tokens_sum",
-    })
-    gauge_names = MappingProxyType({
-        "running": "inference_objective_running_requests",
-    })
-
-
-# https://huggingface.co/docs/text-generation-inference/reference/metrics. TGI counts no cached tokens, and its page has
-# no start time.
-class Tgi(ServerReader):
-    counter_names = MappingProxyType({
-        "requests_finished": "tgi_request_success",
-        "prompt_tokens": "tgi_request_input_length_sum",
-        "generation_tokens": "tgi_request_generated_tokens_sum",
-        "queue_time_s_sum": "tgi_request_queue_duration_sum",
-        "queue_time_count": "tgi_request_queue_duration_count",
-    })
-    gauge_names = MappingProxyType({
-        "running": "tgi_batch_current_size",
-        "waiting": "tgi_queue_size",
-    })
+    def __init__(self, counters: Mapping[str, str], gauges: Mapping[str, str]) -> None:
+        self.counter_names, self.gauge_names = counters, gauges
 
 
 #: An engine comes before what stands in front of it, because a page of Dynamo's workers has the names of both.
 FAMILIES = (
     MetricFamily("vLLM", "vllm:", "model_name", VLLM),
     MetricFamily("SGLang", "sglang:", "model_name", SGLANG),
-    MetricFamily("TGI", "tgi_", None, Tgi()),
-    MetricFamily("Dynamo", "dynamo_frontend_", "model", Dynamo()),
-    MetricFamily("llm-d", "llm_d_epp_request_", "model_name", LlmD()),
-    MetricFamily("llm-d", "inference_objective_", "model_name", LlmDBefore09()),
+    # https://huggingface.co/docs/text-generation-inference/reference/metrics. TGI counts no cached tokens, and its page
+    # has no start time.
+    MetricFamily("TGI", "tgi_", None, SummedNames({
+        "requests_finished": "tgi_request_success",
+        "prompt_tokens": "tgi_request_input_length_sum",
+        "generation_tokens": "tgi_request_generated_tokens_sum",
+        "queue_time_s_sum": "tgi_request_queue_duration_sum",
+        "queue_time_count": "tgi_request_queue_duration_count",
+    }, {
+        "running": "tgi_batch_current_size",
+        "waiting": "tgi_queue_size",
+    })),
+    # https://docs.nvidia.com/dynamo/user-guides/observability-local/metrics. Only the frontend counts for all its
+    # workers; the page of a worker also has the names of its engine.
+    MetricFamily("Dynamo", "dynamo_frontend_", "model", SummedNames({
+        "requests_finished": "dynamo_frontend_requests_total",
+        "prompt_tokens": "dynamo_frontend_input_sequence_tokens_sum",
+        "prompt_tokens_cached": "dynamo_frontend_cached_tokens_sum",
+        "generation_tokens": "dynamo_frontend_output_tokens_total",
+    }, {
+        "running": "dynamo_frontend_inflight_requests",
+        "waiting": "dynamo_frontend_queued_requests",
+    })),
+    # https://llm-d.ai/docs/resources/observability/metrics: the endpoint picker. The model servers behind it are vLLM
+    # or SGLang and have their names. Releases before 0.9 have the second set of names; some have both.
+    MetricFamily("llm-d", "llm_d_epp_request_", "model_name", SummedNames({
+        "requests_finished": "llm_d_epp_request_duration_seconds_count",
+        "prompt_tokens": "llm_d_epp_request_input_tokens_sum",
+        "prompt_tokens_cached": "llm_d_epp_request_cached_tokens_sum",
+        "generation_tokens": "llm_d_epp_request_output_tokens_sum",
+    }, {
+        "running": "llm_d_epp_request_running",
+    })),
+    MetricFamily("llm-d", "inference_objective_", "model_name", SummedNames({
+        "requests_finished": "inference_objective_request_duration_seconds_count",
+        "prompt_tokens": "inference_objective_input_tokens_sum",
+        "prompt_tokens_cached": "inference_objective_prompt_cached_tokens_sum",
+        "generation_tokens": "inference_objective_output_tokens_sum",
+    }, {
+        "running": "inference_objective_running_requests",
+    })),
 )
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from pytest_llmperf.config.settings import (
-    REPLACED,
     Settings,
     read_settings,
     settings_from,
@@ -101,12 +100,6 @@ def test_option_for_one_command_overrides_a_setting(option, key, value):
 def test_option_for_one_command_refuses_a_wrong_setting(option, message):
     with pytest.raises(ConfigError, match=f"--llmperf-set.*{message}"):
         with_options(Settings(), [option])
-
-
-@pytest.mark.parametrize("key", REPLACED)
-def test_earlier_setting_is_refused_with_the_value_that_holds(key):
-    with pytest.raises(ConfigError, match=f"here: {key}: no setting any more. .* Leave it out."):
-        settings_from({key: 1}, "here")
 
 
 def test_engine_options_override_settings():
