@@ -80,7 +80,7 @@ def soak(streams: int, minutes: float) -> tuple[Samples, Counter[Ending]]:
 def _loaded(session: PerfSession, server: Server, streams: int, minutes: float) -> tuple[Samples, Counter[Ending]]:
     workload = random_tokens(input=16, output=OUTPUT_TOKENS, arrivals=closed(streams),
                              requests=streams * (2 + round(60 * minutes / FASTEST_ANSWER_S)))
-    plan = session.replayer(None, gauges=False, keep=()).plan(server, workload.requests(0), workload.concurrency)
+    plan = session.replayer.plan(server, workload.requests(0), workload.concurrency)
     cancel, samples = threading.Event(), Samples()
     began_s = time.monotonic()
 

@@ -238,7 +238,7 @@ def check_until(until: str | Sequence[str], starts: int) -> tuple[Slo, ...]:
 def refuse_arguments(
     call: str, **replaced: str
 ) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
-    """Refuse arguments of an older spelling with the new spelling.
+    """Refuse arguments that belong to another verb, and name that verb.
 
     Args:
         call: the method for messages.

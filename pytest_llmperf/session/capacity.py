@@ -36,6 +36,7 @@ from pytest_llmperf.session.bisection import (
     quick_beginning,
     search_rate,
 )
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Watch
 from pytest_llmperf.session.resumption import (
@@ -47,7 +48,7 @@ from pytest_llmperf.session.resumption import (
     VALID_RUNS,
     take_rate,
 )
-from pytest_llmperf.session.series import MeasuringExecution, Series, Treatment
+from pytest_llmperf.session.series import Series, Treatment
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.decision import SLO_ALPHA
@@ -203,8 +204,10 @@ class Capacity(Series):
         terms: terms of the search.
     """
 
+    execution: Execution
+
     def __init__(
-        self, execution: MeasuringExecution, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *,
+        self, execution: Execution, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *,
         side: str = "", label: str = "", beside: tuple[EngineSpec, ...] = (),
     ) -> None:
         super().__init__(execution, engine, workload, OVERLOADED, side=side, label=label, beside=beside)

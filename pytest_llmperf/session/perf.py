@@ -436,7 +436,7 @@ class Perf:
         failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(execution))
         reference = execution.session.reference_of(spec_of(series.engine))
         if reference is not None and not series.keeps_tiers:
-            compared = compare_with_reference(series, reference)
+            compared = compare_with_reference(execution, series, reference)
         else:
             compared = compare_with_baseline(series, own_margins, failed_earlier=failed)
         results = [result for result in compared if not _is_recorded(result, execution.results)]

@@ -30,7 +30,7 @@ from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.session.provenance import host_digest
 from pytest_llmperf.session.provenance import session_id as new_session_id
-from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch, stream_limits
+from pytest_llmperf.session.replay import Replayer, stream_limits
 from pytest_llmperf.session.run_folder import RunFolder
 from pytest_llmperf.session.server_gpus import ServerGpus
 from pytest_llmperf.session.stored_baselines import Baselines
@@ -48,11 +48,19 @@ STEADY_AGE_S = 150.0
 
 
 class MeasuringTest(Protocol):
-    """An execution of a test, as far as a session needs it."""
+    """An execution of a test, as far as a session and a series need it: its test id and hardware kind."""
+
+    session: PerfSession
+    test: str
+    kind: str
 
     @property
     def measurements(self) -> list[Measurement]:
         """Measurements so far."""
+        ...
+
+    def write(self) -> None:
+        """Store what was measured."""
         ...
 
 
@@ -152,17 +160,15 @@ class PerfSession:
         return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self.gpus.share,
                           steady_age_s=steady_age_s)
 
-    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...]) -> Replayer:
-        """What sends a workload: see `Replayer`."""
+    @property
+    def replayer(self) -> Replayer:
+        """What sends a workload."""
         return Replayer(
             self.transport,
             self.now,
-            GAUGE_INTERVAL_S if gauges else None,
-            progress,
-            clock=self.clock,
-            limits=stream_limits(self.settings),
-            timeout_s=self.settings.measure_timeout_s,
-            keep=keep,
+            self.clock,
+            stream_limits(self.settings),
+            self.settings.measure_timeout_s,
             watched=lambda server: self.gpus.watched(server, self.pool.pids),
             fresh_connections=self.settings.connections == "fresh",
             cpu_use=self.cpu_use,

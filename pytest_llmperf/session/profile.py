@@ -177,7 +177,7 @@ def _record_run(
         with session.pool.launching_under(under) if under else nullcontext():
             server = session.pool.acquire(spec, fresh=True)
         session.notify(WarmingUp(str(server.spec)))
-        replayer = session.replayer(None, gauges=False, keep=())
+        replayer = session.replayer
         warm_up(server, series.workload, replayer)
         prepare(server)
         with in_background(work, "llmperf-trace"):

@@ -60,14 +60,11 @@ class Replayer:
     Args:
         transport: sends the requests.
         now: the wall clock, for labels.
-        gauge_interval_s: sampling interval of gauges; None for no sampling.
-        progress: called about four times per second during a run, with the plan of the run.
         clock: monotonic clock, which shows jumps of the wall clock.
         limits: limits after which a request is given up.
         timeout_s: limit after which a run is given up.
         fresh_connections: whether each connection serves a single request.
         cpu_use: starts to measure the use of this machine's CPU time; None in virtual time.
-        keep: KV cache tiers that are not emptied before a run, see `Server.reset_cache`.
         watched: samples the GPUs of a server during a block; None without GPUs.
         rng: draws new prompts for servers whose caches cannot be emptied.
         ledger: what the session has spent at paid services.
@@ -76,12 +73,9 @@ class Replayer:
 
     transport: Transport
     now: Callable[[], datetime]
-    gauge_interval_s: float | None = None
-    progress: Watch | None = None
     clock: Clock = field(default_factory=SystemClock)
     limits: StreamLimits = field(default_factory=StreamLimits)
     timeout_s: float = 900.0
-    keep: tuple[str, ...] = ()
     watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
     fresh_connections: bool = False
     cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
@@ -89,26 +83,38 @@ class Replayer:
     ledger: Ledger = field(default_factory=Ledger)
     gpu_costs: Callable[[Server], Mapping[str, float]] = lambda _server: {}
 
-    def run(self, server: Server, workload: Workload, seed: int) -> Run:
-        """One run after emptying the cache, except for the tiers of `keep`.
+    def run(
+        self, server: Server, workload: Workload, seed: int, watch: Watch | None = None, *,
+        gauge_interval_s: float | None = None, keep: tuple[str, ...] = (),
+    ) -> Run:
+        """One run after emptying the cache.
+
+        Args:
+            watch: called about four times per second, with the plan of the run.
+            gauge_interval_s: sampling interval of gauges; None for no sampling.
+            keep: KV cache tiers that are not emptied, see `Server.reset_cache`.
 
         Raises:
             ServerDied: the server ended before the last answer.
             LoadError: the load generator failed, or the run took too long.
         """
-        cache_reset = server.reset_cache(self.keep)
+        cache_reset = server.reset_cache(keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
         counters_before = server.counters.read()
         watched = nullcontext(_empty_trace) if self.watched is None else self.watched(server)
-        with watched as trace, self._sampling(server) as gauges:
+        with watched as trace, self._sampling(server, gauge_interval_s) as gauges:
             used = None if self.cpu_use is None else self.cpu_use()
-            records, replay = self.recorded(server, workload, seed)
+            requests = self._requests(server, workload, seed, keep)
+            replay = self.replay(server, requests, workload.concurrency, watch)
+            records = server.answer_ids.checked(
+                records_of(requests, replay, server.api, server.contact.secrets, server.text_counter))
+            self.ledger.settle(server.spec, requests, records)
             cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         served = sum(record.choices for record in records if record.ok)
         after = server.counters.wait_idle(counters_before.get("requests_finished", 0.0), served)
         server.unit.check_alive()
-        if not self.keep and any(record.outcome is Outcome.ABANDONED for record in records):
+        if not keep and any(record.outcome is Outcome.ABANDONED for record in records):
             server.reset_cache()  # fails if the server still holds the blocks of cancelled requests
         scaled = server.counters.scaling()
         _check_counted(counters_before, after, scaled)
@@ -137,27 +143,22 @@ class Replayer:
             tokenizer="" if server.text_counter is None else server.text_counter.name,
         )
 
-    def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
-        """What each request of a run did, and the replay that says so."""
-        requests = self._requests(server, workload, seed)
-        replay = self.replay(server, requests, workload.concurrency)
-        records = server.answer_ids.checked(
-            records_of(requests, replay, server.api, server.contact.secrets, server.text_counter))
-        self.ledger.settle(server.spec, requests, records)
-        return records, replay
-
-    def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
+    def _requests(
+        self, server: Server, workload: Workload, seed: int, keep: tuple[str, ...]
+    ) -> tuple[Request, ...]:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
         emptied. So the prompts are relabelled for each run. If tiers are kept, a repeated seed keeps its labels."""
         requests = workload.requests(seed)
         if not server.spec.is_endpoint:
             return server.as_sent(requests)
         key = str(workload), seed
-        if not (self.keep and key in server.labels):
+        if not (keep and key in server.labels):
             server.labels[key] = self.rng.getrandbits(64)
         return server.as_sent(relabelled(requests, Random(server.labels[key])))
 
-    def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
+    def replay(
+        self, server: Server, requests: tuple[Request, ...], concurrency: int | None, watch: Watch | None = None
+    ) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death.
 
         Raises:
@@ -166,7 +167,6 @@ class Replayer:
         self.ledger.reserve(server.spec, requests)
         plan = self.plan(server, requests, concurrency)
         cancel = threading.Event()
-        watch = self.progress
         progress = None if watch is None else lambda progress: watch(progress, plan)
         with cancelled_on_death(server, cancel), cancelled_at_deadline(self.timeout_s, cancel) as late:
             try:
@@ -202,9 +202,9 @@ class Replayer:
                         keeps_recording=not server.spec.is_endpoint)
 
     @contextmanager
-    def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
+    def _sampling(self, server: Server, interval_s: float | None) -> Iterator[list[GaugeSample]]:
         """Gauges while the block runs, at the session clock's times."""
-        interval_s, samples = self.gauge_interval_s, list[GaugeSample]()
+        samples = list[GaugeSample]()
         if interval_s is None:
             yield samples
             return

@@ -27,6 +27,7 @@ from pytest_llmperf.results.causes.comparisons import NoPrimaryMetric, NothingSt
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.arguments import spec_of
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.series import Series, run_in_turn
 from pytest_llmperf.stats.decision import LOOKS
 from pytest_llmperf.stats.priors import Margins
@@ -78,13 +79,14 @@ def compare_with_baseline(
             return results  # none of these seeds is stored, so more of these runs cannot decide
 
 
-def compare_with_reference(series: Series, reference: EngineSpec) -> list[CheckResult]:
+def compare_with_reference(execution: Execution, series: Series, reference: EngineSpec) -> list[CheckResult]:
     """Measure the candidate and the reference build in turn and judge. An INCONCLUSIVE result measures further pairs.
 
     The first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more pairs. Candidate and
     reference send new runs for these pairs, so that both builds are measured under equal conditions.
 
     Args:
+        execution: of the test.
         series: the series. Its measurement has the primary metrics of the comparison.
         reference: the same specification on the reference build.
 
@@ -95,7 +97,7 @@ def compare_with_reference(series: Series, reference: EngineSpec) -> list[CheckR
     if not measurement.primaries:
         return [_nothing_to_judge(len(measurement.runs))]
     candidate = spec_of(series.engine)
-    sides = [series.execution.begin(series.twin(engine, label, (other,))) for engine, label, other in (
+    sides = [execution.begin(series.twin(engine, label, (other,))) for engine, label, other in (
         (candidate, "candidate", reference), (reference, "reference", candidate))]
     together = session.pool.lives_beside(candidate, [reference])
     kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import require_real_clock
 from pytest_llmperf.engines.control.json_answers import whole_number
@@ -20,13 +20,13 @@ from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.progress import RunProgress
-from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Replayer, Watch
+from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Watch
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
-    from pytest_llmperf.session.perf_session import PerfSession
+    from pytest_llmperf.session.perf_session import MeasuringTest
 
 
 def run_in_turn(
@@ -51,31 +51,6 @@ def run_in_turn(
             series.extend(1 if together else runs, block=block, steady=steady)
             block += 1
     return block
-
-
-class MeasuringExecution(Protocol):
-    """An execution of a test, as far as a series needs it.
-
-    Attributes:
-        session: starts servers and sends requests.
-        test, kind: test id, and the hardware kind unless the specification declares another.
-        series: every series of the execution.
-        stored: measurements of an earlier command that a resumed search takes over.
-    """
-
-    session: PerfSession
-    test: str
-    kind: str
-    series: list[Series]
-    stored: list[Measurement]
-
-    def begin(self, series: Series) -> Series:
-        """Begin a series: it continues the same series of earlier executions."""
-        ...
-
-    def write(self) -> None:
-        """Store what was measured."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +80,7 @@ class Series:
     """
 
     def __init__(
-        self, execution: MeasuringExecution, engine: Server | EngineSpec, workload: Workload,
+        self, execution: MeasuringTest, engine: Server | EngineSpec, workload: Workload,
         treatment: Treatment | None = None, *,
         side: str = "", looks: int = 1, label: str = "", beside: tuple[EngineSpec, ...] = (), alone: str = "",
     ) -> None:
@@ -216,13 +191,15 @@ class Series:
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
-            warm_up(server, self.workload, self._replayer())
+            warm_up(server, self.workload, self.session.replayer)
             server.warmed_for.add(str(self.workload))
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
         self.measurement = measurement
         for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             watch = self._watch(number + 1, runs)
-            run = self._replayer(watch, gauges=self.treatment.gauges).run(server, self.workload, seed)
+            run = self.session.replayer.run(
+                server, self.workload, seed, watch, keep=self.treatment.keep,
+                gauge_interval_s=GAUGE_INTERVAL_S if self.treatment.gauges else None)
             most = self._expected_hit_rate(server, seed)
             run = replace(run, execution=self.number, block=block, expected_hit_rate=most)
             measurement = self._keep(measurement, run, complete=number + 1 == runs)
@@ -292,9 +269,6 @@ class Series:
             self.session.notify(shown.status(progress, plan))
 
         return notify
-
-    def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
-        return self.session.replayer(progress, gauges=gauges, keep=self.treatment.keep)
 
     def begun(self, server: Server) -> Measurement:
         """The measurement before its first run."""

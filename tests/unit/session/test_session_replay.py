@@ -74,7 +74,7 @@ def test_cpu_time_counts_while_the_load_runs(make_server, replayer, fake_engine)
 
 def test_a_tier_that_is_kept_is_not_emptied(make_server, replayer, fake_engine):
     server = make_server(vllm("m"))
-    assert replayer(keep=("engine",)).run(server, WORKLOAD, 0).cache_reset is False
+    assert replayer().run(server, WORKLOAD, 0, keep=("engine",)).cache_reset is False
     assert "/reset_prefix_cache" not in fake_engine.paths
     assert replayer().run(server, WORKLOAD, 0).cache_reset is True
 
@@ -121,7 +121,7 @@ def test_endpoint_gets_other_prompts_in_each_run_of_a_seed(make_server, replayer
 def test_endpoint_gets_the_last_prompts_again_where_tiers_are_kept(make_server, replayer, fake_engine):
     server = make_server()
     replayer().run(server, WORKLOAD, 3)
-    replayer(keep=("engine",)).run(server, WORKLOAD, 3)
+    replayer().run(server, WORKLOAD, 3, keep=("engine",))
     first, second = sent_prompts(fake_engine)
     assert first == second
 
@@ -189,7 +189,7 @@ def test_counter_that_falls_between_gauge_readings_is_reported(make_server, repl
 
     server.control.client = httpx.Client(base_url=server.contact.url, transport=httpx.MockTransport(page))
     fake_engine.on_replay = fall_and_recover
-    run = replayer(gauge_interval_s=0.001).run(server, WORKLOAD, 0)
+    run = replayer().run(server, WORKLOAD, 0, gauge_interval_s=0.001)
     assert run.restarted == "its counter prompt_tokens fell from 1000 to 7"
     assert run.counters["prompt_tokens"] > 0
     fake_engine.on_replay = lambda: None
@@ -283,7 +283,7 @@ def test_resolved_tensor_parallel_size_of_sglang_is_a_counter_of_run(make_server
 
 def test_progress_is_passed_on(make_server, replayer):
     seen = []
-    replayer(progress=lambda progress, plan: seen.append((progress, plan))).run(make_server(), WORKLOAD, 0)
+    replayer().run(make_server(), WORKLOAD, 0, lambda progress, plan: seen.append((progress, plan)))
     ((progress, plan),) = seen
     assert isinstance(progress, Progress)
     assert len(plan.requests) == 12
