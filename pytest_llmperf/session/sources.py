@@ -90,6 +90,8 @@ class Sources:
         self._modules: dict[Path, Module] = {}
         self._reached: dict[Path, frozenset[Path]] = {}
         self._digests: dict[Path, str] = {}
+        self._listed: dict[Path, frozenset[str]] = {}
+        self._whole: dict[Path, list[str]] = {}
         self._loaded = {Path(file): module for module in list(sys.modules.values())
                         if isinstance(module, ModuleType) and (file := getattr(module, "__file__", None))}
 
@@ -105,12 +107,10 @@ class Sources:
         files = frozenset[Path]().union(*map(self._reach, [path, *others]))
         own = self._module(path).of_test(test, is_test)
         lines = [f"part {part.digest}" for part in own]
-        lines += [f"file {self._shown(file)} {self._digest(file)}" for file in files if file != path]
-        for file in files:
-            parts = own if file == path else self._module(file).parts
-            texts = frozenset[str]().union(*(part.texts for part in parts))
-            lines += self._named_by(file, texts)
-            lines += self._values(file, frozenset[str]().union(*(part.names for part in parts)))
+        if path in files:
+            lines += self._outside_code(path, own)
+        for file in files - {path}:
+            lines += self._whole_file(file)
         return sorted(set(lines))
 
     def names(self, path: Path, others: Iterable[Path]) -> set[str]:
@@ -118,6 +118,18 @@ class Sources:
         files = frozenset[Path]().union(*map(self._reach, [path, *others]))
         parts = [part for file in files for part in self._module(file).parts]
         return set().union(*(part.names | part.texts for part in parts))
+
+    def _whole_file(self, path: Path) -> list[str]:
+        """The inputs of a file of which every part counts: equal for all tests that reach it, so found once."""
+        if path not in self._whole:
+            self._whole[path] = [f"file {self._shown(path)} {self._digest(path)}",
+                                 *self._outside_code(path, self._module(path).parts)]
+        return self._whole[path]
+
+    def _outside_code(self, path: Path, parts: Collection[Part]) -> Iterator[str]:
+        """Data files, environment variables and values of global variables that these parts of a file name."""
+        yield from self._named_by(path, frozenset[str]().union(*(part.texts for part in parts)))
+        yield from self._values(path, frozenset[str]().union(*(part.names for part in parts)))
 
     def _module(self, path: Path) -> Module:
         if path not in self._modules:
@@ -138,7 +150,9 @@ class Sources:
         return self._reached[path]
 
     def _find(self, importing: Path, level: int, name: str) -> Iterator[Path]:
-        """Files of the project that this import can load."""
+        """Files of the project that this import can load. Another copy of this package on the path is none of them."""
+        if not level and name.partition(".")[0] == PACKAGE_DIR.name:
+            return
         loaded = getattr(sys.modules.get(name), "__file__", None) if not level else None
         bases = [importing.parents[level - 1]] if level else [importing.parent, *map(Path, sys.path)]
         relative = Path(*name.split("."))
@@ -152,14 +166,27 @@ class Sources:
         short = [text for text in texts if 0 < len(text) <= LONGEST_NAME and text.isprintable()]
         folders = [parent for parent in path.parents if parent.is_relative_to(self._root)] or [path.parent]
         with suppress(OSError, ValueError):
-            folders += [folder / text for folder in list(folders) for text in short if (folder / text).is_dir()]
+            folders += [found for folder in list(folders) for text in short
+                        if (found := self._below(folder, text)) is not None and found.is_dir()]
         for text in short:
             if text in self._environ:
                 yield f"variable {text} {_sha256(self._environ[text].encode(errors='surrogateescape'))}"
             with suppress(OSError, ValueError):
-                for file in {folder / text for folder in folders}:
-                    if file.is_file() and file.suffix != ".py":
+                for file in {self._below(folder, text) for folder in folders}:
+                    if file is not None and file.is_file() and file.suffix != ".py":
                         yield f"data {self._shown(file)} {self._digest(file)}"
+
+    def _below(self, folder: Path, text: str) -> Path | None:
+        """The path that a text names from a folder; None where the folder has nothing of that name.
+
+        The folder is listed once, because a project's code has tens of thousands of texts.
+        """
+        first = text.partition("/")[0]
+        if folder not in self._listed:
+            with suppress(OSError):
+                self._listed[folder] = frozenset(os.listdir(folder))  # noqa: PTH208 - names, not paths
+        # An absolute path begins with "", and ".." is in no listing.
+        return folder / text if first in {"", ".", ".."} or first in self._listed.get(folder, ()) else None
 
     def _values(self, path: Path, names: Collection[str]) -> Iterator[str]:
         """Data in the module's global variables, which may come from elsewhere."""

@@ -1,6 +1,7 @@
 """What the code of a test depends on: a change there changes the inputs, and a change elsewhere does not."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,27 @@ def test_stable_text_has_no_order_of_sets_and_no_addresses():
     assert stable({"b", "a"}) == stable({"a", "b"})
     assert stable({"a": (1, None)}) == stable({"a": [1, None]})
     assert stable(object()) is None
+
+
+def test_second_copy_of_this_package_on_the_path_is_no_input(project, monkeypatch, tmp_path_factory):
+    copies = tmp_path_factory.mktemp("copies")
+    (copies / "pytest_llmperf").mkdir()
+    (copies / "pytest_llmperf" / "__init__.py").write_text("")
+    (copies / "ours.py").write_text("A = 1\n")
+    monkeypatch.syspath_prepend(str(copies))
+    (project / "suites/test_it.py").write_text(f"import pytest_llmperf, ours\nfrom pytest_llmperf import vllm\n{TEST}")
+    files = [line for line in inputs(project) if line.startswith("file ")]
+    assert any("ours.py" in line for line in files)
+    assert not [line for line in files if "__init__" in line and "package" not in line]
+
+
+def test_texts_of_code_are_looked_for_only_where_their_folder_has_such_a_name(project, monkeypatch):
+    words = "\n".join(f"    'word {number}'," for number in range(2_000))
+    (project / "suites/helpers.py").write_text(f"LIMIT = 1\nWORDS = [\n{words}\n]\n")
+    asked = []
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: (asked.append(path), is_file(path))[1])
+    sources = Sources(project, {})
+    for test in ("test_one", "test_two"):
+        sources.inputs(project / "suites/test_it.py", test, [], lambda name: name.startswith("test"))
+    assert len([path for path in asked if path.name.startswith("word ")]) == 0
