@@ -12,8 +12,12 @@ from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.control.running_server import RunningServer as Server
+    from pytest_llmperf.engines.deployment.spec import replicas
     from pytest_llmperf.engines.endpoint.spec import endpoint
     from pytest_llmperf.engines.models.roofline import decode_floor_ms, prefill_peak_per_s
+    from pytest_llmperf.engines.routers.nginx import nginx
+    from pytest_llmperf.engines.routers.sglang_router import sglang_router
+    from pytest_llmperf.engines.routers.vllm_router import vllm_router
     from pytest_llmperf.engines.sglang.spec import sglang
     from pytest_llmperf.engines.transformers.spec import transformers
     from pytest_llmperf.engines.vllm.spec import vllm
@@ -71,12 +75,15 @@ _HOME = {
     "gamma": "workload",
     "mixed": "workload",
     "multi_turn": "workload",
+    "nginx": "engines.routers.nginx",
     "poisson": "workload",
     "prefill_peak_per_s": "engines.models.roofline",
     "ramp": "workload",
     "random_tokens": "workload",
     "recorded": "workload",
+    "replicas": "engines.deployment.spec",
     "retried": "workload",
+    "sglang_router": "engines.routers.sglang_router",
     "sglang": "engines.sglang.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
@@ -84,6 +91,7 @@ _HOME = {
     "trace": "workload",
     "transformers": "engines.transformers.spec",
     "vllm": "engines.vllm.spec",
+    "vllm_router": "engines.routers.vllm_router",
 }
 
 __all__ = [
@@ -108,19 +116,23 @@ __all__ = [
     "gamma",
     "mixed",
     "multi_turn",
+    "nginx",
     "poisson",
     "prefill_peak_per_s",
     "ramp",
     "random_tokens",
     "recorded",
+    "replicas",
     "retried",
     "sglang",
+    "sglang_router",
     "shared_prefix",
     "sharegpt",
     "spending_limit",
     "trace",
     "transformers",
     "vllm",
+    "vllm_router",
 ]
 
 

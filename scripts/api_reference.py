@@ -7,7 +7,7 @@ import ast
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,8 +161,8 @@ def page(title: str, text: str, sections: dict[str, list[Name]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _of_extending() -> list[Name]:
-    return [Name(name, getattr(extending, name)) for name in extending.__all__
+def _of_extending(names: Iterable[str]) -> list[Name]:
+    return [Name(name, getattr(extending, name)) for name in names
             if name not in pytest_llmperf.__all__ and (inspect.isclass(getattr(extending, name))
                                                        or inspect.isfunction(getattr(extending, name)))]
 
@@ -171,12 +171,17 @@ def _all_verbs(*chosen: str, judging: bool) -> list[Name]:
     return [name for name in _verbs() if (name.shown.removeprefix("perf.") in chosen) != judging]
 
 
+ROUTERS = ("vllm_router", "sglang_router", "nginx")
+ROUTER_NAMES = ("Router", "RouterAdapter", "RouterPlacement", "router_of")
+OTHER_NAMES = tuple(name for name in extending.__all__ if name not in ROUTER_NAMES)
 MEASURING = ("measure", "measure_each", "together", "extend", "max_rate", "profile", "refuses", "accuracy")
 
 PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
     "specs.md": lambda: ("API: specs", "`from pytest_llmperf import …`", {
         "Engines": [*_top("vllm", "sglang", "endpoint", "transformers", "spending_limit"), *_members("EngineSpec")],
         "Hardware": _top("by_kind", "decode_floor_ms", "prefill_peak_per_s")}),
+    "deployments.md": lambda: ("API: deployments", "`from pytest_llmperf import …`; [guide](../deployments.md)", {
+        "Deployments": _top("replicas", *ROUTERS), "Routers of other packages": _of_extending(ROUTER_NAMES)}),
     "workloads.md": lambda: ("API: workloads", "`from pytest_llmperf import …`", {
         "Workloads": _top(*WORKLOADS, "Workload"), "When requests come": _top(*ARRIVALS, "Arrivals"),
         "What clients do": _top(*MODIFIERS)}),
@@ -188,5 +193,5 @@ PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
         **{name: list(_members(name)) for name in ("Measurement", "ClaimResult", "CheckResult", "Server")},
         "Verdict": _top("Verdict")}),
     "extending.md": lambda: ("API: extending", "`from pytest_llmperf.extending import …`; [guide](../extending.md)", {
-        "Hooks of a conftest.py": _hooks(), "Names": _of_extending()}),
+        "Hooks of a conftest.py": _hooks(), "Names": _of_extending(OTHER_NAMES)}),
 }

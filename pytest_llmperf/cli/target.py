@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 #: A URL ends at the first colon behind its host and port. A model such as llama3:8b may contain colons.
 RUNNING = re.compile(r"(?P<url>https?://(?:[^/?]*@)?(?:\[[^\]]*\]|[^/?:]*)(?::\d+(?=[/?:]))?+(?:[/?][^:]*)?):(?P<model>.+)")
+DEPLOYMENT = "replicas"
 STARTED = "vllm:llama-3.1-8b, sglang:…"
 STARTED_OR_RUNNING = f"{STARTED}, or http://HOST:PORT:MODEL of a server that already runs"
 
@@ -112,6 +113,10 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         return endpoint(running["url"], model=running["model"], model_alias=arguments.model_alias,
                         api_key_env=arguments.api_key_env, metrics=arguments.metrics, kind=arguments.kind,
                         protocol=arguments.protocol, dialect=arguments.dialect, tokenizer=arguments.tokenizer)
+    if text.startswith(DEPLOYMENT):
+        raise SpecError(f"{text!r}: the commands sweep, tune and capacity start one server, and know no deployment "
+                        "yet. Write a suite that searches the highest rate: "
+                        "perf.max_rate(replicas(vllm(MODEL), 2, router=vllm_router()), …).")
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         near = get_close_matches(name, startable(), n=1)

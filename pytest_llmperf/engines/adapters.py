@@ -8,6 +8,7 @@ from pytest_llmperf.doors import Door
 from pytest_llmperf.engines.adapter import EngineAdapter
 from pytest_llmperf.engines.control.reader import ServerReader
 from pytest_llmperf.engines.endpoint.adapter import EndpointReader
+from pytest_llmperf.engines.routers.door import ROUTERS
 from pytest_llmperf.errors import ConfigError, SpecError
 from pytest_llmperf.kinds import OTHER_GPU, kind_names
 from pytest_llmperf.model.engine import INSTALLATION, Endpoint, EngineSpec
@@ -67,7 +68,7 @@ def check_configured(names: Iterable[str]) -> None:
     for name in names:
         place, at, kind = name.partition("@")
         engine, colon, installation = place.partition(":")
-        if engine not in (*ENGINES, HARNESS):
+        if engine not in (*ENGINES, *ROUTERS, HARNESS):
             problems.append(f"{name}: {ENGINES.unknown(engine)}")
         elif colon and not INSTALLATION.fullmatch(installation):
             problems.append(f"{name}: the name of an installation is letters, digits, '.', '_' and '-'.")

@@ -13,13 +13,13 @@ from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.counters import ServerCounters
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.reader import ServerReader
-from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
 from pytest_llmperf.engines.lmcache.settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.telemetry.replicas import Pages
 from pytest_llmperf.wire.answer_ids import AnswerIds
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
@@ -56,7 +56,7 @@ class Server:
     def __init__(
         self, reader: ServerReader, contact: Contact, unit: Unit, client: httpx.Client | None = None, *, start_id: int,
         model: ResolvedModel | None = None, clock: Clock | None = None, host_env: Mapping[str, str] | None = None,
-        replicas: ReplicaPages | None = None, tokenizer: TextTokenizer | None = None,
+        replicas: Pages | None = None, tokenizer: TextTokenizer | None = None,
     ) -> None:  # fmt: skip
         self.reader = reader
         self.contact = contact

@@ -126,6 +126,11 @@ class EngineSpec:
         return False
 
     @property
+    def servers(self) -> int:
+        """Number of servers that a start of this spec starts."""
+        return 1
+
+    @property
     def installed_as(self) -> str:
         """Under which name settings and options say where it is installed: "vllm", "vllm:old"."""
         return f"{self.engine}:{self.installation}" if self.installation else self.engine

@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.adapter import EngineAdapter
+    from pytest_llmperf.engines.routers.adapter import RouterAdapter
     from pytest_llmperf.kinds import HardwareKind
     from pytest_llmperf.metrics.registry import AddedMetric
     from pytest_llmperf.report.export.sink import Sink
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 def pytest_llmperf_engines(config: pytest.Config) -> Iterable[EngineAdapter]:  # type: ignore[empty-body]
     """Engines that suites can start by `build_spec(NAME, …)`."""
+
+
+def pytest_llmperf_routers(config: pytest.Config) -> Iterable[RouterAdapter]:  # type: ignore[empty-body]
+    """Routers that `replicas(…, router=Router(NAME, POLICY))` may name."""
 
 
 def pytest_llmperf_kinds(config: pytest.Config) -> Iterable[HardwareKind]:  # type: ignore[empty-body]

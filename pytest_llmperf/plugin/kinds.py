@@ -204,7 +204,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     try:
         skip_what_cannot_run_here(item)
     except pytest.skip.Exception:
-        item.user_properties.append((CANNOT_RUN, next(iter(kinds_of(item)), list(GPU_KINDS)[-1])))
+        kind, needed = next(iter(kinds_of(item)), list(GPU_KINDS)[-1]), _gpus_of(item)
+        item.user_properties.append((CANNOT_RUN, f"{needed} × {kind}" if needed > 1 else kind))
         raise
     with leave_without_traceback(item):
         try:
@@ -249,7 +250,8 @@ def _remedy(kinds: list[str], hardware: Hardware) -> str:
     if "cpu" in kinds:
         return "drop --emulate and ask for it with -m cpu" if hardware.emulated else "ask for it with -m cpu"
     machine = f"run it on a machine with {' or '.join(kinds)}"
-    return f"emulate it with --emulate {kinds[0]}" if hardware.emulated else f"{machine}, or --emulate {kinds[0]}"
+    emulate = f"--emulate {kinds[0].rpartition(' ')[2]}"
+    return f"emulate it with {emulate}" if hardware.emulated else f"{machine}, or {emulate}"
 
 
 def _machine_text(hardware: Hardware) -> str:
@@ -257,9 +259,25 @@ def _machine_text(hardware: Hardware) -> str:
 
 
 def _gpus_of(item: pytest.Item) -> int:
+    """The GPUs that the `gpus` marker asks for, or that the replicas of the `engine` marker's deployment need."""
     marker = item.get_closest_marker("gpus")
     if marker is None:
-        return 0
+        return _gpus_of_deployment(item)
     if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
         pytest.fail(f"{item.nodeid}: write the number of GPUs as @pytest.mark.gpus(2).", pytrace=False)
     return int(marker.args[0])
+
+
+def _gpus_of_deployment(item: pytest.Item) -> int:
+    if item.get_closest_marker("engine") is None:
+        return 0
+    try:
+        spec = spec_of(item)
+    except (Exception, pytest.skip.Exception):  # of the function that gives the spec: the fixture reports it
+        return 0
+    if spec is None or spec.servers == 1:
+        return 0
+    from pytest_llmperf.engines.spec import flags_of
+    from pytest_llmperf.model.ranks import gpus_of
+
+    return gpus_of(flags_of(spec)) * spec.servers

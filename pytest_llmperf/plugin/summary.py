@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.baselines import mode_of
-from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, way_out
+from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, requested_kinds, way_out
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import ending_of
@@ -139,7 +139,8 @@ class NothingMeasured:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         nothing = bool(self._needed) and not self._measured
         missing = missing_hardware(self._config) if nothing else None
-        if nothing and not self._ran and (os.environ.get("CI") or missing) and session.exitstatus == pytest.ExitCode.OK:
+        asked = missing or requested_kinds(self._config.getoption("-m", default="") or "")  # or for more GPUs of a kind
+        if nothing and not self._ran and (os.environ.get("CI") or asked) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         yield
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -38,9 +38,10 @@ NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
 RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas", DECLARED})
 VERSION = "engine.version"
+ROUTER_VERSION = "router.version"  # of the router of a deployment
 # FlashInfer is a package of the installation; the other variables of `host_env` are settings of the host.
 BUILD = frozenset({
-    VERSION, "engine.lmcache.version", "driver", "cuda", "installation",
+    VERSION, ROUTER_VERSION, "engine.lmcache.version", "driver", "cuda", "installation",
     "host_env.VLLM_USE_FLASHINFER_SAMPLER", "host_env.SGLANG_IS_FLASHINFER_AVAILABLE",
 })  # fmt: skip
 RESOLVED = "engine."

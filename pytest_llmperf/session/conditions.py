@@ -11,8 +11,9 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
+from pytest_llmperf.model.deployment import Deployment
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
-from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE
+from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE, ROUTER_VERSION
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
@@ -56,6 +57,9 @@ def conditions(
         values_by_name |= {} if spec.kind is None else {DECLARED: spec.kind}
     if server.counters.replica_count:
         values_by_name["replicas"] = str(server.counters.replica_count)
+    if isinstance(spec, Deployment):
+        values_by_name |= {"router": spec.router.name, "router.policy": spec.router.policy,
+                           "router.options": json.dumps(spec.router.values, sort_keys=True)}
     if connections != "keep-alive":
         values_by_name["connections"] = connections
     if handling:
@@ -67,7 +71,9 @@ def conditions(
     values_by_name |= {f"host_env.{name}": value for name, value in server.host_env.items()}
     place = {"url": spec.url} if isinstance(spec, Endpoint) else _machine(hardware, kind)
     compared = {name: value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
-    return values_by_name | place | {f"engine.{name}": value for name, value in compared.items()}
+    return values_by_name | place | {
+        name if name == ROUTER_VERSION else f"engine.{name}": value for name, value in compared.items()
+    }
 
 
 def _lmcache(spec: EngineSpec) -> str:

@@ -14,9 +14,9 @@ from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings, with_price_of_kind
 from pytest_llmperf.engines.adapters import adapter_of, check_configured
+from pytest_llmperf.engines.deployment.launcher import DeploymentLauncher
 from pytest_llmperf.engines.memory.measured import MemoryRecords
 from pytest_llmperf.engines.process.emulated import VirtualLauncher
-from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.engines.process.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.load.cores import Cores, cores_for
@@ -32,7 +32,7 @@ from pytest_llmperf.session.provenance import host_digest
 from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.session.replay import Replayer, stream_limits
 from pytest_llmperf.session.run_folder import RunFolder
-from pytest_llmperf.session.server_gpus import ServerGpus
+from pytest_llmperf.session.server_gpus import ALONE, ServerGpus
 from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators
 from pytest_llmperf.telemetry.cpu import use_from_now
@@ -135,8 +135,9 @@ class PerfSession:
         if virtual is not None:
             self.pool = self._in_virtual_time(root, virtual, steady_age_s)
         else:
-            launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, notify, emulation,
-                                cpus=cores.servers if cores.reserved else (), worker=self.worker)
+            launcher = DeploymentLauncher(
+                settings, root, self.run_dir, hardware.kind, self.clock, self.rng, notify, emulation,
+                cpus=cores.servers if cores.reserved else (), worker=self.worker, gpus=self.gpus.of)
             self.gpus.memories = MemoryRecords(self.run_dir.parent, launcher.version)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
@@ -196,6 +197,8 @@ class PerfSession:
         """
         if any(each.is_endpoint for each in specs):
             return "a server that already runs is measured as it is"
+        if any(each.servers > 1 for each in specs):
+            return ALONE
         if any(each.kind != specs[0].kind for each in specs):
             return "the servers are measured on different hardware kinds"
         wanted = self.settings.resident_servers

@@ -21,6 +21,9 @@ from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import free_host_memory_bytes
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 
+#: Why a deployment runs alone.
+ALONE = "the replicas of a deployment take their GPUs alone"
+
 
 def _emulated_shares(specs: Sequence[EngineSpec], memory_bytes: int | None, *, in_turn: bool) -> Shares | str:
     """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
@@ -56,8 +59,8 @@ class ServerGpus:
         self.memories: MemoryRecords | None = None
 
     def of(self, spec: EngineSpec) -> tuple[Gpu, ...]:
-        """The GPUs of a server."""
-        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind)
+        """The GPUs of a server, or of all replicas of a deployment."""
+        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind, spec.servers)
 
     def hardware_of(self, spec: EngineSpec) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
@@ -68,7 +71,7 @@ class ServerGpus:
         """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
         if spec.is_endpoint:
             return {}
-        gpus = gpus_of(flags_of(spec)) if self._hardware.emulated else len(self.of(spec))
+        gpus = gpus_of(flags_of(spec)) * spec.servers if self._hardware.emulated else len(self.of(spec))
         if not gpus:
             return {}
         price = self._settings.gpu_price
@@ -81,9 +84,9 @@ class ServerGpus:
 
     def share(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:
         """A server on a CPU takes little memory; on a GPU each gets a share of it, or a turn."""
-        wanted = self._settings.resident_servers
-        if wanted not in ("auto", "sleep" if in_turn else "share"):
-            return f'resident_servers is "{wanted}"'
+        wanted, several = self._settings.resident_servers, any(spec.servers > 1 for spec in specs)
+        if several or wanted not in ("auto", "sleep" if in_turn else "share"):
+            return ALONE if several else f'resident_servers is "{wanted}"'
         if self._hardware.emulated:
             return _emulated_shares(specs, _emulated_memory_bytes(specs[0].kind), in_turn=in_turn)
         taken = [self.of(spec) for spec in specs]
@@ -100,7 +103,7 @@ class ServerGpus:
     def measure_memory(self, spec: EngineSpec, server: Server) -> None:
         """Keep what a server holds on its GPUs right after its start, for the plans of later sessions."""
         gpus = self.of(server.spec)
-        if gpus and self.memories is not None:
+        if gpus and self.memories is not None and spec.servers == 1:
             held_bytes = self._accelerators.held_bytes(gpus, server.unit.pids(), alone=not server.siblings)
             self.memories.add(spec, gpus[0].name, server, held_bytes)
 

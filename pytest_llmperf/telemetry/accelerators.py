@@ -47,8 +47,11 @@ class Accelerators:
     _noted: set[str] = field(default_factory=set)
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
-    def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
+    def of_server(
+        self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None, servers: int = 1
+    ) -> tuple[Gpu, ...]:
         """The GPUs that a server with these flags uses: the GPUs that the flags name, else the first visible GPUs.
+        Several servers of one deployment use the GPUs that follow.
 
         A CUDA_VISIBLE_DEVICES in the server's environment replaces the session's variable, and may name GPUs that the
         session's variable hides.
@@ -61,7 +64,7 @@ class Accelerators:
         if "device_ids" in flags:
             return _named(flags["device_ids"], shown, machine)[: gpus_of(flags)]
         first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
-        return shown[first::step][: gpus_of(flags)]
+        return shown[first::step][: gpus_of(flags) * servers]
 
     @contextmanager
     def watched(self, gpus: tuple[Gpu, ...], ours: Callable[[], Collection[int]]) -> Iterator[TraceOf]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, Scrape, deltas
 
@@ -22,6 +23,22 @@ class PagesReading:
 
     pages: Mapping[str, Scrape]
     silent: Mapping[str, str] = field(default_factory=dict)
+
+
+class Pages(Protocol):
+    """What reads the metrics pages of all replicas."""
+
+    def read(self, *, fresh: bool = True) -> PagesReading:
+        """Every page now; `fresh`: not from before this call."""
+        ...
+
+    def check(self) -> None:
+        """Refuse replicas that differ, or that cannot be told apart."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # equal as mappings are

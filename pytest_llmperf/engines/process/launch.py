@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -28,6 +28,7 @@ from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache.proof import prove_hits
 from pytest_llmperf.engines.lmcache.server import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache.settings import is_attached
+from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
 from pytest_llmperf.engines.process.environment import Environment, emulator_environment
 from pytest_llmperf.engines.process.installed import installed_version
@@ -70,6 +71,8 @@ class Launcher:
         emulation: the emulator takes the place of every engine; None: the engines themselves.
         worker: of xdist, whose starts have a folder of their own.
         under: words before the command of each server, such as those of a profiler.
+        served_name: name under which servers serve; "" gives each start a name of its own.
+        check_others: called while a start is waited for; raises EngineError if a server that starts beside it died.
     """
 
     settings: Settings
@@ -83,6 +86,8 @@ class Launcher:
     cpus: tuple[int, ...] = ()
     worker: str = ""
     under: tuple[str, ...] = ()
+    served_name: str = ""
+    check_others: Callable[[], None] = lambda: None
 
     @cached_property
     def resolver(self) -> Resolver:
@@ -196,7 +201,7 @@ class Launcher:
         model, environment = resolution.model, resolution.environment or self.emulator(spec, start_id)
         folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
-        nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
+        nonce = self.served_name or served_name_of(model, self.rng)
         with ExitStack() as undo:
             undo.callback(port.close)
             lmcache = lmcache or self._lmcache(spec, environment, folder / "lmcache")
@@ -318,6 +323,7 @@ class Launcher:
                 log_tail = process.evidence(1).log_tail
                 self.progress(Starting(str(server.spec), log_tail[-1] if log_tail else "(no output yet)"))
             process.wait_exit(POLL_S)
+            self.check_others()
             if server.unit.lmcache is not None:
                 server.unit.lmcache.check_alive()
         raise StartupTimeout(
@@ -373,6 +379,11 @@ class Start:
                 self.launch()
         assert self.server is not None
         return self.server
+
+
+def served_name_of(model: ResolvedModel, rng: random.Random) -> str:
+    """A name that no other server has, so that a stranger's server is noticed."""
+    return f"{model.name.rsplit('/', 1)[-1]}-{rng.getrandbits(32):08x}"
 
 
 def _all_ready(starts: Sequence[Start]) -> list[Server]:

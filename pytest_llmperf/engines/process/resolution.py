@@ -105,6 +105,8 @@ def _check_emulated(spec: EngineSpec) -> None:
     if not adapter_of(spec.engine).emulated:
         raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and does not know {spec.engine}. Drop "
                         "--emulate.")
+    if spec.servers > 1:
+        raise SpecError(f"{spec}: the emulator has no replicas yet. Drop --emulate.")
     check_variables(spec, None)
     flags = emulated_flags(spec.engine) if spec.flags else None
     if flags is not None:

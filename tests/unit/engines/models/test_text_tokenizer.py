@@ -58,7 +58,7 @@ def test_broken_tokenizer_is_refused_with_file(tmp_path):
 def test_missing_library_is_refused_with_the_command_to_install(tmp_path, text, monkeypatch):
     (tmp_path / "tokenizer.json").write_text(text)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(SpecError, match=r"pip install 'pytest-llmperf\[tokenizer\]'"):
+    with pytest.raises(SpecError, match="pip install tokenizers"):
         text_tokenizer(str(tmp_path / "tokenizer.json"), tmp_path)
 
 

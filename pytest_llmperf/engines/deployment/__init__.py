@@ -1,0 +1,1 @@
+"""Deployments: equal servers behind a router, started, watched and stopped together."""

@@ -1,0 +1,228 @@
+"""Starts deployments beside single servers: all replicas at the same time, then the router."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.control import lazy_httpx as httpx
+from pytest_llmperf.engines.control.contact import Contact
+from pytest_llmperf.engines.control.identity import generate_one_token
+from pytest_llmperf.engines.deployment.server import DeploymentServer
+from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts
+from pytest_llmperf.engines.lmcache.server import LMCacheServer
+from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
+from pytest_llmperf.engines.process.launch import POLL_S, Launcher, Start, served_name_of, stop_after
+from pytest_llmperf.engines.process.variables import inherited_environment
+from pytest_llmperf.engines.routers.adapter import RouterPlacement
+from pytest_llmperf.engines.routers.door import router_adapter_of
+from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError, StartupTimeout
+from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.ranks import gpus_of
+from pytest_llmperf.model.status import Starting
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.ports import reserve_port
+from pytest_llmperf.process.supervisor import Supervised
+from pytest_llmperf.telemetry.hardware import VARIABLE, Gpu
+
+NO_TOKENIZER = "skip_tokenizer_init"
+
+
+@dataclass(frozen=True)
+class DeploymentLauncher(Launcher):
+    """Starts single servers as a `Launcher` does, and deployments.
+
+    Args:
+        gpus: gives the GPUs that a spec uses on this machine; none on a CPU.
+    """
+
+    gpus: Callable[[EngineSpec], tuple[Gpu, ...]] = lambda _spec: ()
+
+    def check(self, spec: EngineSpec) -> None:
+        """Look, before anything is started or stopped for it, whether this spec can be started at all.
+
+        Raises:
+            SpecError: as of `Launcher.check`. Of a deployment also: there are fewer GPUs than its replicas need, or its
+                router takes text and the model has no tokenizer.
+            EnvironmentMissing: the engine or the router is not installed.
+        """
+        if not isinstance(spec, Deployment):
+            super().check(spec)
+            return
+        spec = spec.on(self.kind)
+        if self.emulation is not None:
+            super().check(spec)
+            return
+        super().check(spec.replica)
+        self._placed(spec)
+        self._words(spec)
+        adapter = router_adapter_of(spec.router)
+        check_options(adapter, spec.router, router_environment(adapter, self.settings, spec.kind or self.kind,
+                                                               self.root))
+
+    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
+        """A server, or all replicas of a deployment and its router, that has generated one token.
+
+        Raises:
+            EngineError: with the evidence; nothing is left running.
+        """
+        if not isinstance(spec, Deployment) or self.emulation is not None:
+            return super().start(spec, start_id, lmcache)
+        spec = spec.on(self.kind)
+        parts: dict[str, Server] = {}
+        try:
+            self._start_parts(spec, start_id, parts)
+            return self._behind_router(spec, start_id, parts)
+        except BaseException as error:
+            for part in parts.values():
+                stop_after(error, part, self.settings.stop_grace_s)
+            raise
+
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int) -> list[Server]:
+        """As a `Launcher` does. A deployment takes its GPUs alone."""
+        assert not any(isinstance(spec, Deployment) for spec in specs), "deployments start alone"
+        return super().start_together(specs, first_id)
+
+    def _start_parts(self, spec: Deployment, start_id: int, parts: dict[str, Server]) -> None:
+        """Launch all replicas, and wait until each has generated a token. A replica that dies meanwhile is named.
+
+        Args:
+            parts: gets each replica by its name as soon as its process runs.
+        """
+        def check() -> None:
+            check_parts({name: part.unit for name, part in parts.items()})
+
+        name = served_name_of(self.resolver.of(spec.replica).model, self.rng)
+        starts: dict[str, Start] = {}
+        for number, (replica, cpus) in enumerate(self._placed(spec), start=1):
+            folder = Path(self.worker, f"{start_id:02d}-{spec.router.name}", f"replica-{number}")
+            launcher = replace(self, served_name=name, cpus=cpus, worker=str(folder), check_others=check)
+            start = starts[str(number)] = Start(launcher, replica, start_id)
+            start.launch()
+            assert start.server is not None
+            parts[str(number)] = start.server
+        for number_text, start in starts.items():
+            try:
+                parts[number_text] = start.ready()
+            except EngineError as error:
+                error.message = f"Replica {number_text} of {spec.servers} did not start: {error.message}"
+                raise
+
+    def _placed(self, spec: Deployment) -> list[tuple[EngineSpec, tuple[int, ...]]]:
+        """The spec of each replica with its GPUs, and its cores.
+
+        Raises:
+            SpecError: the machine has fewer GPUs than the replicas need.
+        """
+        kind, each = spec.kind or self.kind, gpus_of(flags_of(spec))
+        cores = len(self.cpus) // spec.servers
+        cpus = [self.cpus[number * cores : (number + 1) * cores] if cores else self.cpus
+                for number in range(spec.servers)]
+        if kind == "cpu":
+            return [(spec.replica, share) for share in cpus]
+        words = self._gpu_words(spec)
+        if len(words) < spec.servers * each:
+            raise SpecError(f"{spec} needs {spec.servers * each} GPUs, {each} for each replica, and this machine shows "
+                            f"{len(words)}. Nothing was started. Run it on a machine with more GPUs, or emulate it: "
+                            f"--emulate {kind}.")
+        shares = [",".join(words[number * each : (number + 1) * each]) for number in range(spec.servers)]
+        return [(replace(spec.replica, env=tuple(sorted({**dict(spec.env), VARIABLE: share}.items()))), cores)
+                for share, cores in zip(shares, cpus, strict=True)]
+
+    def _gpu_words(self, spec: Deployment) -> list[str]:
+        """How CUDA_VISIBLE_DEVICES names each GPU of the deployment."""
+        gpus = self.gpus(spec)
+        listed = dict(spec.env).get(VARIABLE, os.environ.get(VARIABLE))
+        if listed is None:
+            return [str(gpu.index) for gpu in gpus]
+        return [word.strip() for word in listed.split(",")][: len(gpus)]
+
+    def _words(self, spec: Deployment) -> TextTokenizer | None:
+        """What makes text prompts of a stated length; None if the router takes token ids.
+
+        Raises:
+            SpecError: the router takes text, and the model has no tokenizer.
+        """
+        if router_adapter_of(spec.router).takes_token_ids or adapter_of(spec.engine).interface.sends_text:
+            return None
+        refused = f"{spec}: the router {spec.router.name} takes text and no token ids"
+        if flags_of(spec).get(NO_TOKENIZER):
+            raise SpecError(f"{refused}, and {NO_TOKENIZER} starts the servers without a tokenizer. Leave the flag "
+                            "out, or choose a router that takes token ids: vllm_router() or nginx().")
+        try:
+            return text_tokenizer(self.resolver.of(spec.replica).model.path_or_hub_id, self.root)
+        except SpecError as error:
+            raise SpecError(f"{refused}, and the model has no tokenizer here ({str(error).removesuffix('.')}). Choose "
+                            "a router that takes token ids: vllm_router() or nginx().") from error
+
+    def _behind_router(self, spec: Deployment, start_id: int, parts: dict[str, Server]) -> DeploymentServer:
+        """Start the router, and wait until a token comes through it.
+
+        Raises:
+            EngineError: with the evidence; the router does not run any more.
+        """
+        adapter, kind = router_adapter_of(spec.router), spec.kind or self.kind
+        environment = router_environment(adapter, self.settings, kind, self.root)
+        folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.router.name}" / "router"
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            port, metrics_port = reserve_port(self.rng), reserve_port(self.rng)
+            undo.callback(port.close)
+            undo.callback(metrics_port.close)
+            workers = tuple(part.contact.url for part in parts.values())
+            placement = RouterPlacement(port.port, metrics_port.port, workers, folder.absolute(), environment.is_python)
+            for name, text in adapter.files(spec.router, placement).items():
+                (folder / name).write_text(text, encoding="utf-8")
+            launch = Launch(argv=(*environment.prefix, *adapter.arguments(spec.router, placement)),
+                            env=inherited_environment(environment, self.root), cwd=self.root, run_dir=folder,
+                            cpus=self.cpus)
+            self.progress(Starting(str(spec.router)))
+            started_ns = self.clock.now_ns()
+            process = Supervised.start(launch, self.clock)
+            undo.callback(process.stop, self.settings.stop_grace_s)
+            first = next(iter(parts.values()))
+            contact = Contact(f"http://127.0.0.1:{port.port}", first.contact.served_name)
+            words = self._words(spec)
+            interface = first.reader.interface
+            server = DeploymentServer(
+                parts, DeploymentUnit(spec, process, {name: part.unit for name, part in parts.items()}), contact,
+                contact.client(self.settings.control_timeout_s), start_id=start_id,
+                interface=interface if words is None else replace(interface, text=True), tokenizer=words,
+                router_version=router_version(adapter, environment),
+            )
+            self._wait_routed(server, process, started_ns)
+            undo.pop_all()
+        for lease in (port, metrics_port):
+            process.on_gone(lease.close)
+        launches_ns = [part.unit.launched_ns for part in parts.values() if part.unit.launched_ns is not None]
+        server.unit.launched_ns = min(launches_ns)
+        server.unit.starting_s = (self.clock.now_ns() - server.unit.launched_ns) / 1e9
+        return server
+
+    def _wait_routed(self, server: DeploymentServer, process: Supervised, started_ns: int) -> None:
+        """Until one token came through the router; fails at once when the router or a replica ends.
+
+        Raises:
+            EngineError: with the evidence.
+        """
+        timeout_s, last = self.settings.ready_timeout_s, "it never answered"
+        while (waited_s := (self.clock.now_ns() - started_ns) / 1e9) < timeout_s:
+            if (ending := process.ending()) is not None:
+                raise ExitedEarly(f"The router {process.launch.argv[0]} ended before it was ready: {ending}, after "
+                                  f"{waited_s:.1f} s. Read its log for the reason.", process.evidence())
+            try:
+                return generate_one_token(server, max(1.0, timeout_s - waited_s))
+            except (httpx.HTTPError, EngineError) as error:
+                server.unit.check_alive()
+                last = f"{type(error).__name__}: {error}"
+            process.wait_exit(POLL_S)
+        raise StartupTimeout(f"The router was not ready within {timeout_s:g} s; last: {last}. Raise ready_timeout_s if "
+                             "it is only slow.", process.evidence())

@@ -1,0 +1,66 @@
+"""The spec of several equal servers behind a router."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmperf.engines.routers.door import router_adapter_of
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.deployment import Deployment, Router
+from pytest_llmperf.model.engine import Endpoint, EngineSpec
+
+#: Flags that give a server GPUs of its own choice: each replica gets its GPUs from the deployment.
+PLACES = ("device_ids", "base_gpu_id", "gpu_id_step")
+LEAST = 2
+
+
+def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployment:
+    """Describe equal servers behind a router, which start, are measured and stop as one.
+
+    Each replica has its GPUs, ports and, where cores are divided, its cores. Measurements, claims, searches and
+    baselines take a deployment wherever they take the spec of a server.
+
+    Args:
+        spec: of one replica, as `vllm(…)` gives it.
+        n: number of replicas, at least 2.
+        router: `vllm_router(…)`, `sglang_router(…)`, `nginx(…)`, or a router of another package.
+
+    Raises:
+        SpecError: the spec is not that of one server to start, there is no router, or the router does not exist.
+    """
+    given: object = spec
+    if isinstance(given, list | tuple):
+        raise SpecError(_several(given))
+    if not isinstance(spec, EngineSpec) or isinstance(spec, Deployment):
+        raise SpecError(f'replicas({spec!r}, {n!r}, …): a replica is the spec of one server, such as vllm("MODEL").')
+    if isinstance(spec, Endpoint):
+        raise SpecError(f"replicas({spec}, {n!r}, …): this server runs already. Write replicas that run "
+                        'already as one endpoint: endpoint(URL, model="ID", metrics=["http://…", …]).')
+    if isinstance(n, bool) or not isinstance(n, int) or n < LEAST:
+        raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas is a whole number of at least {LEAST}. "
+                        "One server needs no router: measure its spec.")
+    if router is None:
+        raise SpecError(f"replicas({spec}, {n}, router=None): replicas without a router are the engine's own data "
+                        f"parallelism: write {spec.engine}({spec.model!r}, data_parallel_size={n}), or name a router, "
+                        "router=vllm_router().")
+    if not isinstance(router, Router):
+        raise SpecError(f"replicas({spec}, {n}, router={router!r}): give vllm_router(), sglang_router() or "
+                        "nginx().")
+    if placed := [name for name, _ in spec.flags if name in PLACES]:
+        raise SpecError(f"replicas({spec}, {n}, …): {placed[0]} would give all replicas the same GPUs. Leave the flag "
+                        "out: each replica gets the next visible GPUs.")
+    if spec.lmcache is not None:
+        raise SpecError(f"replicas({spec}, {n}, …): LMCache below replicas is not started yet. Leave with_lmcache out.")
+    router_adapter_of(router)
+    return Deployment(spec.engine, spec.model, spec.flags, spec.env, None, spec.installation, spec.model_aliases,
+                      spec.kind, n, router)
+
+
+def _several(specs: Sequence[object]) -> str:
+    models = list(dict.fromkeys(spec.model for spec in specs if isinstance(spec, EngineSpec)))
+    shown = ", ".join(map(str, specs))
+    if len(models) > 1:
+        return (f"replicas([{shown}], …): the replicas serve different models, {' and '.join(models)}, and an answer "
+                "does not say which replica gave it. Give the spec of one server: replicas(spec, n, router=…).")
+    return (f"replicas([{shown}], …): replicas are equal servers. Give the spec of one server, and their number: "
+            "replicas(spec, n, router=…).")

@@ -1,0 +1,80 @@
+"""The processes of a deployment: replicas and router, watched together and stopped together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+
+from pytest_llmperf.engines.process.unit import Unit
+from pytest_llmperf.errors import EngineError, ServerDied
+from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.process.background_thread import in_background
+from pytest_llmperf.process.supervisor import Supervised
+
+
+class DeploymentUnit(Unit):
+    """What starts, lives and ends together: if one part ends, the whole deployment is of no use.
+
+    Args:
+        spec: what was asked for.
+        router: the supervised router.
+        parts: name of a replica → its processes.
+    """
+
+    def __init__(self, spec: Deployment, router: Supervised, parts: Mapping[str, Unit]) -> None:
+        super().__init__(spec, router)
+        self.router = router
+        self.parts = parts
+
+    def __repr__(self) -> str:
+        return f"{self.router!r}, {', '.join(f'replica {name}: {unit!r}' for name, unit in self.parts.items())}"
+
+    @property
+    def hangs(self) -> bool:
+        return self.hung or any(unit.hangs for unit in self.parts.values())
+
+    def check_alive(self) -> None:
+        """Raise ServerDied that names the part that has ended by itself."""
+        if not self.stopped:
+            check_parts(self.parts)
+            if (ending := self.router.ending()) is not None:
+                raise ServerDied(f"The router of {self.spec} died: {ending}. Read its log for the reason.",
+                                 self.router.evidence())
+        super().check_alive()
+
+    def pids(self) -> tuple[int, ...]:
+        return (*super().pids(), *(pid for unit in self.parts.values() for pid in unit.pids()))
+
+    def wait_death(self, timeout_s: float) -> bool:
+        return super().wait_death(timeout_s) or any(unit.wait_death(0) for unit in self.parts.values())
+
+    def stop(self, grace_s: float) -> None:
+        """End all parts at the same time, the router among them. May be called again.
+
+        Raises:
+            StopFailed: something of a part survived.
+        """
+        self.stopped = True
+        failures: list[EngineError] = []
+
+        def stop(unit: Unit | Supervised, _done: threading.Event) -> None:
+            try:
+                unit.stop(grace_s)
+            except EngineError as error:
+                failures.append(error)
+
+        everything: list[Unit | Supervised] = [self.router, *self.parts.values()]
+        with ExitStack() as stops:
+            for part in everything:
+                stops.enter_context(in_background(partial(stop, part), "llmperf-stop"))
+        if failures:
+            raise failures[0]
+
+
+def check_parts(parts: Mapping[str, Unit]) -> None:
+    """Raise ServerDied with the name of a replica that has ended by itself."""
+    for name, unit in parts.items():
+        if unit.process is not None and (ending := unit.process.ending()) is not None:
+            raise ServerDied(f"Replica {name} of {len(parts)} ({unit.spec}) died: {ending}.", unit.process.evidence())

@@ -1,0 +1,77 @@
+"""What one router must tell: command line, files, policies. One small class per router.
+
+Our own routers and routers of other packages are subclasses, which come in through the door `ROUTERS`
+(engines/routers/door.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from pytest_llmperf.model.deployment import Router
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPlacement:
+    """Everything about one start of a router that its spec does not say.
+
+    Args:
+        port: TCP port on 127.0.0.1 for requests.
+        metrics_port: TCP port on 127.0.0.1 for the router's own metrics.
+        workers: address of each replica: "http://127.0.0.1:8000".
+        folder: an empty folder for the router's files.
+        is_python: whether the command is an interpreter, so that "-m MODULE" must follow.
+    """
+
+    port: int
+    metrics_port: int
+    workers: tuple[str, ...]
+    folder: Path
+    is_python: bool = True
+
+
+class RouterAdapter(ABC):
+    """One router that a session can start before the replicas of a deployment."""
+
+    api: int
+    """Version of the doors for which the class was written: 1."""
+    name: str
+    """The name in settings, options and messages."""
+    package: str = ""
+    """Import name of the router's Python package, whose distribution states the version; "" for a program."""
+    program: str = ""
+    """Name of the program on PATH, for a router that is no Python package."""
+    policies: Mapping[str, str] = MappingProxyType({})
+    """Policy → the policy of the emulated router that chooses in the same way: "random", "round_robin", "cache_aware",
+    "kv_aware", "power_of_two", "least_loaded" or "consistent_hash"."""
+    takes_token_ids: bool = True
+    """Whether prompts may be token ids. If False, prompts are sent as text, one word for each token."""
+
+    switches: Mapping[str, str] = MappingProxyType({})
+    """Option of a spec → the router's flag that switches the feature off, for features that are off by default here."""
+
+    @abstractmethod
+    def arguments(self, router: Router, placement: RouterPlacement) -> list[str]:
+        """The command line after the interpreter or program. The router must listen on `placement.port` of 127.0.0.1.
+
+        Retries and circuit breakers are off unless the options of the spec ask for them: they change latencies.
+        """
+
+    def files(self, router: Router, placement: RouterPlacement) -> Mapping[str, str]:  # noqa: ARG002
+        """Name → text of files that the router reads, to be written into `placement.folder`."""
+        return {}
+
+    def refusal(self, router: Router) -> str | None:
+        """Why this router cannot run with these options; None if nothing speaks against it."""
+        if router.policy not in self.policies:
+            return f"{router.name} has no policy {router.policy!r}; its policies are {', '.join(self.policies)}."
+        return None
+
+    def help_arguments(self) -> tuple[str, ...]:
+        """Arguments with which the command prints its options, so that a mistyped option is found before a start; empty
+        if no option of a spec goes to the command line."""
+        return ()

@@ -1,0 +1,29 @@
+"""The door of routers: the shipped routers and the routers of other packages, by name."""
+
+from __future__ import annotations
+
+from pytest_llmperf.doors import Door
+from pytest_llmperf.engines.routers.adapter import RouterAdapter
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.deployment import Router
+
+ROUTERS = Door[RouterAdapter]("router", "a RouterAdapter", lambda value: isinstance(value, RouterAdapter), {
+    "vllm_router": "pytest_llmperf.engines.routers.vllm_router:VLLM_ROUTER",
+    "sglang_router": "pytest_llmperf.engines.routers.sglang_router:SGLANG_ROUTER",
+    "nginx": "pytest_llmperf.engines.routers.nginx:NGINX",
+})
+
+
+def router_adapter_of(router: Router) -> RouterAdapter:
+    """The adapter of a router.
+
+    Raises:
+        SpecError: no router has this name, or the router has no such policy.
+        ConfigError: the package that adds the router cannot be used.
+    """
+    adapter = ROUTERS.get(router.name)
+    if adapter is None:
+        raise SpecError(ROUTERS.unknown(router.name))
+    if (refusal := adapter.refusal(router)) is not None:
+        raise SpecError(f"{router}: {refusal}")
+    return adapter

@@ -1,0 +1,33 @@
+"""What vLLM's and SGLang's routers share: both are launched by Python and written in Rust from one origin."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
+from pytest_llmperf.engines.spec import command_line
+from pytest_llmperf.model.deployment import Router
+
+
+class RustRouter(RouterAdapter):
+    """The command line of a `launch_router` module."""
+
+    api = 1
+    switches = MappingProxyType({"retries": "disable_retries", "circuit_breaker": "disable_circuit_breaker"})
+
+    def arguments(self, router: Router, placement: RouterPlacement) -> list[str]:
+        options = router.values
+        off = {flag: True for option, flag in self.switches.items() if not options.pop(option, False)}
+        own: dict[str, object] = {
+            "host": "127.0.0.1", "port": placement.port, "policy": router.policy, "log_level": "warning",
+            "prometheus_host": "127.0.0.1", "prometheus_port": placement.metrics_port,
+        }
+        module = ["-m", f"{self.package}.launch_router"] if placement.is_python else []
+        return [*module, "--worker-urls", *placement.workers, *command_line(own | self.own_flags() | off | options)]
+
+    def help_arguments(self) -> tuple[str, ...]:
+        return ("-m", f"{self.package}.launch_router", "--help")
+
+    def own_flags(self) -> dict[str, object]:
+        """Flags that one of the routers has, or spells in its own way."""
+        return {}

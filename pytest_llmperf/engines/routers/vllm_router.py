@@ -1,0 +1,44 @@
+"""vLLM's router (vllm-router 0.1.17)."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from pytest_llmperf.engines.routers.rust_router import RustRouter
+from pytest_llmperf.model.deployment import Router, router_of
+from pytest_llmperf.model.engine import Flag
+
+
+class VllmRouter(RustRouter):
+    """Takes token ids, and compares prefixes of token ids as of text."""
+
+    name = package = "vllm_router"
+    policies = MappingProxyType({
+        "cache_aware": "cache_aware", "round_robin": "round_robin", "random": "random", "power_of_two": "power_of_two",
+        "consistent_hash": "consistent_hash", "sticky_least_loaded": "sticky_least_loaded", "kv_aware": "kv_aware",
+    })
+
+
+VLLM_ROUTER = VllmRouter()
+
+
+def vllm_router(*, policy: str = "cache_aware", retries: bool = False, circuit_breaker: bool = False,
+                **options: Flag) -> Router:
+    """Describe vLLM's router, of the package vllm-router.
+
+    Args:
+        policy: "cache_aware", "round_robin", "random", "power_of_two", "consistent_hash", "sticky_least_loaded" or
+            "kv_aware".
+        retries: whether the router sends a failed request to another replica. A retry hides an error as latency.
+        circuit_breaker: whether the router stops to send to a replica that fails.
+        options: further options of the router with underscores, such as `cache_threshold=0.5`.
+
+    Raises:
+        SpecError: the value of an option is not JSON.
+    """
+    return router_of("vllm_router", policy, options | switches(retries=retries, circuit_breaker=circuit_breaker))
+
+
+def switches(**wanted: bool) -> dict[str, Flag]:
+    """The options that are on. An option that is off is left out, so that equal routers are equal."""
+    return {name: True for name, on in wanted.items() if on}
