@@ -50,10 +50,10 @@ class Leftover:
 
     identity: tree.Identity
     name: str
-    tag: str
+    tag: Tag
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.identity.pid}, of the run with pid {self.tag.split('-')[1]})"
+        return f"{self.name} (pid {self.identity.pid}, of the run with pid {self.tag.parent.pid})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def new_tag(nonce: str) -> Tag:
     return Tag(os.getuid(), identity, nonce)
 
 
-def tagged(pids: Iterable[int] | None = None) -> Iterator[tuple[Leftover, Tag]]:
+def tagged(pids: Iterable[int] | None = None) -> Iterator[Leftover]:
     """Living processes of this uid and this pid namespace that bear a tag of this uid.
 
     Args:
@@ -107,7 +107,7 @@ def tagged(pids: Iterable[int] | None = None) -> Iterator[tuple[Leftover, Tag]]:
         text = tree.environment_value(pid, TAG)
         tag = None if text is None else Tag.parse(text)
         if stat is not None and stat.alive and tag is not None and tag.uid == os.getuid() and _same_namespace(pid):
-            yield Leftover(stat.identity, stat.name, str(tag)), tag
+            yield Leftover(stat.identity, stat.name, tag)
 
 
 def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[int] | None = None) -> Sweep:
@@ -123,13 +123,13 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
     if not sys.platform.startswith("linux"):
         return Sweep()  # nothing is supervised elsewhere
     pids = None if pids is None else list(pids)
-    orphaned = [process for process, tag in tagged(pids) if not tree.is_alive(tag.parent)]
+    orphaned = [process for process in tagged(pids) if not tree.is_alive(process.tag.parent)]
     if not orphaned:
         return Sweep()
     watched = {tree.environment_value(pid, WATCHDOG_TAG) for pid in _own_pids()}  # tags whose watchdog lives
-    mine = [leftover for leftover in orphaned if leftover.tag not in watched]
+    mine = [leftover for leftover in orphaned if str(leftover.tag) not in watched]
     swept = kill(mine, clock or SystemClock(), limit_s=limit_s)
-    return replace(swept, pending=tuple(f for f in orphaned if f.tag in watched))
+    return replace(swept, pending=tuple(leftover for leftover in orphaned if leftover not in mine))
 
 
 def kill(
@@ -149,7 +149,7 @@ def kill(
         segments = shm.Attribution.of_users(pids)
     segments.look(pids)
     for victim in victims:
-        tree.send(victim.identity, signal.SIGKILL, tag=(TAG, victim.tag))
+        tree.send(victim.identity, signal.SIGKILL, tag=(TAG, str(victim.tag)))
     deadline_ns = clock.now_ns() + seconds(limit_s)
     while any(tree.is_alive(v.identity) for v in victims) and clock.now_ns() < deadline_ns:
         clock.sleep_ns(_POLL_NS)

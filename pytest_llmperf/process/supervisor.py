@@ -168,7 +168,7 @@ class Supervised:
         self.stop()
 
     def __repr__(self) -> str:
-        state = f"running with pid {self.pid}" if self.alive() else f"exited with {self.ending()}"
+        state = f"running with pid {self.pid}" if self.ending() is None else f"exited with {self.ending()}"
         return f"<Supervised {Path(self.launch.argv[0]).name} {state}>"
 
     @property
@@ -177,12 +177,9 @@ class Supervised:
         assert self._status.identity is not None, "start() returns after the server has a process"
         return self._status.identity.pid
 
-    def alive(self) -> bool:
-        """Whether the server process has not ended yet. Costs no system call, because the watchdog reports the end."""
-        return not self._status.exited.is_set()
-
     def ending(self) -> str | None:
-        """ "exit code 2", "signal 9 (SIGKILL)", …; None while it runs."""
+        """ "exit code 2", "signal 9 (SIGKILL)", …; None while it runs. Costs no system call: the watchdog reports the
+        end."""
         return self._status.ending if self._status.exited.is_set() else None
 
     def wait_exit(self, timeout_s: float | None = None) -> str | None:
@@ -259,7 +256,7 @@ class Supervised:
         began_ns = self._clock.now_ns()
         kill_child(self._watchdog)
         self._status.finished.wait(STOP_MARGIN_S)
-        survivors = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
+        survivors = [leftover for leftover in leftovers.tagged() if str(leftover.tag) == self.launch.tag]
         self._segments.created |= self._status.segments
         swept = leftovers.kill(survivors, self._clock, segments=self._segments)
         self._unit.run_stop_command()

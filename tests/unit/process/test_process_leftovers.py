@@ -33,7 +33,7 @@ def test_new_tag_names_current_process_as_parent():
 
 
 def test_sweep_text_names_killed_and_surviving_leftovers():
-    left = Leftover(Identity(12, 1), "VLLM::EngineCore", "0-7-1-n")
+    left = Leftover(Identity(12, 1), "VLLM::EngineCore", Tag.parse("0-7-1-n"))
     assert not Sweep()
     assert str(Sweep()) == "no leftovers"
     text = "VLLM::EngineCore (pid 12, of the run with pid 7)"

@@ -51,7 +51,7 @@ def start(tmp_path):
 
 def test_running_server_has_pid_and_no_ending(start):
     server = start("sleep", "60", clock=TickingClock())
-    assert server.alive()
+    assert server.ending() is None
     assert server.ending() is None
     assert server.wait_exit(0.01) is None
     assert server.pids() == (server.pid,)
@@ -64,7 +64,7 @@ def test_running_server_has_pid_and_no_ending(start):
 def test_stopped_server_has_ending_and_reaped_processes(start):
     server = start("sleep", "60")
     report = server.stop()
-    assert not server.alive()
+    assert server.ending() is not None
     assert server.ending() == "signal 15 (SIGTERM)"
     assert repr(server) == "<Supervised sleep exited with signal 15 (SIGTERM)>"
     assert server.pids() == ()
@@ -151,13 +151,13 @@ def test_leader_has_half_of_short_grace_period_before_children_are_killed(start,
 def test_exception_in_block_stops_server_and_is_raised(start):
     with pytest.raises(ZeroDivisionError), start("sleep", "60") as server:
         raise ZeroDivisionError
-    assert not server.alive()
+    assert server.ending() is not None
 
 
 def test_exit_callback_is_called_once_after_server_exit(start):
     server = start("sleep", "60")
     calls = []
-    server.on_gone(lambda: calls.append(server.alive()))
+    server.on_gone(lambda: calls.append(server.ending() is None))
     assert calls == []
     server.stop()
     server.stop()
@@ -180,7 +180,7 @@ def test_the_server_inherits_no_pipe_of_ours(start):
     server = start("sh", "-c", "ls -l /proc/self/fd | grep -c pipe:")
     assert server.wait_exit(5) == "exit code 0"
     assert server.evidence().log_tail == ("2",)  # stdout and stderr, which go to the log
-    assert other.alive()
+    assert other.ending() is None
 
 
 def test_server_and_watchdog_have_separate_sessions(start):

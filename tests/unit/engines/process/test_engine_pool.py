@@ -27,7 +27,7 @@ from pytest_llmperf.errors import (
 )
 from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.process import tree
-from pytest_llmperf.process.leftovers import Leftover, Sweep
+from pytest_llmperf.process.leftovers import Leftover, Sweep, Tag
 from pytest_llmperf.testing.waiting import until
 
 ONE, TWO = vllm("one"), vllm("two")
@@ -532,7 +532,7 @@ def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_
     assert "pid 7" in error.__notes__[0]
 
 
-LEFT = Leftover(tree.Identity(4242, 1), "VLLM::EngineCore", "0-4000-1-abc")
+LEFT = Leftover(tree.Identity(4242, 1), "VLLM::EngineCore", Tag.parse("0-4000-1-abc"))
 
 
 @pytest.mark.parametrize("left", [Sweep(pending=(LEFT,)), Sweep(survivors=(LEFT,))], ids=["pending", "survivors"])
