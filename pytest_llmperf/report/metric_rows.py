@@ -1,14 +1,17 @@
-"""Every metric of a measurement: its mean over the runs, the interval of that mean, and what the baseline has."""
+"""Every metric of a measurement: its mean over the runs, the interval of that mean, and what the baseline has.
+
+Terminal and page show the same cells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isinf
 from statistics import fmean
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, all_metrics, find, is_metric
 from pytest_llmperf.metrics.server import SERVER
 from pytest_llmperf.report.table import aligned
@@ -16,7 +19,7 @@ from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of
-from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.sentences import change_text
 from pytest_llmperf.stats.mean import t_interval
 from pytest_llmperf.telemetry.replicas import total_increases
@@ -36,7 +39,7 @@ def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
         stored = None if baseline is None or compared is None else baseline.measurements.get(compared)
         yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")
         checks = comparisons_of(test, measurement)
-        yield from (f"  {line}" for line in metric_table(measurement.runs, stored, checks))
+        yield from (f"  {line}" for line in metric_table(measurement, stored, checks))
 
 
 def comparisons_of(test: TestResult, measurement: Measurement) -> list[CheckResult]:
@@ -44,60 +47,67 @@ def comparisons_of(test: TestResult, measurement: Measurement) -> list[CheckResu
     return [check for check in test.checks if check.compares_with_baseline] if test.compared == (measurement,) else []
 
 
-def metric_table(
-    runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult] = ()
-) -> list[str]:
-    """Aligned lines, one per metric that every run has: of served requests, and how these changed as they are judged.
+@dataclass(frozen=True, slots=True)
+class MetricCells:
+    """A metric of a measurement as every report shows it; "" for a missing value.
 
     Args:
-        runs: of the measurement.
+        mean: over the runs, with failed requests as infinitely slow; as judged where a check compares the metric.
+        baseline: mean over all stored runs, or as judged.
+        change: from the baseline to the mean.
+    """
+
+    mean: str
+    baseline: str
+    change: str
+
+
+def metric_cells(
+    name: str, measurement: Measurement, stored: StoredMeasurement | None, checks: Sequence[CheckResult] = ()
+) -> MetricCells:
+    """The cells of a metric.
+
+    Args:
+        name: of the metric, perhaps one that only another version knows.
+        measurement: the measurement.
         stored: the measurement's baseline; None: it has none.
-        checks: comparisons of this measurement, whose baseline value and change are shown as they were judged.
+        checks: comparisons of this measurement.
     """
-    return aligned([HEAD, *_rows(runs, stored, checks)])
+    judged = next((check for check in checks if check.metric == name and check.before is not None), None)
+    value = mean_of(name, measurement) if judged is None else judged.after
+    shown = "infinite" if value is not None and isinf(value) else value_text(name, value)
+    if stored is None or value is None or not is_metric(name):
+        return MetricCells(shown, "", "")
+    before = baseline_mean(stored, name) if judged is None else judged.before
+    change = _change(find(name), value, before, stored) if judged is None else change_text(judged)
+    return MetricCells(shown, "" if before is None else value_text(name, before), change)
 
 
-def before_and_change(
-    metric: Metric, runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult]
-) -> tuple[float | None, str]:
-    """The value of the baseline and the change; as judged where a check compares the metric.
-
-    Args:
-        runs, stored, checks: as in `metric_table`.
-    """
-    for check in checks:
-        if check.metric == metric.name and check.before is not None:
-            return check.before, change_text(check)
-    before = None if stored is None else baseline_mean(stored, metric.name)
-    return before, _change(metric, _mean_with_failures(runs, metric.name), before, stored)
+def mean_of(name: str, measurement: Measurement) -> float | None:
+    """Mean over the runs; None if a run lacks the metric, which may be one that only another version knows."""
+    if is_metric(name):
+        return measurement.value_with_failures(name)
+    values = [value for run in measurement.runs if (value := run.metrics.values.get(name)) is not None]
+    return fmean(values) if values and len(values) == len(measurement.runs) else None
 
 
-def _rows(
-    runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult]
-) -> Iterator[tuple[str, ...]]:
-    others = [find(name) for run in runs for name in run.metrics.values if is_metric(name)]
+def metric_table(
+    measurement: Measurement, stored: StoredMeasurement | None, checks: Sequence[CheckResult] = ()
+) -> list[str]:
+    """Aligned lines, one per metric that every run has; arguments as in `metric_cells`."""
+    rows = [HEAD]
+    others = [find(name) for run in measurement.runs for name in run.metrics.values if is_metric(name)]
     for metric in dict.fromkeys([*all_metrics().values(), *others]):
-        run_values = [run.metrics.value(metric.name) for run in runs]
-        values = [value for value in run_values if value is not None]
-        if not values or len(values) < len(run_values):
-            continue
-        before, change = before_and_change(metric, runs, stored, checks)
-        yield (
-            metric.name,
-            metric.unit.show(fmean(values)),
-            _interval(metric, values),
-            "-" if before is None else metric.unit.show(before),
-            change,
-        )
+        cells = metric_cells(metric.name, measurement, stored, checks)
+        if mean_of(metric.name, measurement) is not None:
+            interval = _interval(metric, measurement.values_with_failures(metric.name))
+            rows.append((metric.name, cells.mean, interval, cells.baseline or "-", cells.change or "-"))
+    return aligned(rows)
 
 
-def _mean_with_failures(runs: Sequence[Run], metric: str) -> float:
-    return fmean(value_with_failures(run.metrics, metric) or 0.0 for run in runs)
-
-
-def _change(metric: Metric, mean: float, before: float | None, stored: StoredMeasurement | None) -> str:
-    if stored is None or not before:
-        return "-"
+def _change(metric: Metric, mean: float, before: float | None, stored: StoredMeasurement) -> str:
+    if not before:
+        return ""
     if stored.formulas.get(metric.name) != metric.formula_id:
         return "another formula"
     if isinf(mean):
@@ -111,8 +121,10 @@ def baseline_mean(stored: StoredMeasurement, metric: str) -> float | None:
     return fmean(available_values) if available_values else None
 
 
-def _interval(metric: Metric, values: Sequence[float]) -> str:
-    if len(values) < 2 or len(set(values)) == 1:
+def _interval(metric: Metric, run_values: Sequence[float | None]) -> str:
+    """Interval of the mean; "" for equal or infinite values."""
+    values = [value for value in run_values if value is not None and not isinf(value)]
+    if len(values) < max(2, len(run_values)) or len(set(values)) == 1:
         return ""
     interval = t_interval(values, CONFIDENCE, on_log=min(values) > 0)
     return metric.unit.show_range(interval.low, interval.high)

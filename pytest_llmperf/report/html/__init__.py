@@ -17,7 +17,6 @@ from pytest_llmperf.errors import UsageError, escaped
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.html.overview import (
     COLUMNS,
-    MeasuredRow,
     bar_of,
     csv_text,
     groups,
@@ -96,10 +95,10 @@ def render(pages: Sequence[TestPage], session: SessionFacts) -> str:
     ))
 
 
-def _measured(pages: Sequence[TestPage]) -> list[MeasuredRow]:
-    """What each measurement did, in the order of the page; a search has a table of its own."""
+def _measured(pages: Sequence[TestPage]) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Anchor, test, side and values of each measurement, in the order of the page; a search has a table of its own."""
     return [
-        MeasuredRow(page.anchor, page.title, side.label, measured_values(measurement))
+        (page.anchor, page.title, side.label, measured_values(measurement))
         for page in pages for side in page.sides
         if (measurement := side.measurement).runs and not (measurement.tried or measurement.searched)
     ]

@@ -10,7 +10,7 @@ from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.families import turns_of
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
-from pytest_llmperf.report.metric_rows import before_and_change
+from pytest_llmperf.report.metric_rows import MetricCells, mean_of, metric_cells
 from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
@@ -45,21 +45,12 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, slots=True)
-class SideCells:
-    """A metric of one side: mean over the runs, stored mean and change; "" where there is none."""
-
-    mean: str
-    baseline: str
-    change: str
-
-
-@dataclass(frozen=True, slots=True)
 class MetricRow:
     """One metric: name, formula, the cells of each side, B ÷ A of a test with two sides, and the values run by run."""
 
     name: str
     formula: str
-    cells: tuple[SideCells, ...]
+    cells: tuple[MetricCells, ...]
     ratio: str
     runs: tuple[tuple[str, ...], ...]
 
@@ -133,36 +124,18 @@ def _is_main(name: str) -> bool:
 
 
 def _row(name: str, sides: Sequence[ComparedSide]) -> MetricRow:
-    cells = tuple(_cells(name, side) for side in sides)
+    cells = tuple(metric_cells(name, side.measurement, side.stored, side.checks) for side in sides)
     runs = tuple(
         tuple(value_text(name, run.metrics.values.get(name)) for run in side.measurement.runs) for side in sides
     )
     return MetricRow(name, find(name).formula if is_metric(name) else "", cells, _ratio(name, sides), runs)
 
 
-def _cells(name: str, side: ComparedSide) -> SideCells:
-    judged = next((check.after for check in side.checks if check.metric == name), None)
-    mean = _mean(name, side.measurement) if judged is None else judged
-    shown = "infinite" if mean is not None and isinf(mean) else value_text(name, mean)
-    if side.stored is None or mean is None or not is_metric(name):
-        return SideCells(shown, "", "")
-    before, change = before_and_change(find(name), side.measurement.runs, side.stored, side.checks)
-    return SideCells(shown, "" if before is None else value_text(name, before), "" if change == "-" else change)
-
-
-def _mean(name: str, measurement: Measurement) -> float | None:
-    if is_metric(name):
-        return measurement.value_with_failures(name)
-    values = [run.metrics.values.get(name) for run in measurement.runs]
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present and len(present) == len(values) else None
-
-
 def _ratio(name: str, sides: Sequence[ComparedSide]) -> str:
     """B ÷ A; "" for a test without exactly these two sides."""
     if [side.measurement.side for side in sides] != ["a", "b"]:
         return ""
-    first, second = (_mean(name, side.measurement) for side in sides)
+    first, second = (mean_of(name, side.measurement) for side in sides)
     if not first or second is None or isinf(second) or isinf(first):
         return ""
     return Unit.RATIO.show(second / first)

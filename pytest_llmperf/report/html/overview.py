@@ -103,16 +103,6 @@ def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
             yield Tile(name, shown, unit.value, "" if both else _over(len(values)))
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRow:
-    """One measurement in the table of all measurements: its test, its side, and the values of `COLUMNS`."""
-
-    anchor: str
-    title: str
-    label: str
-    values: tuple[str, ...]
-
-
 def measured_values(measurement: Measurement) -> tuple[str, ...]:
     """The mean of each of the `COLUMNS` over the runs; "" for a missing metric."""
     return tuple(_column_text(name, measurement.value_with_failures(name)) for name in COLUMNS)

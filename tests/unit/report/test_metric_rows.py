@@ -17,7 +17,7 @@ def stored(**metrics):
 
 
 def runs_of(*metrics):
-    return [Run.of_values(seed, 1, values) for seed, values in enumerate(metrics)]
+    return Measurement("e", "w", {}, tuple(Run.of_values(seed, 1, values) for seed, values in enumerate(metrics)))
 
 
 def cells(line):
@@ -38,6 +38,7 @@ def test_judged_metric_row_shows_baseline_value_and_change_of_verdict():
     judged = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, estimate=0.042, before=40.3,
                          after=41.95)
     _, ttft = metric_table(runs, stored(ttft_p50=(40.0, 40.0)), [judged])
+    assert cells(ttft)[1] == "41.95 ms"
     assert cells(ttft)[-2:] == ["40.3 ms", "+4.2 %"]
 
 
@@ -48,10 +49,12 @@ def test_numbers_of_another_formula_are_never_compared():
 
 
 def test_metric_table_computes_change_with_failed_as_infinite():
-    """Of a server that dropped its slowest: served requests are shown, and are no improvement."""
+    """A server that dropped its slowest requests is no improvement."""
     run = Run.of_values(0, 1, {"ttft_p50": 40.0, "ttft_mean": 30.0}, {"ttft_p50": 44.0, "ttft_mean": None})
-    rows = [cells(line) for line in metric_table([run], stored(ttft_p50=(40.0,), ttft_mean=(40.0,)))[1:]]
-    assert sorted(row[0::len(row) - 1] for row in rows) == [["ttft_mean", "infinite"], ["ttft_p50", "+10.0 %"]]
+    measured = Measurement("e", "w", {}, (run,))
+    rows = [cells(line) for line in metric_table(measured, stored(ttft_p50=(40.0,), ttft_mean=(40.0,)))[1:]]
+    assert sorted([row[0], row[1], row[-1]] for row in rows) == [
+        ["ttft_mean", "infinite", "infinite"], ["ttft_p50", "44 ms", "+10.0 %"]]
 
 
 def test_a_metric_that_a_run_misses_is_left_out():
