@@ -22,6 +22,7 @@ def default_utilization(engine: str, gpu: HardwareKind, max_num_batched_tokens: 
     if engine == "vllm":
         return 0.92
     graphs = (256 if tp < 4 else 512) if gpu.memory_bytes >= 60e9 else (24 if tp < 4 else 80)
+    graphs = 512 if gpu.memory_bytes >= 160 * 2**30 else graphs
     aside = (512 + 1.5 * max(max_num_batched_tokens, 2048) + 2 * graphs + 128 * tp) * _MIB
     return round(1 - aside / gpu.memory_bytes, 3)
 

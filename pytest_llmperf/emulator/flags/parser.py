@@ -5,14 +5,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NoReturn
 
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.releases import release, versions
 
-_HUMAN = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+#: Engine → suffix of a number → its factor. Only a number with a decimal factor may have decimals.
+_DECIMAL = {"vllm": {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+            "sglang": {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}}
+_BINARY = {"vllm": {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
+           "sglang": {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}}
+_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]i?)")
 
 
 class StartError(RuntimeError):
@@ -21,45 +29,75 @@ class StartError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class EngineFlags:
-    """The flags of an engine from a version on.
+    """What the emulator does with the flags of an engine.
 
     Args:
-        engine, version: the engine, and the newest version with these flags and defaults.
-        valued: names of a flag with values → how argparse reads the values.
-        switches: names of a flag without a value (also as --no-…) → default.
-        json_options: flags whose value is JSON; `--name.key value` sets one key of it.
-        only: name of an option → the values that need no emulation.
-        ignored_switches, ignored, ignored_lists: flags without effect on the emulated times, with no value (also as
-            --no-…), with one, and with one or more.
+        engine, version: the engine, and the stored release whose options are read.
+        effective: flags with an effect.
+        resolved: option → the default that the engine resolves after it has parsed its command line.
+        from_zero: flags with effect that take whole numbers below 1, too. Any other count below 1 is refused, as the
+            engine refuses it at its start.
+        only: option → the values that need no emulation.
+        harmless: flags without effect on the emulated times.
     """
 
     engine: str
     version: str
-    valued: Mapping[str, Mapping[str, Any]]
-    switches: Mapping[str, bool | None]
+    effective: Sequence[str]
+    resolved: Mapping[str, object]
+    from_zero: Sequence[str]
     only: Mapping[str, Sequence[object]]
-    ignored_switches: Sequence[str]
-    ignored: Sequence[str]
-    ignored_lists: Sequence[str]
-    json_options: Sequence[str] = ()
+    harmless: Sequence[str]
 
 
 class EngineParser(argparse.ArgumentParser):
-    """argparse that takes underscores for dashes and dotted JSON options, and refuses by exception."""
+    """The options of a release as argparse reads them. It takes underscores for dashes and dotted JSON options, and
+    refuses by exception.
 
-    def __init__(self, flags: EngineFlags) -> None:
+    Args:
+        flags: what is emulated.
+        version: a stored release; None for the release of `flags`.
+    """
+
+    def __init__(self, flags: EngineFlags, version: str | None = None) -> None:
         super().__init__(prog=flags.engine, add_help=False, allow_abbrev=False)
+        facts = release(flags.engine, version or flags.version)
+        if facts is None:
+            raise UsageError(f"{flags.engine} {version} cannot be emulated; {', '.join(versions(flags.engine))} can.")
         self._flags = flags
         self._engine = flags.engine
-        for name in flags.ignored_switches:
-            self.add_argument(f"--{name}", f"--no-{name}", action="store_true", dest=f"harmless {name}")
-        for names, nargs in ((flags.ignored, None), (flags.ignored_lists, "+")):
-            for name in names:
-                self.add_argument(f"--{name}", nargs=nargs, dest=f"harmless {name}")
-        for name, how in flags.valued.items():
-            self.add_argument(*name.split(), **how)
-        for name, default in flags.switches.items():
-            self.add_argument(*name.split(), action=argparse.BooleanOptionalAction, default=default)
+        self._known = facts.options()
+        self._json = {name for name, entry in facts.flags.items() if _TYPES.get(entry.get("type", "")) is json_object}
+        for flag in (*flags.effective, *flags.harmless):
+            name = flag if flag in facts.flags else f"--{flag}"
+            if name in facts.flags:  # a version may not have it yet, or no more
+                self._add(name, facts.flags[name], flag in flags.effective, flag in flags.from_zero)
+        self.set_defaults(**flags.resolved)
+
+    def _add(self, name: str, entry: Mapping[str, Any], effective: bool, from_zero: bool) -> None:
+        names = [name, *entry.get("names", ())]
+        action = entry.get("action", "")
+        how: dict[str, Any] = {"default": entry.get("default")}
+        if name.startswith("-"):
+            how["dest"] = entry.get("dest", name.lstrip("-").replace("-", "_"))
+            if not effective:
+                how["dest"] = f"harmless {how['dest']}"
+        if action == "boolean":
+            how["action"] = argparse.BooleanOptionalAction
+        elif "StoreTrue" in action or action == "store_true":
+            how["action"] = "store_true"
+        else:
+            kind = entry.get("type", "")
+            how["type"] = _TYPES.get(kind, str)
+            if kind in ("int", HUMAN):
+                least = 1 if effective and not from_zero else None
+                how["type"] = partial(whole, human=self._engine if kind == HUMAN else None, least=least)
+            choices = [str(choice) for choice in entry.get("choices", ()) if choice is not None]
+            how |= {"choices": choices} if choices and how["type"] is str else {}
+            how |= {"nargs": entry["nargs"]} if "nargs" in entry else {}
+        self.add_argument(*names, **how)
+        if "off" in entry:
+            self.add_argument(*entry["off"], action="store_false", dest=how["dest"], default=how["default"])
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse.
@@ -71,19 +109,26 @@ class EngineParser(argparse.ArgumentParser):
             UsageError: a flag that cannot be emulated, or a value that cannot be.
         """
         words = self._merged([_with_dashes(word) for word in (argv[1:] if argv and argv[0] == "serve" else argv)])
-        for word in words:
-            name = word.partition("=")[0]
-            if _is_flag(word) and name not in self._option_string_actions:
-                near = get_close_matches(name, self._option_string_actions, n=1)
-                meant = f" Did you mean {near[0]}?" if near else ""
-                raise UsageError(
-                    f"{self._engine}: {name} cannot be emulated.{meant} These flags can: {self.flag_list()}."
-                )
+        words = [self._whole_name(word) if _is_flag(word) else word for word in words]
         options, rest = self.parse_known_args(words)
         if rest:
             raise UsageError(f"{self._engine}: what is {rest[0]!r}? These flags can be emulated: {self.flag_list()}.")
         only(options, self._engine, self._flags.only)
         return options
+
+    def _whole_name(self, word: str) -> str:
+        """A flag by its whole name. argparse completes a beginning that only one option of the engine has."""
+        name, equals, value = word.partition("=")
+        starting = sorted(each for each in self._known if each.startswith(name)) if name.startswith("--") else []
+        if name not in self._known and len(starting) > 1 and name not in self._option_string_actions:
+            raise UsageError(f"{self._engine}: ambiguous option: {name} could match {', '.join(starting)}. Write one.")
+        if name not in self._known and len(starting) == 1:
+            name = starting[0]
+        if name not in self._option_string_actions:
+            near = get_close_matches(name, self._option_string_actions, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{self._engine}: {name} cannot be emulated.{meant} These flags can: {self.flag_list()}.")
+        return name + equals + value
 
     def flag_list(self) -> str:
         """The flags with an effect, as a list for messages."""
@@ -102,7 +147,7 @@ class EngineParser(argparse.ArgumentParser):
             option, equals, value = words[position].partition("=")
             root, dot, key = option.partition(".")
             position += 1
-            if not dot or root not in self._flags.json_options:
+            if not dot or root not in self._json:
                 plain.append(words[position - 1])
                 continue
             if not equals:
@@ -131,31 +176,28 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def human_int(text: str) -> int:
-    """1024, 8k (8,000) or 8K (8,192), as vLLM reads them.
+def whole(text: str, *, human: str | None = "vllm", least: int | None = None) -> int:
+    """A whole number.
 
-    Raises:
-        argparse.ArgumentTypeError: it is no whole number.
-    """
-    scale = _HUMAN.get(text[-1:], 1)
-    try:
-        value = float(text[:-1] if scale > 1 else text) * scale
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-    if value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    return int(value)
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1.
+    Args:
+        human: the engine whose suffixes it may have, 8k (8,000) or 8K (8,192) in vLLM; None without suffixes.
+        least: smallest value; None without a limit.
 
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
-    value = human_int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    match = _HUMAN.fullmatch(text.strip()) if human is not None else None
+    try:
+        if match is not None and human is not None:
+            number, suffix = match.groups()
+            decimal = suffix in _DECIMAL[human]
+            value = int(float(number) * _DECIMAL[human][suffix]) if decimal else int(number) * _BINARY[human][suffix]
+        else:
+            value = int(text)
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if least is not None and value < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
     return value
 
 
@@ -173,6 +215,13 @@ def only(options: argparse.Namespace, engine: str, allowed: Mapping[str, Sequenc
             flag = "--" + name.replace("_", "-")
             can = " or ".join(str(item) for item in values if item is not None)
             raise UsageError(f"{engine}: {flag} {value} cannot be emulated; only {can} can.")
+
+
+HUMAN = "human_readable_int"
+#: Name of a converter in a stored release → what reads the value here; text by default.
+_TYPES: Mapping[str, Any] = {
+    "int": int, "float": float, "json": json_object, HUMAN: whole, "parse_cuda_graph_config_arg": json_object,
+}
 
 
 def _is_flag(word: str) -> bool:

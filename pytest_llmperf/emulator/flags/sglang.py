@@ -70,7 +70,7 @@ def _chunk(options: argparse.Namespace, gpu: HardwareKind) -> int:
     """Tokens of a prefill step; SGLang's own choice grows with the GPU's memory."""
     if options.chunked_prefill_size is None:
         gib = gpu.memory_bytes / _GIB
-        return 2048 if gib < 35 else 4096 if gib < 60 else 8192
+        return 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
     return options.max_prefill_tokens if options.chunked_prefill_size <= 0 else int(options.chunked_prefill_size)
 
 
@@ -107,7 +107,7 @@ def _config(
     tokens = blocks * options.page_size
     graphs = not options.disable_cuda_graph and options.cuda_graph_backend_decode != "disabled"
     largest = options.cuda_graph_max_bs_decode or (
-        24 if gpu.memory_bytes < 35 * _GIB else 512 if options.tp_size >= 4 else 256
+        24 if gpu.memory_bytes < 35 * _GIB else 512 if options.tp_size >= 4 or gpu.memory_bytes >= 160 * _GIB else 256
     )
     return EngineConfig(
         engine="sglang",

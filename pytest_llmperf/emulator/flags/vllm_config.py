@@ -8,7 +8,7 @@ from typing import Any
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.shape import ModelShape
-from pytest_llmperf.emulator.flags.parser import StartError, positive
+from pytest_llmperf.emulator.flags.parser import StartError, whole
 from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC
 from pytest_llmperf.emulator.flags.tables import FP8_KV
 from pytest_llmperf.emulator.quantities import UsageError
@@ -17,6 +17,7 @@ from pytest_llmperf.kinds import HardwareKind
 _GIB = 2**30
 _COMPILATION = frozenset({"mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"})
 _LARGEST_GRAPH = 512
+_NO_COMPILATION = ("0", "O0")
 
 
 def vllm_config(
@@ -67,7 +68,7 @@ def _max_model_len(requested: str | None, shape: ModelShape) -> int:
     if requested in (None, "auto", "-1"):
         return shape.max_positions
     try:
-        length = positive(str(requested))
+        length = whole(str(requested), least=1)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"vllm: --max-model-len: {error}.") from None
     if length > shape.max_positions:
@@ -80,12 +81,13 @@ def _max_model_len(requested: str | None, shape: ModelShape) -> int:
 
 def _budget(options: argparse.Namespace, gpu: HardwareKind, length: int) -> tuple[int, int]:
     """Token budget of a step and most sequences, by vLLM's defaults for an API server."""
-    large = gpu.memory_bytes >= 70 * _GIB and gpu.name != "a100"
+    gib = gpu.memory_bytes / _GIB
+    tokens, most = (16384, 1024) if gib >= 160 else (8192, 1024) if gib >= 70 and gpu.name != "a100" else (2048, 256)
     twice = 2 if options.performance_mode == "throughput" else 1
-    sequences = options.max_num_seqs or (1024 if large else 256) * twice
+    sequences = options.max_num_seqs or most * twice
     budget = options.max_num_batched_tokens
     if budget is None:
-        budget = (8192 if large else 2048) * twice
+        budget = tokens * twice
         if not options.enable_chunked_prefill:
             budget = max(budget, length)
         budget = min(budget, sequences * length)
@@ -146,7 +148,7 @@ def _graphs(options: argparse.Namespace, budget: int, sequences: int, drafts: Sp
             f"vllm: compilation_config {unknown[0]!r} cannot be emulated. These keys can: "
             f"{', '.join(sorted(_COMPILATION))}."
         )
-    if options.enforce_eager or options.optimization_level == 0 or config.get("cudagraph_mode") == "NONE":
+    if options.enforce_eager or options.optimization_level in _NO_COMPILATION or config.get("cudagraph_mode") == "NONE":
         return False, 0
     if config.get("mode") == 0 and "cudagraph_mode" not in config:
         return False, 0

@@ -7,6 +7,7 @@ import pytest
 
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.emulator.quantities import UsageError
 
@@ -31,6 +32,15 @@ def test_vllm_defaults_depend_on_gpu(hardware, budget, sequences):
     assert built.async_scheduling
     assert built.cuda_graphs
     assert built.max_graph_size == 512
+
+
+@pytest.mark.parametrize(("gib", "budget", "chunk"), [(141, 8192, 8192), (159, 8192, 8192), (160, 16384, 16384),
+                                                      (192, 16384, 16384)])
+def test_gpus_of_160_gib_and_more_get_twice_the_budget(gib, budget, chunk):
+    hardware = machine("h200", 1)
+    large = replace(hardware, gpu=replace(hardware.gpu, name="b200", cuda_memory_gib=gib))
+    assert vllm_launch(["serve", "llama-3.1-8b"], large, {}).config.max_num_batched_tokens == budget
+    assert sglang_launch(["--model-path", "llama-3.1-8b"], large, {}).config.max_num_batched_tokens == chunk
 
 
 def test_vllm_command_line_of_plugin_is_resolved():
