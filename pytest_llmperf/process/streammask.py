@@ -17,15 +17,14 @@ OVERLAP_BYTES = 4096  # of a longer line: so much is held back, that a secret in
 class StreamMask:
     """Masks secrets in a byte stream, also where one is cut by a chunk boundary.
 
-    Without shapes, only the bytes that may begin a needle are held back. With shapes, whole lines are released: a
-    shape needs the text around a secret. A line above 16 KiB is released in parts.
+    Whole lines are released, because a shape needs the text around a secret. A line above 16 KiB is released in parts.
 
     Args:
         needles: texts to mask wherever they stand.
         shapes: what looks like a secret, see `masking.Shape`.
     """
 
-    def __init__(self, needles: Iterable[str], shapes: Iterable[tuple[str, str, str, Iterable[str]]] = ()) -> None:
+    def __init__(self, needles: Iterable[str], shapes: Iterable[tuple[str, str, str, Iterable[str]]]) -> None:
         self._texts = TextMask(needles)
         self._shapes = [ByteShape(*shape) for shape in shapes]
         self._hints = sorted({hint for shape in self._shapes for hint in shape.hints})
@@ -33,10 +32,7 @@ class StreamMask:
         self._key_line: re.Pattern[bytes] | None = None  # inside of a private key: its next line
 
     def feed(self, data: bytes) -> bytes:
-        data = self._texts.feed(data)
-        if not self._shapes:
-            return data
-        data = self._line + data
+        data = self._line + self._texts.feed(data)
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if len(data) - end > LONGEST_LINE_BYTES:
             end = self._outside_a_secret(data, len(data) - OVERLAP_BYTES)
@@ -54,8 +50,7 @@ class StreamMask:
         return self.end_line()
 
     def _masked(self, line: bytes) -> bytes:
-        if self._shapes:
-            line = self._without_key(line)
+        line = self._without_key(line)
         for shape in self._possible(line):
             line = shape.pattern.sub(shape.replacement, line)
         return line
@@ -96,7 +91,8 @@ class ByteShape:
 
 
 class TextMask:
-    """Masks given texts in a byte stream, also where one is cut by a chunk boundary."""
+    """Masks given texts in a byte stream, also where one is cut by a chunk boundary. Only the bytes that may begin a
+    text are held back."""
 
     def __init__(self, needles: Iterable[str]) -> None:
         self._needles = sorted({needle.encode(errors="surrogateescape") for needle in needles})

@@ -14,7 +14,7 @@ from pytest_llmperf.engines.spec import command_line, flags_of, secrets_of
 from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.masking import SHAPES, is_secret_name, mask, masked, masked_env, needles, secret_values
 from pytest_llmperf.process.launch import Launch, mask_argv, secret_arguments
-from pytest_llmperf.process.streammask import LONGEST_LINE_BYTES, StreamMask
+from pytest_llmperf.process.streammask import LONGEST_LINE_BYTES, StreamMask, TextMask
 
 ROOT = Path(__file__).parents[3]
 PEM_BEGIN = "-----BEGIN RSA PRIVATE " + "KEY-----"
@@ -221,7 +221,7 @@ def test_no_line_of_the_documentation_is_masked():
 def test_word_like_secret_cuts_no_text_and_is_masked_after_an_option(word):
     text = f"The {word} of --max-num-batched-tokens cannot be emulated."
     assert mask(text, [word]) == text
-    assert StreamMask(needles([word])).feed(f"{text}\n".encode()) == f"{text}\n".encode()
+    assert TextMask(needles([word])).feed(f"{text}\n".encode()) == f"{text}\n".encode()
     assert masked({"api_key": word}) == {"api_key": "***"}
     assert mask(f"--api-key {word} {{'api_key': ['{word}']}}", [word]) == "--api-key *** {'api_key': ['***']}"
 
@@ -272,7 +272,7 @@ def test_stream_is_masked_regardless_of_chunk_boundaries(data):
     pieces = data.draw(st.lists(st.sampled_from([*secrets, "a", "b", "-", "aab"]), max_size=12))
     whole = "".join(pieces).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    stream = StreamMask(secrets)
+    stream = TextMask(secrets)
     bounds = [0, *cuts, len(whole)]
     parts = [whole[start:end] for start, end in pairwise(bounds)]
     masked = b"".join(stream.feed(part) for part in parts) + stream.flush()
@@ -280,7 +280,7 @@ def test_stream_is_masked_regardless_of_chunk_boundaries(data):
 
 
 def test_stream_mask_holds_only_possible_start_of_secret():
-    stream = StreamMask(["secret-value"])
+    stream = TextMask(["secret-value"])
     assert stream.feed(b"a line\n") == b"a line\n"
     assert stream.feed(b"it is secr") == b"it is "
     assert stream.feed(b"et-value!\n") == b"***!\n"
@@ -288,14 +288,14 @@ def test_stream_mask_holds_only_possible_start_of_secret():
 
 
 def test_longest_matching_secret_is_masked():
-    stream = StreamMask(["secret", "secret-longer"])
+    stream = TextMask(["secret", "secret-longer"])
     assert stream.feed(b"a secret") == b"a "
     assert stream.feed(b"-longer b") == b"*** b"
     assert stream.feed(b"a secret") + stream.flush() == b"a ***"
 
 
 def test_without_secrets_a_stream_passes():
-    assert StreamMask([]).feed(b"anything") == b"anything"
+    assert TextMask([]).feed(b"anything") == b"anything"
 
 
 def test_masked_stream_releases_whole_lines():
