@@ -34,7 +34,6 @@ class ResolvedModel:
     Args:
         path_or_hub_id: the model argument of the engine.
         weights: "dummy" (the engine generates them), "seeded" (random weights of this project), "checkpoint" (given).
-        load_format: value of the engine's load-format option; None for the engine's default.
         shape: shape in the registry; None for a model outside the registry.
         name: name for messages and fingerprints, without machine paths.
         longest_sequence: tokens of the longest sequence; None if the model's configuration sets no limit. Engines read
@@ -44,7 +43,6 @@ class ResolvedModel:
 
     path_or_hub_id: str
     weights: Weights
-    load_format: str | None
     shape: Shape | None
     name: str
     longest_sequence: int | None = None
@@ -64,13 +62,13 @@ def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> Re
     shape = SHAPES.get(name_or_path)
     if shape is not None:
         seeded = shape.name in _SEEDED
-        return ResolvedModel(str(_built(shape, cache_dir)), "seeded" if seeded else "dummy",
-                             None if seeded else "dummy", shape, shape.name, shape.max_positions, shape.vocab)
+        return ResolvedModel(str(_built(shape, cache_dir)), "seeded" if seeded else "dummy", shape, shape.name,
+                             shape.max_positions, shape.vocab)
     path = (root / expanded(name_or_path)).absolute()
     if name_or_path and _is_model(path, name_or_path):
         return _from_folder(path)
     if _HUB_ID.fullmatch(name_or_path):
-        return ResolvedModel(name_or_path, "checkpoint", None, None, name_or_path)
+        return ResolvedModel(name_or_path, "checkpoint", None, name_or_path)
     raise SpecError(_unknown(name_or_path))
 
 
@@ -83,7 +81,7 @@ def _from_folder(path: Path) -> ResolvedModel:
     stated = config if isinstance(config, dict) else {}
     scaled = stated.get("rope_scaling") or stated.get("rope_parameters")
     longest, size = None if scaled else stated.get("max_position_embeddings"), stated.get("vocab_size")
-    return ResolvedModel(str(path), "checkpoint", None, None, path.name,
+    return ResolvedModel(str(path), "checkpoint", None, path.name,
                          longest if type(longest) is int else None, size if type(size) is int else None)
 
 

@@ -216,8 +216,8 @@ class SglangAdapter(EngineAdapter):
             "log_level_http": "warning",
             "random_seed": 0,
         }
-        if placement.model.load_format is not None:
-            defaults["load_format"] = placement.model.load_format
+        if placement.model.weights == "dummy":
+            defaults["load_format"] = "dummy"
         if placement.kind == "cpu":
             defaults |= CPU_FLAGS
         elif _lacks_flashinfer(placement.environment):

@@ -200,8 +200,8 @@ class VllmAdapter(EngineAdapter):
             "disable_uvicorn_access_log": True,
             "seed": 0,
         }
-        if placement.model.load_format is not None:
-            defaults["load_format"] = placement.model.load_format
+        if placement.model.weights == "dummy":
+            defaults["load_format"] = "dummy"
         if placement.kind == "cpu":
             defaults |= CPU_FLAGS
             if not _spans_processes(spec):

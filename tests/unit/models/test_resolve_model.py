@@ -50,14 +50,14 @@ def test_a_built_model_never_changes_under_the_same_format(name, cache):
 
 def test_a_shape_is_built_with_dummy_weights(cache):
     model = resolve_model("qwen3-8b", cache)
-    assert model == ResolvedModel(model.path_or_hub_id, "dummy", "dummy", SHAPES["qwen3-8b"], "qwen3-8b", 40960, 151936)
+    assert model == ResolvedModel(model.path_or_hub_id, "dummy", SHAPES["qwen3-8b"], "qwen3-8b", 40960, 151936)
     assert sorted(p.name for p in Path(model.path_or_hub_id).iterdir()) == [
         "config.json", "tokenizer.json", "tokenizer_config.json"]
 
 
 def test_tiny_model_contains_all_seeded_weights(cache):
     model = resolve_model("tiny", cache)
-    assert (model.weights, model.load_format) == ("seeded", None)
+    assert model.weights == "seeded"
     with safe_open(Path(model.path_or_hub_id) / "model.safetensors", framework="np") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
         kinds = {file.get_slice(name).get_dtype() for name in shapes}
@@ -122,7 +122,7 @@ def test_a_folder_with_a_config_is_a_checkpoint_wherever_one_starts_from(tmp_pat
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")
     monkeypatch.chdir("/")
-    expected = ResolvedModel(str(tmp_path / "mine"), "checkpoint", None, None, "mine")
+    expected = ResolvedModel(str(tmp_path / "mine"), "checkpoint", None, "mine")
     assert resolve_model(str(tmp_path / "mine"), tmp_path / "cache") == expected
     assert resolve_model("./mine", tmp_path / "cache", tmp_path) == expected
 
@@ -147,7 +147,7 @@ def test_shape_states_longest_sequence_and_vocabulary_size(cache):
 
 def test_an_unknown_hub_id_goes_through(tmp_path):
     model = resolve_model("Qwen/Qwen3-8B", tmp_path)
-    assert model == ResolvedModel("Qwen/Qwen3-8B", "checkpoint", None, None, "Qwen/Qwen3-8B")
+    assert model == ResolvedModel("Qwen/Qwen3-8B", "checkpoint", None, "Qwen/Qwen3-8B")
     assert list(tmp_path.iterdir()) == []
 
 

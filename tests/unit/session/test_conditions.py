@@ -15,7 +15,7 @@ from pytest_llmperf.telemetry.hardware import Gpu, Hardware, emulated_hardware
 SPEC = vllm("m", max_num_seqs=4)
 WORKLOAD = random_tokens(input=8, output=8, arrivals=closed(1), requests=6)
 H200 = Hardware((Gpu(0, "NVIDIA H200", "h200"),), driver="580", cuda="13.0", cpu=Cpu("AMD EPYC", 64))
-MODEL = ResolvedModel("/machine/path/m", "dummy", "dummy", None, "m")
+MODEL = ResolvedModel("/machine/path/m", "dummy", None, "m")
 FACTS = {"version": "1", "block_size": "16"}
 
 
@@ -58,8 +58,8 @@ def test_conditions_include_hardware_driver_flags_and_weights(conditions_of):
         {"host_env": {"VLLM_USE_FLASHINFER_SAMPLER": "0"}},
         {"handling": "keeps l1"},
         {"kind": "h100"},
-        {"model": ResolvedModel("/x", "seeded", None, None, "m")},
-        {"model": ResolvedModel("/x", "dummy", "dummy", None, "n")},
+        {"model": ResolvedModel("/x", "seeded", None, "m")},
+        {"model": ResolvedModel("/x", "dummy", None, "n")},
     ],
 )
 def test_changed_condition_changes_digest(conditions_of, change):
@@ -70,7 +70,7 @@ def test_changed_condition_changes_digest(conditions_of, change):
     "same",
     [
         {"facts": dict(reversed(FACTS.items()))},
-        {"model": ResolvedModel("/another/machine/m", "dummy", "dummy", None, "m")},
+        {"model": ResolvedModel("/another/machine/m", "dummy", None, "m")},
         {"spec": vllm("m", max_num_seqs=4, env={})},
         {"hardware": replace(H200, cpu=Cpu("Intel Xeon", 2))},  # beside a GPU
         {"handling": ""},

@@ -187,7 +187,7 @@ def test_endpoint_url_gives_address_and_path(make_server, url, address, path):
 
 
 def test_another_loaded_model_or_flag_is_the_wrong_server(make_server, fake_engine):
-    loaded = ResolvedModel("/models/other", "dummy", "dummy", None, "other")
+    loaded = ResolvedModel("/models/other", "dummy", None, "other")
     with pytest.raises(WrongServer, match="loaded m, not /models/other"):
         check_configuration(make_server(vllm("other"), model=loaded))
     config = {"vllm_config": {"scheduler_config": {"max_num_seqs": 4}}}

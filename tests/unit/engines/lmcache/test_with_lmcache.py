@@ -19,7 +19,7 @@ from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.model.lmcache import LMCache
 
 VENV = Environment(("/v/bin/python",), True, None, "/v")
-MODEL = ResolvedModel("/models/llama", "dummy", "dummy", None, "llama-3.1-8b")
+MODEL = ResolvedModel("/models/llama", "dummy", None, "llama-3.1-8b")
 PORTS = (SimpleNamespace(port=5001), SimpleNamespace(port=5002))
 
 

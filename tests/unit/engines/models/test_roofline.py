@@ -52,7 +52,7 @@ def test_shipped_kinds_have_the_figures_of_the_datasheets():
 
 def bound_of(spec, kind="h200", **facts):
     shape = SHAPES.get(spec.model)
-    return latency_bound(spec.on(kind), ResolvedModel("", "dummy", None, shape, spec.model), facts)
+    return latency_bound(spec.on(kind), ResolvedModel("", "dummy", shape, spec.model), facts)
 
 
 @pytest.mark.parametrize("kind", list(GPU_KINDS))

@@ -47,7 +47,7 @@ def test_engine_variables_of_shell_are_not_inherited(monkeypatch, tmp_path, name
 
 def test_engine_variable_of_spec_is_passed_to_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "of-the-shell")
-    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "checkpoint", None, None, "m")
+    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "checkpoint", None, "m")
     placement = Placement("h200", 8123, "nonce", model, environment)
     spec = vllm("m", env={"VLLM_ATTENTION_BACKEND": "of-the-spec"})
     assert child_environment(spec, VllmAdapter(), placement)["VLLM_ATTENTION_BACKEND"] == "of-the-spec"
@@ -60,7 +60,7 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     environment = Environment(("python",), True, None, "here")
-    model = ResolvedModel(str(tmp_path / "here"), "checkpoint", None, None, "m")
+    model = ResolvedModel(str(tmp_path / "here"), "checkpoint", None, "m")
     placement = Placement("h200", 8123, "nonce", model, environment, root=tmp_path)
     return lambda spec: child_environment(spec, adapter_of(spec.engine), placement).get("HF_HUB_OFFLINE")
 
@@ -112,7 +112,7 @@ def test_host_environment_contains_only_variables_that_affect_performance(monkey
     """The host forbids multicast, the engine is a bundle without FlashInfer, and the shell has a secret."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("HF_TOKEN", "canary")
-    environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, None, "m")
+    environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, "m")
     placement = Placement(kind, 8123, "nonce", model, environment)
     adapter = adapter_of(spec.engine)
     assert host_environment(spec, adapter, placement, child_environment(spec, adapter, placement)) == expected
@@ -120,7 +120,7 @@ def test_host_environment_contains_only_variables_that_affect_performance(monkey
 
 def test_host_environment_records_unset_variables(monkeypatch, tmp_path):
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
-    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, None, "m")
+    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, "m")
     placement = Placement("h200", 8123, "nonce", model, environment)
     spec = vllm("m", tensor_parallel_size=2)
     env = child_environment(spec, VllmAdapter(), placement)

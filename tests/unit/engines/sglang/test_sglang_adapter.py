@@ -19,7 +19,7 @@ from pytest_llmperf.telemetry.prometheus import deltas, parse
 
 VENV = Environment(("/v/bin/python",), True, None, "/v")
 COMMAND = Environment(("/bin/sglang",), False, None, "sglang")
-DUMMY = ResolvedModel("/models/llama", "dummy", "dummy", None, "llama-3.1-8b")
+DUMMY = ResolvedModel("/models/llama", "dummy", None, "llama-3.1-8b")
 ADAPTER = SglangAdapter()
 PROMPT = Request(0, (5, 6, 7), 16, 3)
 

@@ -15,8 +15,8 @@ from pytest_llmperf.telemetry.prometheus import parse
 
 VENV = Environment(("/v/bin/python",), True, None, "/v")
 COMMAND = Environment(("/bin/vllm",), False, None, "vllm")
-DUMMY = ResolvedModel("/models/llama", "dummy", "dummy", None, "llama-3.1-8b")
-CHECKPOINT = ResolvedModel("org/name", "checkpoint", None, None, "org/name")
+DUMMY = ResolvedModel("/models/llama", "dummy", None, "llama-3.1-8b")
+CHECKPOINT = ResolvedModel("org/name", "checkpoint", None, "org/name")
 
 
 def placement(kind="h200", model=DUMMY, environment=VENV):
