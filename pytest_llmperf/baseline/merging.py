@@ -41,11 +41,11 @@ from pytest_llmperf.results.measurement import Measurement
 
 @dataclass(frozen=True, slots=True)
 class UpdateTerms:
-    """What an update goes by.
+    """Settings of an update: whose runs, which fields may differ, and whether changes are accepted.
 
     Args:
-        provenance: of today's runs.
-        accept: a person's reason to take what would be refused.
+        provenance: session, date, commit and host of the new runs.
+        accept: reason for which a person accepts all obstacles; None if nobody accepts them.
         rules: which fields may differ.
     """
 
@@ -59,7 +59,7 @@ class Merge:
     """The effect of an update on one stored measurement.
 
     Args:
-        result: the stored measurement, if a person accepts every obstacle.
+        result: the measurement to store; valid only if there is no obstacle or a person accepts all obstacles.
         obstacles: reasons against the update that a person may accept.
         barred: reason that refuses the update even if a person accepts; None if there is no such reason.
         outdated: whether all stored sessions are newer and leave no place for this session.
@@ -126,12 +126,13 @@ def merge_measurement(
     """Merge a measurement of this session into the stored measurement.
 
     Args:
-        fresh: of this session.
+        fresh: the measurement of this session.
         stored: None if nothing is stored yet.
-        acceptable_obstacles: reasons against the fresh runs by themselves.
+        acceptable_obstacles: obstacles that follow from the new runs alone, without the stored sessions.
         improved: metrics that a check has proven to be better.
         terms: the terms of the update.
-        undecided: whether a comparison with few sessions was INCONCLUSIVE, which is no obstacle by itself.
+        undecided: whether the comparison with the baseline was INCONCLUSIVE because few sessions are stored. Then the
+            update is not refused for the verdict.
     """
     unknown = sorted(name for name in _names(fresh) if not is_metric(name))
     if stored is None:
@@ -303,7 +304,8 @@ def _repeated_session(aligned: _Aligned) -> str | None:
 def _merged(aligned: _Aligned, accept: str | None, *, has_moved: bool) -> StoredMeasurement:
     """The stored measurement with this session.
 
-    Changed conditions begin it anew. A moved level makes this session the anchor and keeps the sessions at its level.
+    Under changed conditions the result contains only this session. A moved level makes this session the anchor and
+    keeps the sessions at its level.
     """
     begins = bool(aligned.changed_conditions)
     is_anchor = begins or (has_moved and not aligned.has_newer and not aligned.is_on_new_host)
@@ -327,7 +329,7 @@ def _names(fresh: Measurement) -> set[str]:
 
 
 def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
-    """Every session with every metric that any of them has a value of."""
+    """The sessions, each with the metrics of all sessions: a metric that a session lacks is None in its runs."""
     names = sorted({
         name for session in sessions for name, values in session.metrics.items() if any(v is not None for v in values)
     })

@@ -136,7 +136,7 @@ def margins_from(given: Mapping[str, float | tuple[float, float]] | None) -> dic
 def _margins(given: float | tuple[float, float]) -> Margins:
     negligible, tolerated = given if isinstance(given, tuple) else (NEGLIGIBLE_PART * given, given)
     if tolerated >= 1:  # whoever writes 10 for 10 % would tolerate everything
-        raise ValueError(f"{tolerated:g} is {100 * tolerated:g} %, and {tolerated:g} % is {tolerated / 100:g}")
+        raise ValueError(f"a margin must be below 1, and {tolerated:g} % is {tolerated / 100:g}")
     return Margins(negligible, tolerated)
 
 

@@ -89,9 +89,9 @@ def views(runs: Sequence[RunMetrics], family: str, limit_ms: float, over: Sequen
 
 
 def body_limit_ms(runs: Sequence[RunMetrics], family: str) -> float | None:
-    """A limit that a quarter of all observations exceed, those that equal the upper quartile among them.
+    """A limit just below the upper quartile of all observations, so that at least a quarter of them exceed the limit.
 
-    None where failed requests reach down to the quartile.
+    None if a quarter of the observations or more are of failed requests, so that the quartile is infinite.
     """
     pooled = sorted(value for run in runs for value in sample_with_failures_ms(run, family))
     quartile_ms = pooled[int(len(pooled) * (1 - BODY_SHARE))]

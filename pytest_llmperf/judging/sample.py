@@ -44,8 +44,8 @@ class Sample:
 
     def __post_init__(self) -> None:
         if not self.runs or not len(self.runs) == len(self.starts) == len(self.seeds):
-            raise ValueError(f"{len(self.runs)} runs with {len(self.starts)} starts and {len(self.seeds)} seeds "
-                             "cannot be judged")
+            raise ValueError(f"a sample needs one start and one seed per run, got {len(self.runs)} runs, "
+                             f"{len(self.starts)} starts and {len(self.seeds)} seeds")
 
     @property
     def start_count(self) -> int:

@@ -34,7 +34,7 @@ class Client:
 
     Attributes:
         intake: counts the bytes that were read from the server.
-        unheard: requests whose reader has not taken all that was read.
+        unheard: requests with bytes that were read from the socket and not yet passed to the reader of the answer.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Client:
         return in_flight
 
     def send_again(self, request: RequestInFlight, reader: AnswerReader | None) -> None:
-        """Send a request that was refused once more, likewise."""
+        """Repeat a request that the server refused, on a connection chosen as in `send`."""
         self.intake.recorded(request)
         request.begin_again(monotonic_ns(), reader)
         self._send(request)
@@ -85,9 +85,9 @@ class Client:
         self._payloads[request.index] = _payload(self._plan, replace(request, body=body))
 
     def warm(self, connections: int, times: int = 1) -> int:
-        """Open connections in advance, so that after so many calls `connections` connections are idle or opening.
+        """Open connections in advance, so that after `times` calls `connections` connections are idle or opening.
 
-        Returns how many are missing still."""
+        Returns the number of connections that later calls must open."""
         old_ns = monotonic_ns() - _REUSE_NS
         while self._idle and self._idle[0].idle_since_ns <= old_ns:
             self._idle.pop(0).close()

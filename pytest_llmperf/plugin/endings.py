@@ -1,4 +1,4 @@
-"""However a test ends, its checks speak: a skip, an xfail or an exit hides neither a FAIL nor a missing check."""
+"""Reports the checks of a test however it ends: a skip, an xfail or an exit hides no FAIL and no missing check."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[
     None, pytest.TestReport, pytest.TestReport
 ]:
-    """An `xfail` marker excuses no test that has measured. How the test ended travels to the controller."""
+    """Report a test that has measured as failed despite `xfail`, and attach its `Ending` for the xdist controller."""
     from pytest_llmperf.results.ending import Ending
 
     report = yield
@@ -92,7 +92,7 @@ def raised_text(error: BaseException) -> tuple[str, str]:
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """What a fixture of the test's own still measures may fail as it may in the test."""
+    """Run the teardown. If it ends as a failed check does, write the results of the test again."""
     from pytest_llmperf.errors import InfrastructureError
 
     try:
@@ -112,13 +112,13 @@ def has_measured(item: pytest.Item) -> bool:
 
 
 def conclude_setup(item: pytest.Item, ending: BaseException) -> None:
-    """A fixture that measured and checked may skip or exit, too."""
+    """Conclude a test whose fixture has measured and then skips or exits during setup."""
     if has_measured(item) and isinstance(ending, (*SKIPS, pytest.exit.Exception)):
         _conclude_cut_short(item, ending)
 
 
 def conclude_late(item: pytest.Item) -> None:
-    """A fixture's teardown may have checked, too: all checks speak again."""
+    """Conclude a test after its teardown, if a fixture's teardown has checked, or was expected to check and has not."""
     execution, ending = item.stash[EXECUTION], item.stash[ENDING]
     cut_short = not ending.complete and ending.word in (None, "failed", "ERROR", "USAGE")
     if not cut_short and len(execution.results) > len(ending.checks):
@@ -159,17 +159,17 @@ def _has_failed(item: pytest.Item) -> bool:
 
 
 def _conclude_failed(item: pytest.Item) -> None:
-    """A FAIL stands beside the exception of the test's own, which pytest shows."""
+    """End the test as FAIL. pytest shows the exception of the test itself; the report gets the checks as a section."""
     execution = item.stash[EXECUTION]
     end(item, "FAIL", complete=True)
     item.add_report_section("call", "llmperf", text_of(item, execution.results, earlier_text(execution)))
 
 
 def _conclude(item: pytest.Item, left: str = "") -> None:
-    """The checks speak. A test without any check is REPORTED or, where it measured, perhaps an ERROR.
+    """Raise the worst verdict of the checks. A test without any check is REPORTED or, if it measured, perhaps an ERROR.
 
     Args:
-        left: how the test ended before its last line, e.g. "skipped: no time"; "" where it returned.
+        left: how the test ended before its last line, e.g. "skipped: no time"; "" if the test returned.
     """
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
@@ -191,7 +191,7 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
 
 
 def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> None:
-    """No check came, perhaps after a measurement.
+    """Conclude a test without any check; it may have measured.
 
     Raises:
         NotJudged: the test measured, and skipped or exited, or contains a check that was not reached.
@@ -215,7 +215,7 @@ def _functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
 
 
 def _may_check_late(item: pytest.Item) -> bool:
-    """Whether a fixture of the project goes on after the test: its teardown may check."""
+    """Whether a fixture of the project has a teardown, which may still check."""
     from pytest_llmperf.session.endings import in_project
 
     root = item.config.rootpath

@@ -223,7 +223,7 @@ def any_given(config: pytest.Config) -> bool:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Write our short names out, and name the replacement of an option that pytest will refuse as unrecognized."""
+    """Replace short option names by the full names. For an unknown option that was renamed, name the new option."""
     words = {argument.partition("=")[0] for argument in args}
     for given in words & REPLACED.keys():
         parser.extra_info[given] = f"use {REPLACED[given]} (pytest-llmperf)"

@@ -13,7 +13,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identity:
-    """One process for good: a pid comes back after its process has gone, the pair does not.
+    """Identifies one process. Linux reuses a pid after its process has ended, but not the pair of pid and start time.
 
     Args:
         pid: process id.
@@ -40,7 +40,7 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """What /proc says of `pid`; None where there is no such process."""
+    """The state of process `pid` in /proc; None if there is no such process."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes().decode(errors="replace")
     except OSError:
@@ -72,7 +72,7 @@ def all_stats() -> Iterator[Stat]:
 
 
 def descendants(root_pid: int) -> list[Stat]:
-    """Everything below `root_pid`, zombies included, parents before children."""
+    """All descendants of `root_pid`, zombies included, parents before children."""
     children: dict[int, list[Stat]] = {}
     for stat in all_stats():
         children.setdefault(stat.ppid, []).append(stat)

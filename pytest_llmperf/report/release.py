@@ -80,10 +80,10 @@ class ComparedTest:
     """One test in both runs.
 
     Args:
-        test: its id.
-        trend: what became of it.
-        before, after: it in each run; None where it is not there.
-        reason: why, in one line; "" where the changes say it.
+        test: id of the test.
+        trend: how the result of the test changed.
+        before, after: the result in each run; None if the run does not contain the test.
+        reason: reason of the trend, in one line; "" if `changes` shows the reason.
         changes: of the primary metrics.
         differing_conditions: fields of the build and conditions that changed and may: name, before, after.
     """
@@ -115,12 +115,14 @@ def compare_runs(
 
 
 def _candidates(test: TestResult) -> list[Measurement]:
-    """What a test is about: B of a claim and the rates of a search are there to be compared with."""
+    """The measurements under test: all but side B of a claim (its reference) and the rates that a search tried."""
     return [measurement for measurement in test.measurements if measurement.side != "b" and not measurement.tried]
 
 
 def _parts(test: TestResult) -> list[dict[bool, Measurement]]:
-    """One per claim or other measurement, the candidate under False, B under True; a claim may end after either."""
+    """One dict per claim or other measurement. Key False: the candidate (side A). Key True: side B of a claim.
+
+    A claim that ended early has one side only."""
     parts: list[dict[bool, Measurement]] = []
     for measurement in (measurement for measurement in test.measurements if not measurement.tried):
         if measurement.side == "b" and parts and [part.side for part in parts[-1].values()] == ["a"]:
@@ -131,7 +133,7 @@ def _parts(test: TestResult) -> list[dict[bool, Measurement]]:
 
 
 def _pairs(before: TestResult, after: TestResult) -> list[Pair]:
-    """What was measured both times: candidates, or B where a claim ended without its A in one of the runs."""
+    """Measurements that both runs have: the candidates, or side B if a claim has no side A in one of the runs."""
     both = zip(_parts(before), _parts(after), strict=False)
     return [(old[side], new[side]) for old, new in both for side in sorted(old.keys() & new.keys())[:1]]
 
@@ -191,11 +193,11 @@ def _trend(before: TestResult, after: TestResult, obstacle: str, changes: Sequen
 def changes_of(
     before: Measurement, after: Measurement, alpha: float, *, others: bool = False
 ) -> list[Change]:
-    """The primary metrics of a measurement, judged.
+    """The change of each primary metric of a measurement.
 
     Args:
-        alpha: of one comparison.
-        others: the other metrics that both have, too; they never count.
+        alpha: error probability of one comparison.
+        others: whether to compare non-primary metrics as well, which never count.
     """
     judged = []
     primaries = _primaries(after)

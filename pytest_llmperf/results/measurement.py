@@ -176,11 +176,12 @@ class Measurement:
         side: "a" or "b" of a claim; "" outside a claim.
         bound: lower bound of the latencies for this model on these GPUs; None if model or GPU is unknown.
         looks: largest number of looks at the measurement's SLOs, which share one error rate (`perf.measure(until=…)`).
-        alone: why the server ran alone in a test of several servers; "" if the test did not decide this. No condition,
-            because a server alone is the default.
-        earlier_looks: executions in earlier commands of a resumed session, whose runs are not among these. Each was a
-            look and has spent a part of the error.
-        stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
+        alone: why the server ran alone in a test of several servers; "" if the test did not decide this. This text is
+            not one of the conditions, because to run alone is the default.
+        earlier_looks: number of executions in earlier commands of a resumed session. `runs` does not contain their
+            runs. Each was a look at the data and has used a part of the error rate.
+        stored_run_sd: sd between runs of log mean TPOT, estimated from the stored sessions of this test; None without
+            stored sessions.
     """
 
     engine: str
@@ -221,21 +222,21 @@ class Measurement:
         return self.earlier_looks + (len({run.execution for run in self.runs}) or 1)
 
     def only(self, keep: Callable[[Run], bool]) -> Measurement:
-        """With some of its runs."""
+        """This measurement with only the runs for which `keep` is true."""
         selected = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
         return replace(self, runs=tuple(run for run, _ in selected), metrics=tuple(metrics for _, metrics in selected))
 
     def with_runs(self, runs: Sequence[Run]) -> Measurement:
-        """With other runs."""
+        """This measurement with `runs` instead of its own runs; the metrics are computed from them."""
         return replace(self, runs=tuple(runs), metrics=())
 
     def release_records(self) -> None:
-        """Keep no request record in memory that a run folder holds; whoever asks for the records has them read."""
+        """Remove the request records that the run folder contains from memory. A later access reads them again."""
         for run in self.runs:
             run.records.release()
 
     def by_seed(self) -> Measurement:
-        """With its runs in the order of execution and seed: the order in which pairs are compared."""
+        """This measurement with its runs sorted by execution, then seed. Runs of two sides are paired in this order."""
         order = sorted(range(len(self.runs)), key=lambda i: (self.runs[i].execution, self.runs[i].seed))
         return replace(self, runs=tuple(self.runs[i] for i in order), metrics=tuple(self.metrics[i] for i in order))
 

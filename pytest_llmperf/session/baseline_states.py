@@ -41,5 +41,6 @@ def _git(root: Path, place: str, *arguments: str) -> str:
         raise UsageError(f"{place!r} is neither a folder nor a git revision: {error}. "
                          "Try: git log --oneline -- baselines") from error
     if output is None:
-        raise UsageError(f"{place!r} is neither a folder nor a git revision: {root} lies in no git repository.")
+        raise UsageError(f"{place!r} is neither a folder nor a git revision: {root} lies in no git "
+                         "repository. Name a folder of stored baselines.")
     return output.decode("utf-8")

@@ -136,7 +136,7 @@ def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldow
     if not (texts := texts_of(slo, "slo")):
         raise SpecError('max_rate: say within which SLO: slo="ttft_p99 <= 500ms".')
     if not LEAST_PRECISION <= number("max_rate", "precision", precision) <= 1:
-        raise SpecError(f"max_rate: precision={precision:g} is a share from {LEAST_PRECISION:g} to 1.")
+        raise SpecError(f"max_rate: precision must be a share from {LEAST_PRECISION:g} to 1, got {precision:g}.")
     number("max_rate", "cooldown_s", cooldown_s, least=0)
     boolean("max_rate", "quick", quick)
     if to_beat is not None:

@@ -267,7 +267,7 @@ def _masked(record: RequestRecord, secrets: Sequence[str]) -> RequestRecord:
 
 
 def _check_counted(before: Counters, after: Counters, scaled: str | None) -> None:
-    """Raise EngineError where one of the readings is missing: no gate that asks the counters would see anything."""
+    """Raise EngineError if only one of the two readings has counters: the validity checks need both."""
     if bool(before) == bool(after):
         return
     when = "before the run, and not after it" if before else "after the run, and not before it"
@@ -298,7 +298,7 @@ def _gpu_counters(gpu: GpuTrace | None, records: Sequence[RequestRecord], origin
 
 
 def _constants(server: Server) -> dict[str, float]:
-    """What the server resolved at its start and a mechanism may name."""
+    """Values that the server reported at its start, as metrics for mechanism checks, and its start-up time in s."""
     facts = server.facts
     fact_texts = {
         metric: next((facts[name] for name in names if name in facts), "") for metric, names in CONSTANTS.items()

@@ -1,4 +1,4 @@
-"""Until the server is steady: a server that answers its health route is not warm yet."""
+"""Sends unmeasured requests until the server is steady. A server that answers its health route is not warm yet."""
 
 from __future__ import annotations
 

@@ -44,12 +44,13 @@ class Exceedance:
         confidence: confidence of each one-sided test.
         pass_margin: log ratio by which a PASS must stay below the limit; 0 without a margin.
         count_at_margin: exceedances of the limit lowered by `pass_margin`; None without a margin.
-        repeats: how often each request was sent, on average. Further requests would be new.
+        repeats: mean number of runs that sent the same request. A further observation is of a new request, so it adds
+            `repeats` times the information.
         single_segment: whether a run serves all its requests at the same time, so that only further runs add
             information.
         bounded: whether the data can bound slow changes of the server. If not, no PASS is possible.
-        gross: exceedances of `GROSS` times the limit, which must prove a FAIL if the data are not bounded; None for a
-            share, which must then be above `GROSS` times the allowed rate.
+        gross: exceedances of `GROSS` times the limit. If the data are not bounded, only these can prove a FAIL. None
+            for a share: then only a share above `GROSS` times the allowed rate is a FAIL.
         by_level: whether a PASS rests on the level model (`pass_margin.level_pass_margin`).
     """
 
@@ -117,7 +118,7 @@ class Exceedance:
         return Interval(low, high, self.confidence)
 
     def _verdict(self, of: float) -> Verdict:
-        """With so many observations at the rates that were seen."""
+        """The verdict that `of` observations would have at the observed exceedance rates."""
         n = self.effective_n + (of - self.count.of) * self.effective_fraction * self.repeats
         alpha, exceeding = 1 - self.confidence, self.count_at_margin or self.count
         if self.bounded and at_most(n * exceeding.over / exceeding.of, n, self.allowed) <= alpha:

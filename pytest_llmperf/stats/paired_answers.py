@@ -78,9 +78,9 @@ def p_above(only_a: int, only_b: int, questions: int, difference: float) -> floa
 
 
 def needed_questions(only_a: int, only_b: int, questions: int, lowest: float, confidence: float) -> int | None:
-    """About how many questions decide whether the difference is at least `lowest`, if the shares stay as they are.
+    """Estimated number of questions that decide whether the difference is at least `lowest`, at unchanged shares.
 
-    None if a million do not.
+    None if a million questions do not decide it.
     """
     import numpy as np
 
@@ -122,7 +122,7 @@ def _shares(difference: float) -> Array:
 
 
 def _root(low: float, high: float, excluded: Callable[[float], bool]) -> float:
-    """The largest difference, between two, that is excluded."""
+    """The largest excluded difference between `low` and `high`, by bisection; `excluded` is true below it."""
     while high - low > _PRECISION:
         middle = (low + high) / 2
         low, high = (middle, high) if excluded(middle) else (low, middle)

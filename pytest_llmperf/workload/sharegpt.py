@@ -80,7 +80,8 @@ def sharegpt(*, path: str | Path, arrivals: Arrivals, requests: int, seed: int =
     try:
         Path(path)
     except TypeError:
-        raise SpecError(f"sharegpt: path must be a text or a path, got {path!r}. It names {_EXPECTED}.") from None
+        raise SpecError(f"sharegpt: path must be a text or a path, got {path!r}. Name a file that is "
+                        f"{_EXPECTED}.") from None
     count = integer("sharegpt", "requests", requests)
     check_arrivals("sharegpt", arrivals, count)
     return ShareGpt(str(path), arrivals, count, integer("sharegpt", "seed", seed, least=None))

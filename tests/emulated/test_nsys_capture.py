@@ -13,7 +13,7 @@ from pytest_llmperf.session.profile import capture_run
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 
-def test_capture_of_nsys_needs_separate_server(tmp_path, nsys_calls):
+def test_nsys_capture_starts_second_server_under_nsys(tmp_path, nsys_calls):
     spec, load = vllm("tiny", max_model_len=4096), random_tokens(input=20, output=50, arrivals=closed(2), requests=40)
     session = PerfSession(Settings(), tmp_path, emulated_hardware("h200", GPUS), lambda _status: None,
                           emulation=Emulation("h200", clock="real"))

@@ -91,7 +91,7 @@ def test_elsewhere(perf, n): pass
     assert "needs l4" in summary[2]
 
 
-def test_error_report_names_test_call(run):
+def test_error_verdict_is_reported_in_phase_call_and_not_in_setup(run):
     result, junit = run(suite_giving("ERROR"))
     result.stdout.fnmatch_lines(["*ERROR at call of test_it*", "*because of ERROR*"])
     (error,) = junit.iter("error")

@@ -1,4 +1,4 @@
-"""Whether a waiting sequence can go, and the blocks for it."""
+"""Decides whether a waiting sequence can be scheduled, and takes KV blocks for it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """There must be blocks for all tokens of a sequence, though it takes those of its first chunk only.
+    """Admits a sequence if enough blocks are free for all its tokens. The sequence takes only those of its first chunk.
 
     With speculation a chunk of a single token is filled up with empty drafts, so that all rows of a step that only
-    decodes are equally long. `padded` is that length, 0 where the step does not only decode.
+    decodes are equally long. `padded` is the number of tokens of such a row; 0 if the step also prefills.
 
     Args:
         loading: sequences that are set aside, see `Scheduler`.
@@ -42,7 +42,7 @@ class Admission:
         self._verified = 1 + drafts + self._lookahead if drafts else 0
 
     def admit(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
-        """Tokens of its first chunk, with blocks for them; 0 where it cannot go."""
+        """Takes blocks for the first chunk of a sequence. Returns the tokens of the chunk; 0 if it is not admitted."""
         pool = self._pool
         hits = pool.cached_blocks(sequence)
         chunk = self._place(sequence, hits, len(hits) * pool.block_size, budget, padded)

@@ -45,7 +45,7 @@ class PrefillQueue:
         self._chunk = config.max_num_batched_tokens if config.chunked_prefill else None
 
     def discard(self, sequence: Sequence) -> None:
-        """Forgets a sequence."""
+        """Removes a sequence from the queue."""
         self.waiting = [waiting for waiting in self.waiting if waiting is not sequence]
         if sequence is self.chunked:
             self.chunked = None
@@ -97,8 +97,8 @@ class PrefillQueue:
         return PrefillBudget(self._cache, sum(remaining) * share + mixed, chunk, prefill, mixed)
 
     def _continue(self, sequence: Sequence, budget: PrefillBudget) -> int:
-        """Tokens of the next chunk of the prompt that was cut. What running sequences are expected to need does not
-        stop it; a pool without a single token does."""
+        """Tokens of the next chunk of the prompt that was cut. The chunk ignores the reservations of running sequences;
+        it is empty if the pool has no free token."""
         rest = sequence.length - sequence.computed
         limit = rest if budget.chunk is None else budget.chunk
         if 0 < budget.pool < limit:
@@ -110,7 +110,7 @@ class PrefillQueue:
     def _admit(
         self, chosen: list[tuple[Sequence, int]], running: list[Sequence], budget: PrefillBudget, now_ns: int
     ) -> None:
-        """Adds waiting sequences that go along."""
+        """Adds waiting sequences to the batch until the budget, the places or the pool is used up."""
         removed: set[Sequence] = set()
         for sequence in self._ordered():
             if budget.spent:

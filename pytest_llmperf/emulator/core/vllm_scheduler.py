@@ -93,7 +93,8 @@ class VllmScheduler(VllmState):
         return True
 
     def _admit(self, batch: Batch, budget: int, now_ns: int) -> None:
-        """Rows for sequences that were waiting, as long as the next one can go; those that were loaded come first."""
+        """Adds rows for waiting sequences, in order, until one cannot be admitted. Sequences whose KV cache was loaded
+        come first."""
         loading, slot = self.loading, self._slot
         padded = 0 if batch.prefilling or not self._drafts else 1 + self._drafts
         alone = not batch.rows  # then a prompt of a single token is not filled up

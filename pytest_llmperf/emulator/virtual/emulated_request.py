@@ -82,7 +82,7 @@ class EmulatedRequest:
 
     @property
     def last_ns(self) -> int:
-        """When the client heard from the server last."""
+        """Time of the last tokens that the client read; the time of arrival at the engine before any tokens."""
         return max((line.token_ns[-1] for line in self.token_times if line.token_ns), default=self.arrived_ns)
 
     @property
@@ -124,7 +124,7 @@ class EmulatedRequest:
 
     @property
     def _error(self) -> str | None:
-        """What the server said was wrong."""
+        """The error text of the server; None without an error."""
         if self.failed:
             return f"{CRASHED.status}: {CRASHED}"
         if self.reply is None or self.reply.status == 200:
@@ -159,7 +159,7 @@ class EmulatedRequest:
             yield from events.end()
 
     def _emissions(self) -> list[tuple[int, int, int, TokenTimes]]:
-        """(when, prompt, tokens, its line) in order of time."""
+        """The arrivals of tokens in order of time: time in ns, index of the prompt, tokens, all times of the prompt."""
         rows = [
             (at_ns, index, count, line)
             for index, line in enumerate(self.token_times)

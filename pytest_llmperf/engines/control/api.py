@@ -78,8 +78,8 @@ class ControlApi:
         self.check_admitted(response)
         listed = json_list(response, "data")
         if listed is None:
-            raise EngineError(f'{url} answered {response.status_code} and no list {{"data": [{{"id": "…"}}]}} of '
-                              f"models: {self.shown(response)!r}. Correct the URL.")
+            raise EngineError(f'{url} answered {response.status_code} without a list of models '
+                              f'{{"data": [{{"id": "…"}}]}}: {self.shown(response)!r}. Correct the URL.')
         return [str(entry["id"]) for entry in listed if isinstance(entry, dict) and "id" in entry]
 
     def shown(self, response: httpx.Response) -> str:

@@ -1,4 +1,4 @@
-"""How to talk to a service that already runs. Its metrics page shows the family of the server."""
+"""Reads a service that already runs. The metrics page of the service shows the family of its server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_llmperf.telemetry.prometheus import Scrape
 
 
 class EndpointReader(ServerReader):
-    """Reads and loads a service, and never resets the caches of other people.
+    """Reads the state of a service that runs already. It never resets the caches of that service.
 
     Args:
-        interface: as the test describes the service.
+        interface: the API of the service, as the test describes it.
     """
 
     name = "endpoint"
@@ -42,6 +42,6 @@ class EndpointReader(ServerReader):
 
 
 def _names_of(scrape: Scrape) -> ServerReader:
-    """The names of the page's family; of an unknown family only the start of the process is read."""
+    """The reader for the server family of the page. For an unknown family it reads only the start of the process."""
     family = family_of(scrape)
     return ServerReader() if family is None else family.names

@@ -94,7 +94,8 @@ class ReplicaPages:
                 f"correct metrics={list(self.addresses)!r} of the endpoint."
             )
         if not reading.pages:
-            raise EngineError(f"metrics={list(self.addresses)!r} leads to no replica. Nothing was measured.")
+            raise EngineError(f"No replica has an address in metrics={list(self.addresses)!r}. Nothing was measured. "
+                              "Start a replica, or correct metrics=.")
         for name, page in reading.pages.items():
             if (copied := copied_name(page)) is not None:
                 raise EngineError(f"The metrics page of {name} {copy_text(copied)} Nothing was measured.")

@@ -42,7 +42,8 @@ def check(engine: str, older: str, newer: str) -> None:
         raise UsageError(f"llmperf engine-changes {engine}: the engine can be {', '.join(known_engines())}.")
     for version in (older, newer):
         if not VERSION.fullmatch(version):
-            raise UsageError(f"{engine} {version}: a version is numbers with dots, {versions(engine)[-1]} say.")
+            raise UsageError(f"{engine} {version}: write the version as numbers with dots, such as "
+                             f"{versions(engine)[-1]}.")
     if version_numbers(older) == version_numbers(newer):
         raise UsageError(f"{engine} {older} → {newer}: both versions are the same. Name an older and a newer version.")
 

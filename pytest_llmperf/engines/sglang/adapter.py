@@ -130,7 +130,7 @@ class SglangAdapter(EngineAdapter):
         if response.status_code != 200:
             raise EngineError(
                 f"SGLang did not flush its cache ({response.status_code} {response.text[:100]!r}): requests still run. "
-                "Wait until none does, or ask for a fresh start."
+                "Wait until no request runs, or measure with fresh=True."
             )
         return True
 

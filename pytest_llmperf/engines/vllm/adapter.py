@@ -126,7 +126,7 @@ class VllmAdapter(EngineAdapter):
         if response.status_code != 200 or json_object(response).get("success", True) is not True:
             raise EngineError(
                 f"vLLM did not reset its prefix cache ({response.status_code} {response.text[:100]!r}): "
-                "blocks are still held. Wait until no request runs, or ask for a fresh start."
+                "blocks are still held. Wait until no request runs, or measure with fresh=True."
             )
         return True
 

@@ -424,7 +424,7 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
 
 
-def test_baselines_of_a_kind_are_read_once_a_session(make, tmp_path):
+def test_baselines_of_one_gpu_kind_are_read_once_per_session(make, tmp_path):
     stored = sessions_of(make, 0.05, 10)
     store = Store(tmp_path / "baselines")
     with store.update() as update:

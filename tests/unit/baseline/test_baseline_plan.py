@@ -180,7 +180,7 @@ def test_other_conditions_begin_anew_where_accepted(make, decide, message):
     message(*entry.reasons)
 
 
-def test_session_stores_fields_that_differ_from_newest(make, decide):
+def test_each_stored_session_keeps_only_conditions_that_differ_from_newest_session(make, decide):
     newer = make.CONDITIONS | {"engine.version": "2.0", "gpu.ecc": "on"}
     rules = FieldRules(compare_across=("gpu.ecc",))
     result = make.result(make.fresh(tpot_mean=101.0, conditions=newer))
@@ -341,7 +341,7 @@ def test_proven_improvement_is_stored_without_accept(make, decide, metric, value
         assert [(session.anchor, session.accepted) for session in written.sessions] == [(True, None)]
 
 
-def test_a_rerun_of_a_session_pools(make, decide):
+def test_rerun_adds_its_new_runs_to_stored_session(make, decide):
     terms = {"session_id": "20260301T000000Z-rerun1"}
     _, once = decide(make.result(make.fresh(tpot_mean=(1.0, 1.01, 1.02))), make.history(1.0), **terms)
     entry, twice = decide(make.result(make.fresh(tpot_mean=(1.0, 1.03, 1.02))), once, **terms)
@@ -477,7 +477,7 @@ class TestOlderSessions:
         assert entry.action is Action.REFUSED
 
 
-def test_two_results_of_one_test_pool_within_a_plan(make):
+def test_two_results_of_one_test_are_stored_as_one_session(make):
     results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
     update_plan = plan(results, {}, make.terms(), "all")
     assert [entry.action for entry in update_plan.entries] == [Action.CREATED]

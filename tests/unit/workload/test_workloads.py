@@ -254,7 +254,7 @@ TALK = {"input": 1, "output": 1, "turns": 1, "arrivals": closed(1), "conversatio
     (lambda: multi_turn(**TALK, text=None), "multi_turn: text must be True or False"),
     (lambda: shared_prefix(suffix=1, output=1, arrivals=closed(1), requests=1, text=1), "shared_prefix: text must be"),
     (lambda: sharegpt(path=None, arrivals=closed(1), requests=1),
-     "path must be a text or a path, got None. It names a JSON list"),
+     "path must be a text or a path, got None. Name a file that is a JSON list"),
     (lambda: sharegpt(path=["a.json"], requests=1, arrivals=closed(1)), "path must be a text or a path"),
     (lambda: random_tokens(512, 64, closed(1), 1), r"random_tokens\(512, 64, .*: name every argument of a workload: "
      r"random_tokens\(input=…, output=…, arrivals=…, requests=…"),

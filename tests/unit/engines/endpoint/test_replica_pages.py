@@ -74,7 +74,7 @@ def test_name_is_resolved_at_each_reading(replicas):
     [
         (["http://a:1", "http://c:1"], r"page of c:1 cannot be read: ConnectError: refused. Nothing was measured"),
         (["dns://nobody:8000"], r"metrics page of nobody cannot be read: the name has no address"),
-        (["dns://empty:8000"], r"leads to no replica. Nothing was measured"),
+        (["dns://empty:8000"], r"No replica has an address in metrics=.*Nothing was measured. Start a replica"),
     ],
 )
 def test_address_without_an_answer_is_refused_before_load(replicas, addresses, message):

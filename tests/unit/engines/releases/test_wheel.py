@@ -179,7 +179,7 @@ def test_full_disk_while_unpacking_is_said(make_wheel, index, monkeypatch):
 @pytest.mark.parametrize(("words", "text"), [
     (("vlm", "0.26.0", "0.33.0"), "the engine can be lmcache, sglang, vllm"),
     (("vllm", "0.33.0", "0.33.0"), "both versions are the same"),
-    (("vllm", "newest", "0.33.0"), "vllm newest: a version is numbers with dots, 0.33.0 say"),
+    (("vllm", "newest", "0.33.0"), "vllm newest: write the version as numbers with dots, such as 0.33.0"),
     (("vllm", "0.26.0", "0.33.0", "nowhere"), "nowhere: not there"),
 ])
 def test_wrong_arguments_are_refused_with_one_sentence(words, text, capsys):
