@@ -12,7 +12,6 @@ import argparse
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,12 +22,8 @@ from statistics import median
 import our_clients
 from figures import Figures, Measured, figures
 from peers import PEERS
-from tables import machine_table, peer_table, target_table
+from tables import machine_table, peer_table, target_table, with_part
 from timed import TimedServer
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
-from marked_page import with_part
 
 PEER_TIMEOUT_S = 120.0
 OURS, OPEN, CHAT = "ours", "ours, open loop", "ours, chat"
@@ -126,7 +121,7 @@ def _typical(samples: list[Figures]) -> Figures:
 
     late = [run.late_p99 for run in samples if run.late_p99 is not None]
     return Figures(
-        min(run.completed for run in samples), min(run.reached for run in samples), of("ttft_p50"), of("ttft_p99"),
+        min(run.reached for run in samples), of("ttft_p50"), of("ttft_p99"),
         of("itl_p99"), median(late) if late else None, of("server_p50"), of("server_p99"),
         {name: median(run.notes[name] for run in samples) for name in samples[0].notes},
     )  # fmt: skip

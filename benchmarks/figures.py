@@ -29,7 +29,6 @@ class Measured:
 class Figures:
     """Errors of one run, in milliseconds; `reached` is the most streams that the server saw at once."""
 
-    completed: int
     reached: int
     ttft_p50: float
     ttft_p99: float
@@ -50,7 +49,6 @@ def figures(measured: Measured, stats: dict) -> Figures:
     ttft = [abs(value - TTFT_MS) for value in measured.ttft_ms]
     itl = [abs(value - ITL_MS) for value in measured.itl_ms]
     return Figures(
-        completed=len(ttft),
         reached=stats["peak"],
         ttft_p50=quantile(ttft, 0.5),
         ttft_p99=quantile(ttft, 0.99),

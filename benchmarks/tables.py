@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from figures import Figures
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from markdown_pages import table, with_part
+
+__all__ = ["machine_table", "peer_table", "target_table", "with_part"]
 
 Runs = Mapping[tuple[str, int], Figures]
 # What must hold, in milliseconds, at 1, 10, 100, 500 and 1000 streams.
@@ -14,10 +22,6 @@ TARGETS = {
     "ITL error, p99": ("itl_p99", {1: 2, 10: 1, 100: 2, 500: 15, 1000: 30}),
     "send delay (open loop), p99": ("late_p99", {1: 1, 10: 1, 100: 1, 500: 3, 1000: 8}),
 }
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -105,10 +105,10 @@ def _members(name: str) -> Iterator[Name]:
         yield Name(f"{name}.{member}", found if isinstance(found, property) else function)
 
 
-def _verbs() -> Iterator[Name]:
-    for name, value in vars(pytest_llmperf.Perf).items():
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
-            yield Name(f"perf.{name}", value)
+def _verbs(*, measuring: bool) -> list[Name]:
+    return [Name(f"perf.{name}", value) for name, value in vars(pytest_llmperf.Perf).items()
+            if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+            and (name in MEASURING) == measuring]
 
 
 def _top(*names: str) -> list[Name]:
@@ -167,10 +167,6 @@ def _of_extending(names: Iterable[str]) -> list[Name]:
                                                        or inspect.isfunction(getattr(extending, name)))]
 
 
-def _all_verbs(*chosen: str, judging: bool) -> list[Name]:
-    return [name for name in _verbs() if (name.shown.removeprefix("perf.") in chosen) != judging]
-
-
 ROUTERS = ("vllm_router", "sglang_router", "nginx")
 ROUTER_NAMES = ("Router", "RouterAdapter", "RouterPlacement", "router_of")
 OTHER_NAMES = tuple(name for name in extending.__all__ if name not in ROUTER_NAMES)
@@ -186,9 +182,9 @@ PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
         "Workloads": _top(*WORKLOADS, "Workload"), "When requests come": _top(*ARRIVALS, "Arrivals"),
         "What clients do": _top(*MODIFIERS)}),
     "perf_measure.md": lambda: ("API: perf, measuring", PERF, {
-        "Perf": _top("Perf"), "Verbs": _all_verbs(*MEASURING, judging=False)}),
+        "Perf": _top("Perf"), "Verbs": _verbs(measuring=True)}),
     "perf_judge.md": lambda: ("API: perf, judging", PERF, {
-        "Verbs and attributes": _all_verbs(*MEASURING, judging=True)}),
+        "Verbs and attributes": _verbs(measuring=False)}),
     "results.md": lambda: ("API: results", "What the verbs of `perf` and the fixture `engine` give.", {
         **{name: list(_members(name)) for name in ("Measurement", "ClaimResult", "CheckResult", "Server")},
         "Verdict": _top("Verdict")}),

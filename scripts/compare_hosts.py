@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from marked_page import with_part
+from markdown_pages import table, with_part
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, comparison_of
@@ -29,7 +29,7 @@ from pytest_llmperf.stats.decision import PASS_CONFIDENCE, SUITE_ALPHA, decide
 from pytest_llmperf.stats.priors import Scale, SuiteSpread, scale_of, worse_when_larger
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAD = "| test | host | against | metric | runs | difference | 90 % CI | verdict |"
+HEAD = ("test", "host", "against", "metric", "runs", "difference", "90 % CI", "verdict")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,11 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     kind = parser.parse_args(argv).kind
     measured = ROOT / "docs" / "measured" / kind
     page = measured.with_name(f"{kind}_between_hosts.md")
-    lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
-    lines += rows(Store(ROOT / "baselines"), kind, letters(measured))
-    text = with_part(page.read_text(encoding="utf-8"), "hosts", "\n".join(lines))
-    page.write_text(text, encoding="utf-8")
-    print("\n".join(lines))
+    hosts = table(HEAD, rows(Store(ROOT / "baselines"), kind, letters(measured)))
+    page.write_text(with_part(page.read_text(encoding="utf-8"), "hosts", hosts), encoding="utf-8")
+    print(hosts)
     return 0
 
 
@@ -51,7 +49,7 @@ def letters(measured: Path) -> dict[str, str]:
     return {folder.name.partition("-")[2]: folder.name.partition("-")[0] for folder in measured.glob("?-*")}
 
 
-def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
+def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """One per session and primary metric, of tests with several sessions."""
     baselines = store.read_all(kind)
     suite_primaries = sum(len(m.primaries) for baseline in baselines.values() for m in baseline.measurements.values())
@@ -66,8 +64,8 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
                 other_hosts = ", ".join(names[other.id] for other in others)
                 terms = ComparisonTerms(stored.primaries, {}, suite_primaries, kind, session.host,
                                         suite=other_hosts_spread(baselines.values(), kind, session))
-                for line in judged(session, replace(stored, sessions=others), terms):
-                    yield f"| `{name}` | {names[session.id]} | {other_hosts} | {line} |"
+                for cells in judged(session, replace(stored, sessions=others), terms):
+                    yield f"`{name}`", names[session.id], other_hosts, *cells
 
 
 def other_hosts_spread(baselines: Iterable[Baseline], kind: str, session: StoredSession) -> SuiteSpread:
@@ -79,7 +77,9 @@ def other_hosts_spread(baselines: Iterable[Baseline], kind: str, session: Stored
     return suite_spread(others, kind, session.host)
 
 
-def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonTerms) -> Iterator[str]:
+def judged(
+    session: StoredSession, stored: StoredMeasurement, terms: ComparisonTerms
+) -> Iterator[tuple[str, ...]]:
     """Judges a stored session like a new session. The session cannot measure further runs, so its whole error
     probability is spent at this look."""
     runs = tuple(Run(seed, start, RunRecords()) for seed, start in session.runs)
@@ -101,7 +101,7 @@ def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonT
             )
         )
         unit = "%" if scale_of(metric) is Scale.LOG else "pp"
-        yield f"{name} | {len(runs)} | {middle:+.1f} {unit} | {low:+.1f} … {high:+.1f} {unit} | {verdict.value}"
+        yield (name, f"{len(runs)}", f"{middle:+.1f} {unit}", f"{low:+.1f} … {high:+.1f} {unit}", verdict.value)
 
 
 if __name__ == "__main__":

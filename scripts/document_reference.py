@@ -8,14 +8,14 @@ says so.
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
 
 import api_reference
 import pytest
-from marked_page import with_part
+from markdown_pages import table, with_part
 
 from pytest_llmperf.cli.parser import parser
 from pytest_llmperf.config.settings import Settings
@@ -63,7 +63,7 @@ def latencies() -> str:
     rows = [(f"`{name}_…`", f"`{_formula_id(name)}/…`", family.formula, family.needs)
             for name, family in FAMILIES.items()]
     return (f"Each has the statistics {', '.join(f'`{stat}`' for stat in STATS)}, in ms: `ttft_p99` has the formula id "
-            f"`{_formula_id('ttft')}/p99`.\n\n" + _table(("metrics", "formula ids", "statistic of", "needs"), rows))
+            f"`{_formula_id('ttft')}/p99`.\n\n" + table(("metrics", "formula ids", "statistic of", "needs"), rows))
 
 
 def _formula_id(family: str) -> str:
@@ -76,7 +76,7 @@ def plain(source: Source) -> str:
     rows = [(f"`{_shown(metric)}`", metric.unit.value or "count", BETTER[metric.direction.value],
              f"`{metric.formula_id}`", metric.formula.partition("; duration_s is ")[0],
              metric.needs.replace("the server counters ", "counters: ")) for metric in chosen]
-    return _table(("metric", "unit", "better", "formula id", "formula", "needs"), rows)
+    return table(("metric", "unit", "better", "formula id", "formula", "needs"), rows)
 
 
 def _shown(metric: Metric) -> str:
@@ -94,14 +94,14 @@ def options() -> str:
         given = option.attrs()
         wants = " / ".join(given.get("choices") or ()) or given.get("metavar") or ""
         rows.append((f"`{f'{option.names()[0]} {wants}'.strip()}`", str(given["help"]).replace("%%", "%")))
-    return _table(("option", "what it does"), rows)
+    return table(("option", "what it does"), rows)
 
 
 def settings() -> str:
     """A row per key, told in the words of `Settings`."""
     documented = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", cleandoc(Settings.__doc__ or ""), re.MULTILINE)
     words = {name: " ".join(text.split()) for name, text in documented}
-    return _table(("key", "default", "what it is"),
+    return table(("key", "default", "what it is"),
                   [(f"`{key.name}`", _default(key.name), words[key.name]) for key in fields(Settings)])
 
 
@@ -116,7 +116,7 @@ def _default(name: str) -> str:
 
 def commands() -> str:
     """A row per command of `llmperf`, those of a group among them."""
-    return _table(("command", "what it does"), list(_below("llmperf", parser())))
+    return table(("command", "what it does"), list(_below("llmperf", parser())))
 
 
 def _below(name: str, of: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
@@ -140,7 +140,7 @@ def counts() -> str:
             row.append(f"{'never' if low is None else low} / {high}")
         rows.append(row)
     proves = "PASS if at most / FAIL if at least"
-    return _table(("requests", f"p95: {proves}", f"p99: {proves}"), rows)
+    return table(("requests", f"p95: {proves}", f"p99: {proves}"), rows)
 
 
 def noise() -> str:
@@ -159,7 +159,7 @@ def noise() -> str:
         by_figures = figures if figures["GPU"] != figures["cpu"] else {"GPU, cpu": figures["GPU"]}
         rows += [(kind, f"`{metrics[0].name}`", hardware, *(f"{100 * value:.3g} %" for value in values))
                  for hardware, values in by_figures.items()]
-    return _table(("kind of metric", "e.g.", "on", "run sd", "session sd", "negligible", "tolerated"), rows)
+    return table(("kind of metric", "e.g.", "on", "run sd", "session sd", "negligible", "tolerated"), rows)
 
 
 def looks() -> str:
@@ -181,12 +181,6 @@ def looks() -> str:
             f"{GROSS_MARGINS} tolerated margins or a factor of {GROSS_FACTOR:g}, whichever is less. One metric needs "
             f"{deciding_sessions(1)} stored sessions for that, two need {deciding_sessions(2)}, four "
             f"{deciding_sessions(4)}, and eight or more {deciding_sessions(8)}.")
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {

@@ -21,19 +21,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from marked_page import with_part
+from markdown_pages import table, with_part
 
 from pytest_llmperf.judging.claim_judge import PRIMARIES, guard
+from pytest_llmperf.metrics import Unit, find, is_metric
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_run
-from pytest_llmperf.results.sentences import estimate_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIM = re.compile(r"(\w+)\(([ab])\) / (\w+)\(([ab])\)")
 ONE_SIDE = re.compile(r"\w\([ab]\)")
 LIMIT = re.compile(r"[<>]=")
-NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(.*)")
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+HEAD = ("test", "claim", "median", "range", "hosts", "verdicts", "emulated", "÷ median")
 
 # Kind → test → hosts whose runs of it the coefficients have seen: single steps (emulator_fit/anchors.py), the eager
 # layer (emulator_fit/parameters.py), loads from the host's memory (pytest_llmperf/emulator/flags/tiers.py).
@@ -51,12 +52,11 @@ FITTED = {
 
 @dataclass(frozen=True)
 class Row:
-    """One requirement of a test, with the prediction and the measurement of each host."""
+    """One requirement of an emulated test with its prediction, and the value and verdict of each host."""
 
     test: str
-    requirement: str
-    predicted: CheckResult
-    measured: tuple[tuple[str, str], ...]
+    requirement: CheckResult
+    measured: tuple[tuple[str, float], ...]
     verdicts: tuple[str, ...]
 
 
@@ -93,70 +93,43 @@ def rows(place: Path, measured: Path) -> Iterator[Row]:
     hosts = [(_host(folder, test), test) for folder in folders for test in read_run(folder)]
     for test in sorted(predicted):
         for check in _requirements(predicted[test]):
-            same = list(_same_workload(predicted[test], hosts))
-            measured_by_host = ((host, other, _measured(predicted[test], other, check)) for host, other in same)
-            values_by_host = [(host, other, value) for host, other, value in measured_by_host if value is not None]
-            verdicts = tuple(_verdict(predicted[test], other, check) for _, other, _ in values_by_host)
-            yield Row(test, check.subject, check, tuple((host, value) for host, _, value in values_by_host), verdicts)
+            same = [(host, other, _measured(predicted[test], other, check))
+                    for host, other in _same_workload(predicted[test], hosts)]
+            measured_by_host = [(host, other, value) for host, other, value in same if value is not None]
+            verdicts = tuple(_verdict(predicted[test], other, check) for _, other, _ in measured_by_host)
+            values = tuple((host, value) for host, _, value in measured_by_host)
+            yield Row(test, check, values, verdicts)
 
 
 def claims_table(requirements: Iterable[Row]) -> str:
     """One row a claim or SLO that some host measured: median and range over sessions, verdicts, the emulated value."""
-    head = "| test | claim | median | range | hosts | verdicts | emulated | ÷ median |"
-    lines = [head, "|---" * head.count(" | ") + "|---|"]
-    claims = [row for row in requirements if row.measured and _is_claim(row)]
-    for (test, *_), same in groupby(claims, lambda row: (row.test, row.predicted.metric, row.measured)):
+    lines = []
+    claims = [row for row in requirements if row.measured and _is_claim(row.requirement.subject)]
+    for _, same in groupby(claims, lambda row: (row.test, row.requirement.metric, row.measured)):
         first, *others = same
-        limits = [first.requirement, *(row.requirement.removeprefix(row.predicted.metric).strip() for row in others)]
-        lines.append(_claim_line(test, ", ".join(limits), first))
-    return "\n".join(lines)
+        metric = first.requirement.metric
+        limits = [first.requirement.subject, *(row.requirement.subject.removeprefix(metric).strip() for row in others)]
+        lines.append(_claim_cells(", ".join(limits), first))
+    return table(HEAD, lines)
 
 
-def _is_claim(row: Row) -> bool:
+def _is_claim(requirement: str) -> bool:
     """A claim has a limit. A requirement on one side of a claim, such as `chunk_budget(a) <= 1024`, is a mechanism."""
-    limited = LIMIT.search(row.requirement) is not None
-    return limited and (" / " in row.requirement or not ONE_SIDE.search(row.requirement))
+    limited = LIMIT.search(requirement) is not None
+    return limited and (" / " in requirement or not ONE_SIDE.search(requirement))
 
 
-def _claim_line(test: str, claims: str, row: Row) -> str:
+def _claim_cells(claims: str, row: Row) -> tuple[str, ...]:
     values = [value for _, value in row.measured]
+    unit, predicted = _unit(row.requirement), _value(row.requirement)
     hosts = " ".join(sorted({host for host, _ in row.measured}))
-    counts = Counter(row.verdicts)
+    counts, median = Counter(row.verdicts), statistics.median(values)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts))
-    predicted, median = estimate_text(row.predicted), _median(values)
-    ratio = _ratio(predicted, median)
-    cells = (f"`{test.partition('::')[2]}`", f"`{claims}`", median, _range(values), hosts, verdicts, predicted,
-             "" if ratio is None else f"{ratio:.2f}")
-    return f"| {' | '.join(cells)} |"
-
-
-def _numbers(values: Sequence[str]) -> tuple[list[float], str] | None:
-    """The values without their unit, and the unit; None where a value is no number or the units differ."""
-    matches = [NUMBER.match(value) for value in values]
-    units = {match[2] if match else None for match in matches}
-    if len(units) != 1 or None in units:
-        return None
-    return [float(match[1]) for match in matches if match], units.pop() or ""
-
-
-def _median(values: Sequence[str]) -> str:
-    parsed = _numbers(values)
-    if parsed is None:
-        return values[0] if len(set(values)) == 1 else "–"
-    numbers, unit = parsed
-    return f"{_shown(statistics.median(numbers))}{'' if unit == '×' else ' '}{unit}".strip()
-
-
-def _range(values: Sequence[str]) -> str:
-    parsed = _numbers(values)
-    if parsed is None or len(values) < 2:
-        return ""
-    least, most = _shown(min(parsed[0])), _shown(max(parsed[0]))
-    return "" if least == most else f"{least} – {most}"
-
-
-def _shown(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    least, most = unit.number(min(values)), unit.number(max(values))
+    emulated = "–" if predicted is None else unit.show(predicted)
+    ratio = "" if predicted is None or not median else f"{predicted / median:.2f}"
+    return (f"`{row.test.partition('::')[2]}`", f"`{claims}`", unit.show(median),
+            "" if least == most else f"{least} – {most}", hosts, verdicts, emulated, ratio)
 
 
 def _host(folder: Path, test: TestResult) -> str:
@@ -211,11 +184,23 @@ def _place(check: CheckResult, checks: Iterable[CheckResult]) -> int:
     return next(place for place, other in enumerate(checks) if other is check)
 
 
-def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> str | None:
+def _unit(check: CheckResult) -> Unit:
+    return find(check.metric).unit if is_metric(check.metric) else Unit.RATIO
+
+
+def _value(check: CheckResult) -> float | None:
+    """The measured value, of a search the proven rate. The first run files have it as text, without its unit apart."""
+    if (texts := check.facts.get("texts")) is None:
+        return check.facts.get("proven_rate", check.estimate)
+    number = NUMBER.match(texts.get("measured", ""))
+    return None if number is None else float(number[0]) / (100 if _unit(check) is Unit.SHARE else 1)
+
+
+def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> float | None:
     """As the same requirement says it, else one of the same metric, else what the runs give for a claim made since."""
     same = _same_check(predicted, test, check)
     if same is not None:
-        return estimate_text(same)
+        return _value(same)
     claimed = CLAIM.fullmatch(check.metric)
     if claimed is None:
         return None
@@ -223,15 +208,7 @@ def _measured(predicted: TestResult, test: TestResult, check: CheckResult) -> st
         next((m.value_with_failures(metric) for m in test.measurements if m.side == side), None)
         for metric, side in (claimed.group(1, 2), claimed.group(3, 4))
     )
-    return f"{above / below:.3g}×" if above and below else None
-
-
-def _ratio(predicted: str, measured: str) -> float | None:
-    """Of two numbers with the same unit."""
-    first, other = NUMBER.match(predicted), NUMBER.match(measured)
-    if first is None or other is None or first[2] != other[2] or not float(other[1]):
-        return None
-    return float(first[1]) / float(other[1])
+    return above / below if above and below else None
 
 
 if __name__ == "__main__":

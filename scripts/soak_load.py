@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import linear_regression
 
+import markdown_pages
+
 from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for streams in options.streams:
         samples, endings = soak(streams, options.minutes)
         wrong = problems(samples, endings)
-        print(f"{streams} streams\n", *table(samples), f"\n{'FAIL: ' + '; '.join(wrong) if wrong else 'PASS'}\n",
+        print(f"{streams} streams\n", table(samples), f"\n{'FAIL: ' + '; '.join(wrong) if wrong else 'PASS'}\n",
               sep="\n", flush=True)
         all_wrong += wrong
     return int(bool(all_wrong))
@@ -132,15 +134,15 @@ def problems(samples: Samples, endings: Mapping[Ending, int]) -> list[str]:
     return wrong
 
 
-def table(samples: Samples) -> list[str]:
+def table(samples: Samples) -> str:
     """Markdown, a line a process."""
-    head = "| process | samples | RSS first, MB | RSS last, MB | peak, MB | growth, MB/min |"
-    lines = [head, "|---" * head.count(" | ") + "|---|"]
+    rows = []
     for name, points in samples.items():
         rss_mb, slope = [rss for _, rss in points], growth(points)
-        shown = "–" if slope is None else f"{slope:+.3f}"
-        lines.append(f"| {name} | {len(rss_mb)} | {rss_mb[0]:.1f} | {rss_mb[-1]:.1f} | {max(rss_mb):.1f} | {shown} |")
-    return lines
+        memory = (f"{size:.1f}" for size in (rss_mb[0], rss_mb[-1], max(rss_mb)))
+        rows.append((name, f"{len(points)}", *memory, "–" if slope is None else f"{slope:+.3f}"))
+    head = ("process", "samples", "RSS first, MB", "RSS last, MB", "peak, MB", "growth, MB/min")
+    return markdown_pages.table(head, rows)
 
 
 if __name__ == "__main__":

@@ -74,20 +74,23 @@ class Workload(ABC):
         seed = getattr(self, "seed", 0) + seed_offset
         return cast(Self, replace(cast(Any, self), arrivals=arrivals, seed=seed))
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - equal workloads share a result, and a session has few
     def has_text(self, seed: int = 0) -> bool:
         """Whether a prompt of this seed offset is text instead of token ids."""
-        return _has_text(self, seed)
+        return any(isinstance(request.prompt, str) for request in self.requests(seed))
 
+    @lru_cache(maxsize=1024)  # noqa: B019
     def longest(self) -> Request:
         """The request of the first run with the most tokens in prompt and answer together.
 
         A text prompt counts as 0 tokens, because only the server's tokenizer knows the number of tokens.
         """
-        return _longest(self)
+        return max(self.requests(), key=lambda request: (request.prompt_tokens or 0) + request.output_tokens)
 
+    @lru_cache(maxsize=1024)  # noqa: B019
     def last_send_s(self) -> float:
         """Send time of the last timed request of the first run, in seconds after the start."""
-        return _last_send_s(self)
+        return max((request.at_ns or 0 for request in self.requests()), default=0) / 1e9
 
     def digest(self) -> str:
         """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
@@ -135,21 +138,6 @@ class DrawnWorkload(Workload):
 @lru_cache(maxsize=1024)  # hashing a hundred long prompts takes a tenth of a second, and every run asks
 def _expected_hit_rate(workload: Workload, block_size: int, seed: int) -> float:
     return ideal_hit_rate(workload.requests(seed), block_size)
-
-
-@lru_cache(maxsize=1024)
-def _has_text(workload: Workload, seed: int) -> bool:
-    return any(isinstance(request.prompt, str) for request in workload.requests(seed))
-
-
-@lru_cache(maxsize=1024)
-def _longest(workload: Workload) -> Request:
-    return max(workload.requests(), key=lambda request: (request.prompt_tokens or 0) + request.output_tokens)
-
-
-@lru_cache(maxsize=1024)
-def _last_send_s(workload: Workload) -> float:
-    return max((request.at_ns or 0 for request in workload.requests()), default=0) / 1e9
 
 
 def _arrivals_of(workload: Workload) -> Arrivals:

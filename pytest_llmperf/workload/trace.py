@@ -91,13 +91,10 @@ class Trace(Workload):
         seed, lines = self.seed + seed_offset, self._lines()
         if isinstance(self.arrivals, Recorded) and self.arrivals.rate is None:
             _check_rate(lines, self.path)
-        if self.reply == "server" and isinstance(self.arrivals, Recorded):
-            times_ns = self.arrivals.replayed_ns([line.at_ns for line in lines])
-            return conversations_of(lines, times_ns, lambda line, index: _prompt(line, seed, index), self.path)
-        if isinstance(self.arrivals, Recorded):
-            offsets_ns: tuple[int, ...] | None = self.arrivals.replayed_ns([line.at_ns for line in lines])
-        else:
-            offsets_ns = self.arrivals.offsets_ns(self.count, seed)
+        offsets_ns = (self.arrivals.replayed_ns([line.at_ns for line in lines]) if isinstance(self.arrivals, Recorded)
+                      else self.arrivals.offsets_ns(self.count, seed))
+        if self.reply == "server" and offsets_ns is not None:
+            return conversations_of(lines, offsets_ns, lambda line, index: _prompt(line, seed, index), self.path)
         return tuple(
             Request(index, _prompt(line, seed, index), line.output_tokens, line.input_tokens,
                     at_ns=None if offsets_ns is None else offsets_ns[index])

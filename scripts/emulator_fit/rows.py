@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_llmperf.emulator.config import EngineConfig
-from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks
+from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, sglang_utilization
 from pytest_llmperf.emulator.cost.dimensions import Dtype
 from pytest_llmperf.emulator.cost.shape import read_shape
 from pytest_llmperf.kinds import GPU_KINDS
@@ -125,7 +125,7 @@ class Row:
     def _utilization(self) -> float:
         if not self.inferencex:
             return 0.8 if self.dense else 0.9
-        return 0.9 if self.backend != "sglang" else default_utilization("sglang", GPU_KINDS[self.gpu], 8192, self.gpus)
+        return 0.9 if self.backend != "sglang" else sglang_utilization(GPU_KINDS[self.gpu], 8192, self.gpus)
 
     @property
     def _kv_fp8(self) -> bool:

@@ -14,13 +14,11 @@ class DoesNotFit(ValueError):
     """The weights leave no room for a KV cache."""
 
 
-def default_utilization(engine: str, gpu: HardwareKind, max_num_batched_tokens: int = 8192, tp: int = 1) -> float:
-    """Share of the GPU's memory that an engine takes by default: vLLM 0.92, SGLang by its own formula.
+def sglang_utilization(gpu: HardwareKind, max_num_batched_tokens: int = 8192, tp: int = 1) -> float:
+    """Share of the GPU's memory that SGLang takes by default.
 
-    SGLang keeps aside, in MiB: 512, 1.5 per token of a chunk, 2 per captured batch size, and 128 per GPU.
+    It keeps aside, in MiB: 512, 1.5 per token of a chunk, 2 per captured batch size, and 128 per GPU.
     """
-    if engine == "vllm":
-        return 0.92
     graphs = (256 if tp < 4 else 512) if gpu.memory_bytes >= 60e9 else (24 if tp < 4 else 80)
     graphs = 512 if gpu.memory_bytes >= 160 * 2**30 else graphs
     aside = (512 + 1.5 * max(max_num_batched_tokens, 2048) + 2 * graphs + 128 * tp) * _MIB

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
-from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks, kv_bytes_per_gpu
+from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu, sglang_utilization
 from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.launch import Launch, Machine, served_shape
 from pytest_llmperf.emulator.flags.parser import EngineParser, StartError, only
@@ -38,7 +38,7 @@ def sglang_launch(
         raise UsageError("sglang: which model? Say --model-path MODEL.")
     shape = served_shape(namespace.model_path, namespace.quantization)
     chunk = _chunk(namespace, machine.gpu)
-    fraction = namespace.mem_fraction_static or default_utilization("sglang", machine.gpu, chunk, namespace.tp_size)
+    fraction = namespace.mem_fraction_static or sglang_utilization(machine.gpu, chunk, namespace.tp_size)
     drafts = _speculation(namespace, shape, acceptance)
     config = _config(namespace, shape, machine.gpu, env, chunk=chunk, fraction=fraction, drafts=drafts, split=split)
     return Launch(

@@ -10,7 +10,7 @@ from pytest_llmperf.emulator.core.counters import Gauges
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.http import lmcache, pages
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
-from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, checked, read_generation_request
+from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, read_generation_request
 from pytest_llmperf.emulator.http.latencies import Latencies
 from pytest_llmperf.emulator.http.metrics_page import metrics_page
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
@@ -76,14 +76,6 @@ class Service:
         if self.asleep and self._sglang:
             raise Refusal(500, "The memory of weights and KV cache is released.", "InternalServerError")
         return read_generation_request(path, body, self.launch)
-
-    def checked(self, generation: GenerationRequest) -> GenerationRequest:
-        """The request, if it fits the model's context.
-
-        Raises:
-            Refusal: it does not.
-        """
-        return checked(generation, self.launch)
 
     def number(self) -> int:
         """Numbers requests in the order in which they come."""

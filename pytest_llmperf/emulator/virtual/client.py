@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.http.events import REFUSALS
+from pytest_llmperf.emulator.http.generation_request import checked
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.virtual.emulated_request import (
     ABANDONED,
@@ -161,7 +162,8 @@ class _Client:
         own = post.ask or self._service.ask(post.path, post.body)
         if not post.continues or post.after is None:
             return own
-        return self._service.checked(replace(own, prompts=(self._answers[post.after] + own.prompts[0],)))
+        whole = replace(own, prompts=(self._answers[post.after] + own.prompts[0],))
+        return checked(whole, self._service.launch)
 
     def _arrive(self, request: EmulatedRequest, _now_ns: int) -> None:
         if request.ask is None or request.reply is not None:

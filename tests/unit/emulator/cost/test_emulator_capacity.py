@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks
+from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, sglang_utilization
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
 
@@ -50,8 +50,8 @@ def test_model_that_does_not_fit_is_refused_with_memory_sizes():
 
 
 def test_sglang_memory_share_contains_weights_and_cache():
-    share = default_utilization("sglang", H200)
+    share = sglang_utilization(H200)
     assert 0.85 < share < 0.92
     tokens = blocks(block=1, share=share, engine="sglang")
     assert tokens * 131072 + LLAMA.weight_bytes("bfloat16") < H200.memory_bytes * share
-    assert default_utilization("sglang", GPU_KINDS["l4"], 2048) > 0.75
+    assert sglang_utilization(GPU_KINDS["l4"], 2048) > 0.75

@@ -1,6 +1,13 @@
-"""Pages with a part that a script writes."""
+"""Tables in Markdown, and pages with a part that a script writes."""
 
 import re
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table; a bar in a cell becomes another sign."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
 
 
 def with_part(page: str, name: str, text: str) -> str:
