@@ -70,7 +70,6 @@ def one_level(session: Session, server: TimedServer, streams: int) -> None:
 
     ours()
     session.take(OPEN, streams, server, lambda: our_clients.open_loop(server, streams, requests))
-    session.take("httpx", streams, server, lambda: our_clients.plain_httpx(server, streams, requests))
     for peer in PEERS:
         if not peer.there:
             session.missing[peer.name, streams] = "not installed"

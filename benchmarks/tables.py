@@ -54,7 +54,7 @@ def peer_table(
 ) -> str:
     """Median and p99 TTFT error of all; who did not reach the concurrency says so, and how much more exact ours is."""
     rows = []
-    for client in (ours, *peers, "httpx"):
+    for client in (ours, *peers):
         for what, name in (("median", "ttft_p50"), ("p99", "ttft_p99"), ("ITL p99", "itl_p99")):
             rows.append([f"{client}, {what}", *(_cell(runs, missing, client, level, name) for level in levels)])
     ratios = []

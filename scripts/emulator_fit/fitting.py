@@ -14,7 +14,7 @@ from emulator_fit.anchors import ANCHORS
 from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Parameter, placed, slots, start
 from emulator_fit.replayed import Means, replayed
 from emulator_fit.rows import Row
-from emulator_fit.surrogate import Estimate, estimate
+from emulator_fit.surrogate import estimate
 from pytest_llmperf.emulator.cost.coefficients import Coefficients, from_numbers
 from pytest_llmperf.emulator.cost.step_time import StepTime
 
@@ -35,15 +35,11 @@ def coefficients(numbers: Numbers, engine: str) -> Coefficients:
     return from_numbers(numbers[engine], "being fitted")
 
 
-def engine_of(row: Row) -> str:
-    return "sglang" if row.backend == "sglang" else "vllm"
-
-
 def correction(row: Row, numbers: Numbers, rounds: int) -> Correction:
     """Found by one replay. Measured values play no part in it."""
-    coefficients_of_row = coefficients(numbers, engine_of(row))
+    coefficients_of_row = coefficients(numbers, row.config.engine)
     run: Means = replayed(row, coefficients_of_row, rounds)
-    guess = _estimate(row, coefficients_of_row)
+    guess = estimate(row, StepTime(row.config, coefficients_of_row))
     return Correction(run.tpot_ms / guess.tpot_ms, run.ttft_ms / guess.ttft_ms)
 
 
@@ -83,14 +79,9 @@ def _solve(residuals: Residuals, parameters: tuple[Parameter, ...], base: Number
 def _of_rows(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> list[float]:
     errors = []
     for row in rows:
-        guess = _estimate(row, coefficients(numbers, engine_of(row)))
+        guess = estimate(row, StepTime(row.config, coefficients(numbers, row.config.engine)))
         correction = corrections.get(row.id, Correction())
         errors.append(math.log(guess.tpot_ms * correction.tpot / row.tpot_ms) / TPOT_ERROR)
         if not row.saturated:
             errors.append(math.log(guess.ttft_ms * correction.ttft / row.ttft_ms) / TTFT_ERROR)
     return errors
-
-
-def _estimate(row: Row, coefficients: Coefficients) -> Estimate:
-    config = row.config
-    return estimate(row, config, StepTime(config, coefficients))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator_fit.fitting import Correction, correction, engine_of, fit_dense, fit_experts
+from emulator_fit.fitting import Correction, correction, fit_dense, fit_experts
 from emulator_fit.parameters import ENGINES, Numbers, start
 from emulator_fit.rows import Row, read_rows, sha256_of
 from pytest_llmperf.emulator.cost.coefficients import Coefficients, from_numbers
@@ -30,17 +30,12 @@ class Split:
     numbers: Numbers
 
     def coefficients(self, row: Row) -> Coefficients:
-        return from_numbers(self.numbers[engine_of(row)], self.name)
+        return from_numbers(self.numbers[row.config.engine], self.name)
 
 
 def targets(rows: Sequence[Row]) -> list[Row]:
     """What the emulator is for: vLLM and SGLang, at a stated concurrency that their servers admitted."""
     return [row for row in rows if row.backend in ENGINES and row.stated and (row.dense or row.concurrency <= CROWD)]
-
-
-def fold_of(row: Row, configurations: Sequence[tuple[str, ...]]) -> int:
-    """Rows of one configuration are held out together; configurations are dealt to the folds in their sorted order."""
-    return configurations.index(row.configuration) % FOLDS
 
 
 def read_splits(root: Path) -> list[Split]:
@@ -63,8 +58,9 @@ def write(root: Path) -> None:
 
 
 def _held(rows: Sequence[Row], fold: int) -> list[Row]:
-    configurations = sorted({row.configuration for row in rows})
-    return [row for row in rows if fold_of(row, configurations) == fold]
+    """Rows of one configuration are held out together; configurations are dealt to the folds in their sorted order."""
+    configurations = sorted({row.configuration for row in rows})[fold::FOLDS]
+    return [row for row in rows if row.configuration in configurations]
 
 
 def _split(

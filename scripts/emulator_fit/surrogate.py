@@ -23,7 +23,7 @@ class Estimate:
     tpot_ms: float
 
 
-def estimate(row: Row, config: EngineConfig, step_time: StepTime) -> Estimate:
+def estimate(row: Row, step_time: StepTime) -> Estimate:
     """Decode steps at the mean context, and between them the prefills of the other requests that run.
 
     Each of them brings one prompt into a request's life: vLLM computes it in the step of the decodes, SGLang in a step
@@ -31,7 +31,7 @@ def estimate(row: Row, config: EngineConfig, step_time: StepTime) -> Estimate:
     the own first token. A first token waits for the step that runs, for its own prompt, and once in a run for half of
     a whole round.
     """
-    prompt, output = row.mean_input, row.mean_output
+    prompt, output, config = row.mean_input, row.mean_output, row.config
     running = _running(row, config)
     context = prompt + output / 2
     decode = _decode(running, context, step_time)

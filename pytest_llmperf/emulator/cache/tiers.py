@@ -30,9 +30,6 @@ class ChunkStore:
     def __contains__(self, key: int) -> bool:
         return key in self.chunks
 
-    def __len__(self) -> int:
-        return len(self.chunks)
-
     def ready(self, key: int, now_ns: int) -> bool:
         """Whether it holds a chunk that has been computed by now."""
         end = self.chunks.get(key)

@@ -47,7 +47,8 @@ class Admission:
         hits = pool.cached_blocks(sequence)
         chunk = self._place(sequence, hits, len(hits) * pool.block_size, budget, padded)
         if chunk:
-            self._counters.observe_lookup(sequence, sequence.computed if pool.caching else None, self._none)
+            local, external = sequence.computed if pool.caching else None, None if self.external is None else 0
+            self._counters.observe_lookup(sequence, local, external)
         return chunk
 
     def admit_or_load(
@@ -108,7 +109,3 @@ class Admission:
         partial = [*prefilling, *(sequence for _, sequence in self._loading)]
         lacking = (-(-(s.length + self._verified) // size) - len(s.blocks) for s in partial)
         return sum(max(0, count) for count in lacking) + -(-self._verified // size)
-
-    @property
-    def _none(self) -> int | None:
-        return None if self.external is None else 0

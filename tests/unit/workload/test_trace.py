@@ -13,7 +13,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.workload import anonymise, poisson, random_tokens, recorded, trace
 from pytest_llmperf.workload.trace_file import read_lines
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "write_traces.py"))
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "stubs" / "write_traces.py"))
 TEXTS = ["mooncake.jsonl", "burstgpt.csv", "azure.csv", "spans.jsonl"]
 FORMATS = [*TEXTS, "requests.json.gz"]
 

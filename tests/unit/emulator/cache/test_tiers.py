@@ -73,14 +73,14 @@ def test_stored_chunk_is_found_from_end_of_computing_step() -> None:
 def test_less_than_a_chunk_is_never_kept() -> None:
     store = tiers()
     prefill(store, span(0, 3))
-    assert len(store.stores[0]) == 0
+    assert len(store.stores[0].chunks) == 0
 
 
 def test_generated_tokens_are_not_kept() -> None:
     store = tiers()
     seq = sequence(span(0, 6), generated=10)
     store.store_s(seq, 0, 16, DONE)
-    assert len(store.stores[0]) == 1
+    assert len(store.stores[0].chunks) == 1
 
 
 def test_loads_of_whole_chunks_happen_in_sequence_with_tier_latency() -> None:
@@ -130,7 +130,7 @@ def test_each_stored_chunk_takes_time_once() -> None:
     assert store.store_s(seq, 3, 9, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
     assert store.store_s(seq, 9, 20, DONE) == pytest.approx(3 * CHUNK_BYTES / 40e3)
     assert store.store_s(sequence(span(0, 20)), 0, 20, DONE) == 0
-    assert len(store.stores[0]) == 5
+    assert len(store.stores[0].chunks) == 5
 
 
 def test_dropped_chunk_is_not_stored_again_by_same_sequence() -> None:
@@ -155,9 +155,9 @@ def test_full_lmcache_server_evicts_configured_share_at_watermark() -> None:
     tier = Tier("cpu", 10 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK, watermark=0.8, evicted_share=0.25)
     store = ChunkStore(tier, CHUNK_BYTES)
     store.put(range(8), DONE)
-    assert (len(store), store.evictions) == (8, 0)
+    assert (len(store.chunks), store.evictions) == (8, 0)
     store.put([8], DONE)
-    assert (len(store), store.evictions) == (7, 1)
+    assert (len(store.chunks), store.evictions) == (7, 1)
     assert 1 not in store
     assert 2 in store
 

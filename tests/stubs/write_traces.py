@@ -2,7 +2,7 @@
 
 `write_requests` writes the same requests as a run folder has them: requests.json.gz.
 
-  python scripts/write_traces.py FOLDER [LINES] [SEED]
+    python tests/stubs/write_traces.py FOLDER [LINES] [SEED]
 """
 
 from __future__ import annotations
