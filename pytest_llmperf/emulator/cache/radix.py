@@ -61,14 +61,6 @@ class RadixCache:
         """Whether a sequence was admitted and not released."""
         return sequence in self._held
 
-    def lookup(self, sequence: Sequence) -> int:
-        """Tokens of the longest cached prefix that leaves one to compute."""
-        return self.match(sequence)[0]
-
-    def node_of(self, sequence: Sequence) -> Node:
-        """The node where that prefix ends."""
-        return self.match(sequence)[1]
-
     def match(self, sequence: Sequence) -> tuple[int, Node]:
         """The longest cached prefix that leaves a token to compute, and its node; a root where no prefix is stored."""
         if not self.enabled:

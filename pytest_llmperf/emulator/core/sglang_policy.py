@@ -14,9 +14,7 @@ LONGEST_MATCHED_QUEUE = 128
 SHORT_PREFIX = 32
 
 
-def by_longest_prefix(
-    waiting: List[Sequence], matched: Callable[[Sequence], int], tokens: Callable[[Sequence], tuple[int, ...]]
-) -> list[Sequence]:
+def by_longest_prefix(waiting: List[Sequence], matched: Callable[[Sequence], int]) -> list[Sequence]:
     """Sorts the queue by policy lpm (0.5.15): the longest cached prefix first; ties keep their order. A queue of more
     than 128 sequences is not sorted. Sequences that hit at most 32
     cached tokens, but share a prefix of at least 32 tokens with another waiting sequence, form a group. The first of a
@@ -24,7 +22,6 @@ def by_longest_prefix(
 
     Args:
         matched: cached prefix of a sequence, tokens.
-        tokens: token ids of a sequence.
     """
     if len(waiting) > LONGEST_MATCHED_QUEUE:
         return list(waiting)
@@ -35,10 +32,11 @@ def by_longest_prefix(
         prefixes[sequence] = matched(sequence)
         if prefixes[sequence] > SHORT_PREFIX:
             continue
-        if among.match(tokens(sequence), sequence.salt)[0] >= SHORT_PREFIX:
+        tokens = sequence.tokens(0, sequence.length)
+        if among.match(tokens, sequence.salt)[0] >= SHORT_PREFIX:
             deferred.add(sequence)
         else:
-            among.insert(tokens(sequence), sequence.salt)
+            among.insert(tokens, sequence.salt)
     return sorted(waiting, key=lambda s: (1, 0) if s in deferred else (0, -prefixes[s]))
 
 

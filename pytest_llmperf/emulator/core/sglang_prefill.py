@@ -146,9 +146,9 @@ class PrefillQueue:
     def _ordered(self) -> list[Sequence]:
         # SGLang sorts the queue itself: equals keep the order of the last time.
         if self._policy == "lpm":
-            self.waiting = by_longest_prefix(self.waiting, self._cache.lookup, lambda s: s.tokens(0, s.length))
+            self.waiting = by_longest_prefix(self.waiting, lambda sequence: self._cache.match(sequence)[0])
         elif self._policy == "dfs-weight":
-            self.waiting = by_subtree_weight(self.waiting, self._cache.node_of)
+            self.waiting = by_subtree_weight(self.waiting, lambda sequence: self._cache.match(sequence)[1])
         return list(self.waiting)
 
     def _take_in(

@@ -106,6 +106,7 @@ def _from_config(name: str, config: dict[str, Any]) -> ModelShape:
     experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
     moe = experts > 1
     intermediate = config.get("moe_intermediate_size") if moe else None
+    quantization = config.get("quantization_config") or {}
     linear = sum(kind == "linear_attention" for kind in config.get("layer_types") or ())
     windowed = sum(kind == "sliding_attention" for kind in config.get("layer_types") or ())
     return ModelShape(
@@ -129,9 +130,9 @@ def _from_config(name: str, config: dict[str, Any]) -> ModelShape:
         window=(config.get("sliding_window") or 0) if windowed else 0,
         window_layers=windowed,
         linear_layers=linear,
-        published=_published(config),
-        expert_bits=4.25 if _method(config) == "mxfp4" else None,
-        packed=_packed(config.get("quantization_config") or {}),
+        published=_published(quantization),
+        expert_bits=4.25 if quantization.get("quant_method") == "mxfp4" else None,
+        packed=_packed(quantization),
     )
 
 
@@ -148,10 +149,6 @@ def _latent(config: dict[str, Any]) -> Latent | None:
     )
 
 
-def _method(config: dict[str, Any]) -> str:
-    return str((config.get("quantization_config") or {}).get("quant_method", ""))
-
-
 def _packed(quantization: dict[str, Any]) -> Packed | None:
     """Weights of GPTQ and AWQ. GPTQ's weights are symmetric by default and then have no zero points."""
     method = quantization.get("quant_method")
@@ -162,6 +159,6 @@ def _packed(quantization: dict[str, Any]) -> Packed | None:
     return Packed(method, bits, bits + ((16 + zero_bits) / group if group > 0 else 0))
 
 
-def _published(config: dict[str, Any]) -> Dtype:
-    quantized = json.dumps(config.get("quantization_config") or {}).lower()
+def _published(quantization: dict[str, Any]) -> Dtype:
+    quantized = json.dumps(quantization).lower()
     return "fp8" if "fp8" in quantized or "float-quantized" in quantized else "bfloat16"

@@ -111,8 +111,9 @@ class RealTime:
                 continue  # its client has gone
             stream, index = open_request
             first_ns, previous_ns = stream.emission(index, sequence, count, step.ended_ns)
-            if stream.ended.done():
-                self._apply_fault(stream)
+            if stream.ended.done():  # by a planted fault; a hanging request keeps running in the engine
+                if stream.ended.result() != "hang":
+                    self.leave(stream)
             elif previous_ns:
                 latencies.gap(step.ended_ns - previous_ns, count)
             else:
@@ -123,11 +124,6 @@ class RealTime:
                 first_ns = sequence.first_token_ns or step.ended_ns
                 self._service.finished(sequence, first_ns, step.ended_ns)
                 open_request[0].finish_one()
-
-    def _apply_fault(self, stream: Stream) -> None:
-        """Handle an answer that a planted fault has ended. A hanging request keeps running in the engine."""
-        if stream.ended.result() != "hang":
-            self.leave(stream)
 
     async def _until(self, due_ns: int | None) -> None:
         """Sleep until then, or until something arrives. uvloop's timers count milliseconds: the rest is passes of the

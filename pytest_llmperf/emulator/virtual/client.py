@@ -151,8 +151,8 @@ class _Client:
             request.fault = self._service.fault_of(number, generation.max_tokens)
             if request.fault is not None and request.fault.kind in REFUSALS:
                 request.reply = REFUSALS[request.fault.kind].reply()
-        if refused is not None:
-            request.first_sent_ns, request.attempts = refused.first_sent_ns, refused.attempts + 1
+        request.first_sent_ns, request.attempts = (
+            (now_ns, 1) if refused is None else (refused.first_sent_ns, refused.attempts + 1))
         request.cancel_at_ns = None if post.after_ns is None else request.first_sent_ns + post.after_ns
         self._requests[post.index] = request
         self._later(arrived_ns, self._arrive, request)

@@ -68,12 +68,8 @@ class EmulatedRequest:
     ending: str = "complete"
     failed: bool = False
     attempts: int = 1
-    first_sent_ns: int = -1
+    first_sent_ns: int = 0
     cancel_at_ns: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.first_sent_ns < 0:
-            self.first_sent_ns = self.sent_ns
 
     @property
     def tokens(self) -> int:

@@ -342,14 +342,14 @@ def test_dfs_weight_policy_serves_deeper_sequences_first() -> None:
 
 def test_lpm_falls_back_to_fcfs_above_128() -> None:
     queue = [sequence((i,)) for i in range(129)]
-    assert by_longest_prefix(queue, lambda s: s.prompt[0], lambda s: s.prompt) == queue
-    assert by_longest_prefix(queue[1:], lambda s: s.prompt[0], lambda s: s.prompt) != queue[1:]
+    assert by_longest_prefix(queue, lambda s: s.prompt[0]) == queue
+    assert by_longest_prefix(queue[1:], lambda s: s.prompt[0]) != queue[1:]
 
 
 def test_lpm_policy_defers_prompt_that_will_share_prefix_with_earlier_prompt() -> None:
     shared = tuple(range(40))
     first, second, other = sequence((*shared, 1)), sequence((*shared, 2)), sequence(7)
-    assert by_longest_prefix([first, second, other], lambda s: 0, lambda s: s.prompt) == [first, other, second]
+    assert by_longest_prefix([first, second, other], lambda s: 0) == [first, other, second]
 
 
 def test_lpm_policy_without_radix_tree_is_first_come_first_served() -> None:

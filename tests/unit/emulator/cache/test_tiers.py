@@ -172,13 +172,13 @@ def test_cleared_tier_is_empty_and_other_tier_keeps_chunks() -> None:
     store = tiers(disk_chunks=100)
     prefill(store, span(0, 8))
     store.clear("cpu")
-    assert [len(level) for level in store.stores] == [0, 2]
+    assert [len(level.chunks) for level in store.stores] == [0, 2]
 
 
 def test_tier_smaller_than_chunk_keeps_no_chunk() -> None:
     store = ChunkStore(Tier("cpu", 39, 1.0, 0.0, CHUNK), CHUNK_BYTES)
     store.put([1], DONE)
-    assert len(store) == 0
+    assert len(store.chunks) == 0
 
 
 PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=24).map(tuple)
@@ -208,7 +208,7 @@ def test_stored_bytes_stay_within_capacity_and_matched_chunks_load(
         store.store_s(seq, local_tokens + matched, len(prompt), DONE)
         store.forget(seq)
         for level in store.stores:
-            assert len(level) * level.chunk_bytes <= level.tier.capacity_bytes
+            assert len(level.chunks) * level.chunk_bytes <= level.tier.capacity_bytes
     assert not store._keys
     assert not store._stored_chunks
 
