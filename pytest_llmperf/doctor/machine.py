@@ -47,9 +47,9 @@ def _accelerators(place: Place) -> Iterator[Finding]:
 
 
 def _limits(place: Place) -> Iterator[Finding]:
-    model = "" if place.hardware.cpu is None else f" of {place.hardware.cpu.model}"
-    yield Finding(PART, f"{place.cores} CPU cores{model}",
-                  "" if place.cores >= LEAST_CORES else "give it another: the load generator needs one for itself")
+    if (cpu := place.hardware.cpu) is not None:
+        yield Finding(PART, f"{cpu.cores} CPU cores of {cpu.model}",
+                      "" if cpu.cores >= LEAST_CORES else "give it another: the load generator needs one for itself")
     if place.shm_bytes is not None and place.shm_bytes < LEAST_SHM_BYTES:
         yield Finding(PART, f"{place.shm_bytes / GIB:.2g} GiB of shared memory: too little for several GPUs",
                       "docker run --shm-size=8g, or --ipc=host")

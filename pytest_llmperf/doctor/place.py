@@ -13,7 +13,6 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.models.text_tokenizer import hub_folder
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import version_in
-from pytest_llmperf.telemetry.cpu import read_cpu
 from pytest_llmperf.telemetry.hardware import Hardware
 
 DEVICE = Path("/dev/nvidia0")
@@ -48,7 +47,6 @@ class Place:
         settings: of the project.
         hardware: what NVML says.
         has_device: whether the kernel shows an NVIDIA device, whatever NVML says.
-        cores: that this process may use.
         shm_bytes: size of shared memory; None where there is none.
         open_files: how many files a process may have open at most.
         free_bytes: of the disk that holds the run folders.
@@ -60,7 +58,6 @@ class Place:
     settings: Settings
     hardware: Hardware
     has_device: bool
-    cores: int
     shm_bytes: int | None
     open_files: int
     free_bytes: int
@@ -75,7 +72,6 @@ def this_place(root: Path, settings: Settings, hardware: Hardware) -> Place:
         settings=settings,
         hardware=hardware,
         has_device=DEVICE.exists(),
-        cores=read_cpu().cores,
         shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         free_bytes=shutil.disk_usage(root).free,

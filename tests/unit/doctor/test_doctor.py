@@ -19,7 +19,7 @@ from pytest_llmperf.telemetry.cpu import Cpu
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect
 
 GIB = 1 << 30
-H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 141 * GIB),), driver="560.1")
+H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 141 * GIB),), driver="560.1", cpu=Cpu("AMD EPYC", 8))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def place(tmp_path):
     engine = tmp_path / ".engines" / "vllm" / "bin"
     engine.mkdir(parents=True)
     (engine / "python").symlink_to(sys.executable)
-    return Place(tmp_path, Settings(), H200, has_device=True, cores=8, shm_bytes=8 * GIB, open_files=65536,
+    return Place(tmp_path, Settings(), H200, has_device=True, shm_bytes=8 * GIB, open_files=65536,
                  free_bytes=100 * GIB, hub=tmp_path / "hub", version_in=lambda _environment, _engine: "0.32.0")
 
 
@@ -85,7 +85,7 @@ def test_mixed_gpu_kinds_are_a_problem_with_remedy(place):
 @pytest.mark.parametrize(
     ("little", "remedy"),
     [
-        ({"cores": 1}, "load generator"),
+        ({"hardware": replace(H200, cpu=Cpu("AMD EPYC", 1))}, "load generator"),
         ({"shm_bytes": 64 << 20}, "--shm-size"),
         ({"open_files": 1024}, "ulimit"),
         ({"free_bytes": GIB}, "--llmperf-runs"),
@@ -154,7 +154,7 @@ def test_baselines_with_other_cpu_are_reported_as_incomparable(place, message):
     store_baseline(place, kind="cpu", cpu="AMD EPYC", cpu_cores="64")
     here = replace(place, has_device=False, hardware=Hardware(cpu=Cpu("AMD EPYC", 2)))
     message(*(problem.text for problem in problems(here)))
-    assert the(findings_of(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
+    assert the(findings_of(here), "hardware", "CPU cores").text == "2 CPU cores of AMD EPYC"
 
 
 def test_unknown_condition_in_compare_across_is_reported(place, message):
