@@ -199,7 +199,7 @@ def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> N
     """
     from pytest_llmperf.session.endings import contains_check, not_judged
 
-    if execution.series and (left or contains_check(_functions(item), item.config.rootpath)):
+    if execution.series and (left or contains_check(_functions(item))):
         end(item, "ERROR", unchecked=None)
         raise not_judged(left)
     end(item, "REPORTED", error=None, complete=True, unchecked=None)
@@ -218,8 +218,7 @@ def _may_check_late(item: pytest.Item) -> bool:
     """Whether a fixture of the project has a teardown, which may still check."""
     from pytest_llmperf.session.endings import in_project
 
-    root = item.config.rootpath
-    return any(inspect.isgeneratorfunction(fixture) and in_project(fixture, root) for fixture in _fixtures(item))
+    return any(inspect.isgeneratorfunction(fixture) and in_project(fixture) for fixture in _fixtures(item))
 
 
 def _fixtures(item: pytest.Item) -> Iterator[Callable[..., object]]:

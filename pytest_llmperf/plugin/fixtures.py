@@ -13,7 +13,6 @@ import pytest
 from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import (
     check_written_slos,
-    compares_with_baseline,
     params_of,
     spec_of,
     spec_of_marker,
@@ -70,13 +69,14 @@ def server_of(item: pytest.Item) -> RunningServer:
 
 def perf_of(item: pytest.Item) -> Iterator[Perf]:
     """The value of the fixture `perf`, and what follows the test."""
+    from pytest_llmperf.session.endings import contains_comparison
     from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf import Perf
 
     with leave_without_traceback(item):
         check_written_slos(getattr(item, "obj", None))
         execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu",
-                                    compares=compares_with_baseline(getattr(item, "obj", None)),
+                                    compares=contains_comparison(getattr(item, "obj", None)),
                                     inputs=inputs_of(item))
     item.stash[EXECUTION] = execution
     yield Perf(execution)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from inspect import getattr_static
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec
 
 CHECK = "perf.check"
-COMPARISON = "compare_with_baseline"
-PACKAGE = "pytest_llmperf."  # whose functions are no part of a test
 STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
 
 
@@ -62,28 +59,6 @@ def spec_of_marker(item: pytest.Item) -> object:
     return chosen(params.get("case")) if callable(chosen) else chosen
 
 
-def compares_with_baseline(test: object) -> bool:
-    """Whether a test function calls `perf.compare_with_baseline`, itself or in a function that it calls.
-
-    Followed are functions by their global name, and functions and methods of modules, classes and objects with a global
-    name. An object that a fixture or another function gives is not followed. A claim plans its servers before the test
-    reaches the comparison, so only the code can say.
-    """
-    waiting, seen = [test], set[FunctionType]()
-    while waiting:
-        candidate = waiting.pop()
-        function = candidate.__func__ if isinstance(candidate, MethodType | staticmethod | classmethod) else candidate
-        if not isinstance(function, FunctionType) or function in seen or function.__module__.startswith(PACKAGE):
-            continue
-        seen.add(function)
-        names = set(_names_in(function.__code__))
-        if COMPARISON in names:
-            return True
-        values = [function.__globals__[name] for name in names if name in function.__globals__]
-        waiting += values + [getattr_static(value, name, None) for value in values for name in names]
-    return False
-
-
 @cache
 def check_written_slos(test: object) -> None:
     """Read each SLO that a test writes as text in a call of `perf.check`, so that a mistyped metric costs no start.
@@ -104,14 +79,6 @@ def check_written_slos(test: object) -> None:
             for argument in node.args[1:]:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                     parse_slo(argument.value)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """The global names and attributes that code uses, functions within it included."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
 
 
 def _without_group(item: pytest.Item) -> str:

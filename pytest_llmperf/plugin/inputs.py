@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.plugin.identity import compares_with_baseline, params_of, spec_of_marker, test_id
+from pytest_llmperf.plugin.identity import params_of, spec_of_marker, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import uses_llmperf
@@ -164,7 +164,9 @@ def _version_of(config: pytest.Config, name: str, kind: str) -> str:
 
 def _baseline(item: pytest.Item) -> Iterator[str]:
     """The stored sessions that a test is compared with, without the session that goes on."""
-    if not compares_with_baseline(getattr(item, "obj", None)) or (kind := kind_of(item)) is None:
+    from pytest_llmperf.session.endings import contains_comparison
+
+    if not contains_comparison(getattr(item, "obj", None)) or (kind := kind_of(item)) is None:
         return
     from pytest_llmperf.baseline.paths import baseline_path
     from pytest_llmperf.baseline.text import decode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.plugin.identity import compares_with_baseline
+from pytest_llmperf.session.endings import contains_comparison
 
 pytestmark = pytest.mark.emulated
 helpers = sys.modules[__name__]
@@ -231,4 +231,4 @@ def claims_only(perf):
                                                 (compares_in_another_module, True), (begins_by_method, False),
                                                 (claims_only, False), (None, False)])
 def test_comparison_with_baseline_is_found_in_code_of_test(test, expected):
-    assert compares_with_baseline(test) is expected
+    assert contains_comparison(test) is expected

@@ -1,6 +1,7 @@
 """The HTML report and JUnit of a session, as a user gets them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,43 @@ def test_junit_file_is_read_by_junitparser(run):
     (case,) = suite
     value_by_name = {entry.name: entry.value for entry in case.child(Properties)}
     assert (value_by_name["llmperf.verdict"], value_by_name["llmperf.decided_by"]) == ("PASS", "2 ms  ttft_p99 <= PASS")
+
+
+BROKEN = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+LOAD = random_tokens(input=64, output=8, arrivals=closed(2), requests=6)
+
+@pytest.fixture
+def broken(): raise RuntimeError("no fixture")
+
+@pytest.fixture
+def late():
+    yield
+    raise RuntimeError("late")
+
+def test_type_error(perf): raise TypeError("x")
+def test_fixture_first(broken, perf): pass
+def test_fixture_last(perf, broken): pass
+@pytest.mark.engine(vllm("no-such-model"))
+def test_engine_without_model(engine, perf): pass
+def test_measured_model(perf): perf.measure(vllm("no-such-model"), LOAD)
+@pytest.mark.engine(vllm("llama-3.1-8b"))
+def test_attribute(engine, perf): engine.nothing()
+def test_wrong_argument(perf): perf.check(None, "ttft_p50 <= 1s")
+def test_teardown(perf, late): pass
+@pytest.mark.engine(lambda case: 1 / 0)
+def test_function_of_a_case(engine, perf): pass
+def test_no_marker(engine, perf): pass
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["plain", "xdist"])
+def test_report_has_each_broken_test_of_session_without_measurement(run, pytester, options):
+    result, _ = run(BROKEN, "--emulate", "h200", *options)
+    result.stdout.fnmatch_lines(["*= llmperf: 7 FAILED, 3 USAGE =*"])
+    (page,) = pytester.path.glob(".llmperf/runs/*/report.html")
+    assert not list(pytester.path.glob(".llmperf/runs/*/tests/*"))
+    assert set(re.findall(r'<code class="id">test_it\.py::(\w+)', page.read_text())) == set(
+        re.findall(r"def (test_\w+)", BROKEN))
