@@ -16,11 +16,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_llmperf.engines.releases.changes import changes
 from pytest_llmperf.engines.releases.rehearsal import listed
 from pytest_llmperf.engines.releases.wheel import read_from_index, read_wheel
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.releases import (
+from pytest_llmperf.releases.changes import changes
+from pytest_llmperf.releases.stored import (
     FOLDER,
     SECTIONS,
     Release,

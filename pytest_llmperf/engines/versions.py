@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from pytest_llmperf.engines.releases.changes import GONE, changes
-from pytest_llmperf.releases import description, release, versions
+from pytest_llmperf.releases.changes import GONE, changes
+from pytest_llmperf.releases.stored import description, release, versions
 
 
 @dataclass(frozen=True, slots=True)

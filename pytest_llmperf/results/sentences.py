@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.releases.changes import DEFAULT, changed_defaults
+from pytest_llmperf.releases.stored import build_of
 from pytest_llmperf.results.cause import Facts, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION, is_default
@@ -15,6 +18,9 @@ from pytest_llmperf.stats.decision import SLO_ALPHA
 SHOWN_LINE = 400
 #: Engines as their makers write them.
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "Hugging Face generate"}
+#: Words in names of flags that decide how fast an engine serves.
+SPEED = re.compile("attn|batch|cache|chunk|graph|overlap|prefix|radix|schedul|swa")
+SHOWN_DEFAULTS = 4
 #: Results of searches.
 SEARCHED_RATES = ("max_rate", "max_conversation_rate")
 
@@ -269,10 +275,24 @@ def _build_text(facts: Facts) -> str:
 
 
 def _suspect(facts: Facts) -> str:
-    """The changed defaults, or the changed build if every default is equal."""
+    """The changed defaults, or the changed build if every default is equal, and what the new version sets otherwise."""
     changes = facts["build_changes"]
     defaults = {name: values for name, values in changes.items() if is_default(name)}
-    return f"changed {_set_by(facts)}, {_changes(defaults)}" if defaults else f"the build, {_build_text(facts)}"
+    text = f"changed {_set_by(facts)}, {_changes(defaults)}" if defaults else f"the build, {_build_text(facts)}"
+    return text + "".join(_defaults_of_versions(facts["engine"], changes.get(VERSION)))
+
+
+def _defaults_of_versions(engine: str, versions: list[str | None] | None) -> Iterator[str]:
+    """Defaults that differ between the last two versions, by the stored releases; nothing without such releases."""
+    older, newer = (build_of(engine, version) for version in (versions or [None, None])[-2:])
+    if older is None or newer is None or not (found := changed_defaults(older, newer)):
+        return
+    suspects = sorted((each for each in found if SPEED.search(each.python_name) and each.section == "flags"),
+                      key=lambda each: ("." in each.name, each.kind != DEFAULT))
+    shown = ", ".join(f"{each.python_name} {each.before} → {each.after}" for each in suspects[:SHOWN_DEFAULTS])
+    yield f"; {newer.version} has {number(len(found), 'other default')} than {older.version}"
+    yield f", among them {shown}" if shown else ""
+    yield f" (all: llmperf engine-changes {engine} {older.version} {newer.version})"
 
 
 def _set_by(facts: Facts) -> str:

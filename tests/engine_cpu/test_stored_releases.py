@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.releases import parser_reader
-from pytest_llmperf.releases import release
+from pytest_llmperf.releases.stored import release
 
 pytestmark = pytest.mark.real_engine
 ROOT = Path(__file__).parents[2]

@@ -26,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import pytest_llmperf
-    from pytest_llmperf.engines.releases.changes import changes
     from pytest_llmperf.engines.releases.rehearsal import listed, rehearse
     from pytest_llmperf.engines.releases.suite_uses import uses_of, uses_of_package
     from pytest_llmperf.engines.releases.wheel import check, release_of
-    from pytest_llmperf.releases import ENGINES
+    from pytest_llmperf.releases.changes import changes
+    from pytest_llmperf.releases.stored import ENGINES
 
     engine = arguments.engine
     check(engine, arguments.older, arguments.newer)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.releases import release, versions
+from pytest_llmperf.releases.stored import release, versions
 
 #: Engine → suffix of a number → its factor. Only a number with a decimal factor may have decimals.
 _DECIMAL = {"vllm": {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},

@@ -8,7 +8,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.versions import retired
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.releases import version_numbers
+from pytest_llmperf.releases.stored import version_numbers
 
 
 def replacement(engine: str, name: str, flags: Collection[str]) -> str | None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.engines.releases.changes import ABSENT, DEFAULT, GONE, NEW, VALUES, WORDS, Change
 from pytest_llmperf.engines.releases.suite_uses import Uses
+from pytest_llmperf.releases.changes import ABSENT, DEFAULT, GONE, NEW, VALUES, WORDS, Change
 
 SHOWN_TESTS = 3
 PYTORCH = "torch"

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pytest_llmperf.engines.releases import parser_reader
 from pytest_llmperf.engines.releases.source_reader import source_facts
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.releases import Release, description, known_engines, release, version_numbers, versions
+from pytest_llmperf.releases.stored import Release, description, known_engines, release, version_numbers, versions
 
 VERSION = re.compile(r"\d+(\.\d+)+([a-z]+\d+|\.post\d+|\+[a-z0-9.]+)*")
 PINNED = re.compile(r"Requires-Dist: ([A-Za-z0-9_.-]+) ?\(?==([^;,\s)]+)\)?\s*$")

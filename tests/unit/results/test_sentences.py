@@ -260,6 +260,8 @@ RESULTS = [
     change(Verdict.PASS, facts={**NEW_HOST, "stored_hosts": 2, "host_stored": True}),
     change(FAIL, Worse, NEW_HOST | NEW_BUILD),
     change(FAIL, Worse, {**NEW_BUILD, "changed_sessions": 2, "build_changes": {"driver": ["580", "590", "600"]}}),
+    *(change(FAIL, Worse, {**NEW_BUILD, "build_changes": {"engine.version": [stored, "0.33.0"]}})
+      for stored in ("0.26.0", "0.32.0+cpu", "0.30.0")),
     change(OPEN, SpreadTooLarge, {**NEW_BUILD, "engine": "endpoint",
                                           "build_changes": {"engine.max_num_seqs": ["256", None]}}),
     *(change(OPEN, RunsTooFew, {"deciding_runs": 8, "deciding_sessions": 3, "no_further_runs": stop})

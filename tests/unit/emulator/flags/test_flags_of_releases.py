@@ -5,7 +5,7 @@ import pytest
 from pytest_llmperf.emulator.flags.parser import EngineParser
 from pytest_llmperf.emulator.flags.tables import FLAGS, SGLANG, VLLM
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.releases import release, versions
+from pytest_llmperf.releases.stored import release, versions
 
 RELEASES = [(engine, version) for engine in FLAGS for version in versions(engine)]
 #: Converter → a value that it takes, and one that it refuses.

@@ -12,7 +12,7 @@ from pytest_llmperf.cli import main
 from pytest_llmperf.engines.releases import wheel
 from pytest_llmperf.engines.releases.wheel import check, read_wheel, release_of
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.releases import Release, as_json, release, versions
+from pytest_llmperf.releases.stored import Release, as_json, release, versions
 
 ARGUMENTS = """
 import argparse, json

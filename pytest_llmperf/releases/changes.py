@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmperf.releases import Release, description
+from pytest_llmperf.releases.stored import Release, description
 
 GONE, NEW, DEFAULT, VALUES = "gone", "new", "default", "values"
 ABSENT = "unset"

@@ -18,7 +18,7 @@ Entries = Mapping[str, Mapping[str, Any]]
 SECTIONS = ("flags", "metrics", "variables", "routes", "sources", "packages")
 FOLDER = "releases"
 DESCRIPTION = "reading.json"
-ENGINES = Path(__file__).parent / "engines"
+ENGINES = Path(__file__).parents[1] / "engines"
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -116,7 +116,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:4]))
 
 
-def nearest(engine: str, version: str) -> Release | None:
-    """The stored version that speaks for a version: this version, else the newest older one; None without any."""
-    older = [each for each in versions(engine) if version_numbers(each) <= version_numbers(version)]
-    return release(engine, older[-1]) if older else None
+def build_of(engine: str, version: str | None) -> Release | None:
+    """The stored version of a build, "0.32.0" for "0.32.0+cpu"; None if that version is not stored."""
+    numbers = version_numbers(version or "")[:3]
+    return next((release(engine, each) for each in versions(engine) if version_numbers(each)[:3] == numbers), None)

@@ -1,0 +1,1 @@
+"""Released versions of engines: what is stored of them, and what changed between two."""
