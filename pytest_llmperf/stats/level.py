@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, hypot, inf, log, log1p, sqrt
 
-from pytest_llmperf.stats.mean import mean, sd
+from pytest_llmperf.stats.mean import mean, sd, t_quantile
 from pytest_llmperf.stats.priors import Prior
 from pytest_llmperf.stats.shift import satterthwaite
 
@@ -68,12 +68,15 @@ BEGINNING = 2
 FEWEST_RUNS = 3
 #: Runs may differ by twice what the prior says: an ERROR must not come from a machine that is merely noisy.
 CAUTION = 2.0
-#: Standard errors, from what a change leaves over, that show a quiet host.
-QUIET = 8.0
-#: Smallest changes that count where no stored session shows the noise: of slow first runs, and of any other pattern.
-SLOW_FIRST, CHANGE = log1p(0.09), log1p(0.16)
+#: Confidence with which a change must exceed what it leaves over of the differences between runs. Three runs leave one
+#: degree of freedom, so their change must be 21 of its standard errors. Of slow first runs `SLOW_FIRST_ERRORS` suffice.
+QUIET = 0.985
+SLOW_FIRST_ERRORS = 8.0
+#: Smallest changes that count where no stored session shows the noise: of slow first runs, of a line that falls, and of
+#: any other pattern. Chosen with `QUIET` for at most 1 % of false alarms at a run sd of 3.5 %.
+SLOW_FIRST, FALL, CHANGE = log1p(0.09), log1p(0.105), log1p(0.16)
 #: A change that no noise of a host explains, whatever the runs leave over.
-GROSS = log1p(0.20)
+GROSS = log1p(0.19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +130,29 @@ def _changes(
     slope, middle = line.total / (count - 1), (count - 1) / 2
     left_over = sqrt(fsum((level - mean(levels) - slope * (place - middle)) ** 2
                           for place, level in enumerate(levels)) / (count - 2))
-    yield LevelChange(line.total, line.p), _least(line.total, left_over * sqrt(12 * (count - 1) / count / (count + 1)),
-                                                  known=known, gross=True)
+    error = left_over * sqrt(12 * (count - 1) / count / (count + 1))
+    yield (LevelChange(line.total, line.p),
+           0.0 if known else min(GROSS, _least(line.total, _errors(count - 2) * error, FALL)))
     for first in range(1, count):
         before, after = levels[:first], levels[first:]
         step, unit = mean(after) - mean(before), sqrt(1 / first + 1 / (count - first))
-        error = sd(before if first > count - first else after) * unit
+        of_noise = before if first > count - first else after
+        errors, slow_first = _errors(len(of_noise) - 1), step < 0 and first <= count // 2
+        shown = (min(errors, SLOW_FIRST_ERRORS) if slow_first else errors) * sd(of_noise) * unit
         yield (LevelChange(step, _p(step, noise * unit, df_of_noise), first),
-               _least(step, error, known=known, slow_first=step < 0 and first <= count // 2))
+               0.0 if known else _least(step, shown, SLOW_FIRST if slow_first else CHANGE))
 
 
-def _least(change: float, error: float, *, known: bool, slow_first: bool = False, gross: bool = False) -> float:
-    """Smallest size at which a change of this pattern makes runs unsteady."""
-    if known:
-        return 0.0
-    if abs(change) > QUIET * error:
-        return SLOW_FIRST if slow_first else CHANGE
-    return GROSS if gross else inf
+def _errors(df: int) -> float:
+    """Standard errors, from so many degrees of freedom, that a change must exceed."""
+    return t_quantile(QUIET, df)
+
+
+def _least(change: float, shown: float, fall: float) -> float:
+    """Smallest size at which a change makes runs unsteady if it exceeds `shown`: `fall` where later runs are faster."""
+    if abs(change) <= shown:
+        return inf
+    return fall if change < 0 else CHANGE
 
 
 def _slow_beginning(segments: Sequence[Sequence[float]], tolerated: float, alpha: float) -> LevelChange | None:

@@ -58,7 +58,8 @@ class PairedDifference:
         effect: the mean difference.
         se: standard error of the mean difference, with the between-start sd.
         df: Satterthwaite's degrees of freedom; None if the sd counts as known.
-        pair_sd: standard deviation of the pairs' differences; None with one pair.
+        start_sd: standard deviation between server starts, with what the starts of these pairs show.
+        pair_sd: standard deviation of the pairs' differences within a start; None with one pair.
         pairs: number of pairs.
         drift: estimated part of the machine's drift in `effect`.
     """
@@ -66,6 +67,7 @@ class PairedDifference:
     effect: float
     se: float
     df: float | None
+    start_sd: float
     pair_sd: float | None
     pairs: int
     drift: float
@@ -80,18 +82,22 @@ class PairedDifference:
 
 
 def paired_difference(
-    differences: Sequence[float], start_sd: float, *, starts: tuple[int, int] = (1, 1), apart: Sequence[int] = ()
+    differences: Sequence[float], start_sd: float, *, starts: tuple[int, int] = (1, 1), apart: Sequence[int] = (),
+    start_df: float | None = None, start_of: Sequence[int] = (),
 ) -> PairedDifference:
     """Mean difference of paired runs; the two runs of a pair have the same seed.
 
-    SE² = s_start² (1/starts + 1/starts) + s_pair²/k. The prior counts as known; the degrees of freedom of the pairs
-    enter by Satterthwaite's formula (1946). A single pair gives no estimate of s_pair², so 2 s_start² replaces s_pair².
+    SE² = s_start² (1/starts + 1/starts) + s_pair²/k, with Satterthwaite's degrees of freedom (1946). A single pair
+    gives no estimate of s_pair², so 2 s_start² replaces s_pair².
 
     Args:
         differences: the difference of each pair.
         start_sd: between-start sd, on the scale of the differences.
         starts: number of server starts of each side.
         apart: per pair, number of runs from the second side's run to the first side's run; empty if unknown.
+        start_df: degrees of freedom of `start_sd`; None: the sd counts as known.
+        start_of: per pair, which start of both sides made it; empty if all pairs are of one start. The starts then
+            raise or lower `start_sd` by their own spread, unless it counts as known.
 
     Raises:
         ValueError: there are no pairs.
@@ -99,12 +105,29 @@ def paired_difference(
     if not differences:
         raise ValueError("the mean difference needs at least 1 pair")
     pairs = len(differences)
-    pair_sd = sd(differences) if pairs > 1 else None
-    from_starts = start_sd**2 * (1 / starts[0] + 1 / starts[1])
-    from_pairs = (2 * start_sd**2 if pair_sd is None else pair_sd**2) / pairs
-    df = (from_starts + from_pairs) ** 2 * (pairs - 1) / from_pairs**2 if pair_sd else None
+    by_start: dict[int, list[float]] = {}
+    for start, difference in zip(start_of or [0] * pairs, differences, strict=True):
+        by_start.setdefault(start, []).append(difference)
+    within_df, start_variance = pairs - len(by_start), start_sd**2
+    pair_variance = fsum((value - mean(group)) ** 2 for group in by_start.values() for value in group) / within_df \
+        if within_df else None
+    if start_df is not None and len(by_start) > 1 and pair_variance is not None:
+        from_pairs = pair_variance * mean([1 / len(group) for group in by_start.values()])
+        shown = max(0.0, sd([mean(group) for group in by_start.values()]) ** 2 - from_pairs) / 2
+        start_df, assumed_df = start_df + len(by_start) - 1, start_df
+        start_variance = (assumed_df * start_variance + (start_df - assumed_df) * shown) / start_df
+    of_starts = start_variance * (1 / starts[0] + 1 / starts[1])
+    of_pairs = (2 * start_variance if pair_variance is None else pair_variance) / pairs
+    uncertain = [(of_starts, start_df)] if start_df is not None else []
+    if pair_variance is not None:
+        uncertain.append((of_pairs, within_df))
+    elif start_df is not None:
+        uncertain = [(of_starts + of_pairs, start_df)]
+    weighted = fsum(variance**2 / df for variance, df in uncertain)
     return PairedDifference(
-        mean(differences), sqrt(from_starts + from_pairs), df, pair_sd, pairs, _drift(differences, apart)
+        mean(differences), sqrt(of_starts + of_pairs), (of_starts + of_pairs) ** 2 / weighted if weighted else None,
+        sqrt(start_variance), None if pair_variance is None else sqrt(pair_variance), pairs,
+        _drift(differences, apart),
     )
 
 

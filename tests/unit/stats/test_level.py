@@ -49,7 +49,7 @@ def test_noise_of_workload_and_host_is_called_steady(planted):
 
 @pytest.mark.parametrize(("planted", "first", "beginning", "total"), [
     ({"factors": (1.1, 1, 1)}, 1, False, -log(1.1)),
-    ({"factors": (1, 1, 1.2)}, 2, False, log(1.2)),
+    ({"factors": (1, 1, 1.18)}, 2, False, log(1.18)),
     ({"factors": (1.3, 1.3, 1, 1, 1)}, 2, False, -log(1.3)),
     ({"beginning": 2.0}, None, True, -log(2)),
 ])
