@@ -25,7 +25,16 @@ from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.decision import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
-from pytest_llmperf.stats.priors import Kind, Prior, SuiteSpread, margins_for, prior_for, scale_of, session_levels
+from pytest_llmperf.stats.priors import (
+    Kind,
+    Prior,
+    SuiteSpread,
+    deciding_sessions,
+    margins_for,
+    prior_for,
+    scale_of,
+    session_levels,
+)
 from pytest_llmperf.stats.priors import kind_of as kind_of_metric
 from pytest_llmperf.stats.shift import SeededRun
 
@@ -45,6 +54,7 @@ class CalibratedMetric:
         detectable: runs → smallest change that fails in nine of ten cases; infinite where nothing can fail.
         needed: change → runs that show it; None: out of reach.
         tolerated: by the test.
+        deciding_sessions: stored sessions from which any proven regression fails, if fewer ran here; else None.
     """
 
     test: str
@@ -53,11 +63,19 @@ class CalibratedMetric:
     detectable: Mapping[int, float]
     needed: Mapping[float, int | None]
     tolerated: float
+    deciding_sessions: int | None = None
 
     @property
     def margin_undetectable(self) -> bool:
         """Whether a change as large as is tolerated goes unseen with all runs that a comparison may take."""
         return min(self.detectable.values()) > self.tolerated
+
+    @property
+    def advice(self) -> str:
+        """How smaller changes are seen. Too few sessions let only gross changes fail, whatever the margin."""
+        if self.deciding_sessions is not None:
+            return f"Store at least {self.deciding_sessions} sessions: fewer let only larger changes fail."
+        return f'Widen its margin (margins={{"{self.metric}": …}}), store more sessions, or quieten the machine.'
 
 
 def run_sessions(
@@ -160,13 +178,13 @@ def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[Calibrated
     if not sessions:
         raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
                          "Write perf.compare_with_baseline(run).")
-    alphas = {kind: SUITE_ALPHA / _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
+    counts = {kind: _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
     learnt, unknown = [], []
-    suites = {kind: _suite(sessions, kind) for kind in alphas}
+    suites = {kind: _suite(sessions, kind) for kind in counts}
     for (test, name), runs in sessions.items():
         for metric in runs[0].primaries:
             try:
-                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, runs, alphas[_kind(runs)],
+                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, runs, counts[_kind(runs)],
                                                 suites[_kind(runs)]))
             except ValueError as error:
                 unknown.append(f"{test}: {metric}: {error}")
@@ -210,8 +228,9 @@ def _runs(measurements: Sequence[Measurement], metric: Metric) -> list[list[Seed
 
 
 def _calibrate_metric(
-    test: str, name: str, measurements: Sequence[Measurement], alpha: float, suite: SuiteSpread
+    test: str, name: str, measurements: Sequence[Measurement], suite_primaries: int, suite: SuiteSpread
 ) -> CalibratedMetric:
+    alpha, deciding = SUITE_ALPHA / suite_primaries, deciding_sessions(suite_primaries)
     metric, kind = find(name), _hardware(measurements)
     scale = scale_of(metric)
     shares = measurements[0].margins.get(name) or margins_for(metric, kind)
@@ -241,6 +260,7 @@ def _calibrate_metric(
             for effect in EFFECTS
         },
         tolerated=shares.tolerated,
+        deciding_sessions=deciding if len(measurements) < deciding else None,
     )
 
 
@@ -255,8 +275,7 @@ def table(calibrated: Sequence[CalibratedMetric], problems: Sequence[str], sessi
             for entry in calibrated]
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     warnings = [f"WARNING: {entry.test}: {entry.metric} tolerates {entry.tolerated:.1%}, and a change of less than "
-                f"{_change_text(min(entry.detectable.values()))} goes unseen here. Widen its margin "
-                f"(margins={{\"{entry.metric}\": …}}), store more sessions, or quieten the machine."
+                f"{_change_text(min(entry.detectable.values()))} goes unseen here. {entry.advice}"
                 for entry in calibrated if entry.margin_undetectable]
     return "\n".join([
         *lines,

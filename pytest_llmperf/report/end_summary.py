@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.next_steps import Invocation, next_steps
-from pytest_llmperf.results.ended_test import GOOD, EndedTest, counts, short_id
+from pytest_llmperf.results.ended_test import GOOD, EndedTest, Remedy, counts, short_id
 from pytest_llmperf.results.sentences import cause_text, reason_text
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
@@ -54,14 +54,17 @@ def _fitted(test: EndedTest, head: str, width: int) -> list[str]:
 
 
 def _decided(ended: Sequence[EndedTest]) -> list[str]:
-    """The share of the judged tests that are decided, and what one step would decide; nothing where none is open."""
+    """The share of the judged tests that are decided, and the step that can decide most of the others; nothing where
+    none is open. Of steps that decide equally many tests, the one that takes the least GPU time.
+    """
     judged = [test for test in ended if test.verdict in Verdict.__members__ and test.verdict != Verdict.REPORTED.value]
     undecided = [test for test in judged if test.verdict == Verdict.INCONCLUSIVE.value]
     if not undecided:
         return []
+    remedies = Counter(test.remedy for test in undecided)
+    best = max(Remedy, key=lambda remedy: remedies[remedy])
+    step = f"; {best.value} can decide {remedies[best]}" if remedies[best] else ""
     decided = len(judged) - len(undecided)
-    more_sessions = [test for test in undecided if test.needs_sessions]
-    step = f"; more stored sessions (--update-baselines) would decide {len(more_sessions)}" if more_sessions else ""
     return [f"decided: {decided} of {len(judged)} tests ({100 * decided // len(judged)} %){step}"]
 
 

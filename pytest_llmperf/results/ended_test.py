@@ -6,13 +6,25 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import YOUNG_BELOW
 from pytest_llmperf.results.cause import NoFurtherRuns
-from pytest_llmperf.results.causes.claims import MachineDrifts
-from pytest_llmperf.results.causes.limits import NoRequestServed, RunsMissLimit
+from pytest_llmperf.results.causes.claims import MachineDrifts, PairsTooFew, StartsTooFew
+from pytest_llmperf.results.causes.comparisons import SpreadTooLarge
+from pytest_llmperf.results.causes.limits import (
+    LimitInInterval,
+    NoInterval,
+    NoRequestServed,
+    ObservationsTooFew,
+    RequestsConcurrent,
+    RequestsDependent,
+    RunsMissLimit,
+    StartsDiffer,
+)
 from pytest_llmperf.results.check import CheckResult, Stated
 from pytest_llmperf.results.ending import USAGE
 from pytest_llmperf.results.headroom import headroom
@@ -32,6 +44,33 @@ GOOD = OUTCOMES[:5]
 UNDECIDED = (USAGE, FAILED, "ERROR", SKIPPED)
 #: Verdicts whose number alone does not say why.
 EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.ERROR)
+
+
+class Remedy(Enum):
+    """What can decide an open test, the least GPU time first."""
+
+    MARGIN = "wider margins (margins=)"
+    RUNS = "more runs (--llmperf-extension-limit, runs=)"
+    SESSIONS = "more stored sessions (--update-baselines)"
+    STARTS = "more server starts (starts=)"
+
+
+#: Causes that more runs on the same servers, or more server starts, remove.
+OF_RUNS = (MachineDrifts, NoInterval, LimitInInterval, ObservationsTooFew, RequestsConcurrent, RequestsDependent)
+OF_STARTS = (PairsTooFew, StartsTooFew, StartsDiffer)
+
+
+def _remedy(check: CheckResult) -> Remedy | None:
+    few_sessions = check.compares_with_baseline and (
+        "deciding_sessions" in check.facts or check.facts.get("stored_sessions", YOUNG_BELOW) < YOUNG_BELOW
+    )
+    if few_sessions:
+        return Remedy.SESSIONS
+    if check.facts.get("no_further_runs") == NoFurtherRuns.OUT_OF_TIME or isinstance(check.cause, OF_RUNS):
+        return Remedy.STARTS if check.metric == "startup_s" else Remedy.RUNS
+    if isinstance(check.cause, SpreadTooLarge):
+        return Remedy.MARGIN
+    return Remedy.STARTS if isinstance(check.cause, OF_STARTS) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +145,10 @@ class EndedTest:
                 if check.verdict is Verdict.INCONCLUSIVE and not check.compares_with_baseline]
 
     @property
-    def needs_sessions(self) -> bool:
-        """Whether only comparisons with a baseline are open, and the suite has too few sessions to know its noise."""
-        open_checks = [check for check in self.checks if check.verdict is Verdict.INCONCLUSIVE]
-        return bool(open_checks) and all("deciding_sessions" in check.facts for check in open_checks)
+    def remedy(self) -> Remedy | None:
+        """The step that can decide all of its open checks; None where they need different steps, or none helps."""
+        remedies = {_remedy(check) for check in self.checks if check.verdict is Verdict.INCONCLUSIVE}
+        return remedies.pop() if len(remedies) == 1 else None
 
     @property
     def ran_out_of_time(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.priors import Margins
+from pytest_llmperf.stats.priors import FEW_SESSIONS, Margins
 from pytest_llmperf.stats.shift import Shift
 
 #: Runs at each look, and the share of α that is spent by then.
@@ -88,11 +88,13 @@ class MetricComparison:
 
     @property
     def gross(self) -> float:
-        """Distance that a FAIL or IMPROVED must exceed until the suite's sessions show their spread; 0 from then on.
+        """Distance that a FAIL or IMPROVED must exceed while few stored sessions show their spread; 0 from then on.
 
         Against one stored session nothing shows how much sessions differ, and a prior can be several times too small.
         """
-        return 0.0 if self.shift.prior.learnt else min(GROSS_MARGINS * self.margins.tolerated, log(GROSS_FACTOR))
+        distance = (FEW_SESSIONS.get(self.shift.sessions, 0.0) * self.margins.negligible if self.shift.prior.learnt
+                    else GROSS_MARGINS * self.margins.tolerated)
+        return min(distance, log(GROSS_FACTOR))
 
     def smallest_detectable(self, alpha: float) -> float:
         """Smallest effect, on the metric's scale, that fails with 90 % probability."""
@@ -109,8 +111,8 @@ def decide(
 
     FAIL: the metric is proven to be worse by more than the negligible margin (Holm's rule over the metrics). PASS: the
     metric is proven to be worse by less than the tolerated margin. IMPROVED: the metric is proven to be better by more
-    than the negligible margin. FAIL precedes the other two verdicts. INCONCLUSIVE: none of the three is proven. Until
-    the sessions of the suite show their spread, FAIL and IMPROVED need a gross change, too.
+    than the negligible margin. FAIL precedes the other two verdicts. INCONCLUSIVE: none of the three is proven. While
+    few stored sessions show their spread, FAIL and IMPROVED need a gross change, too.
 
     Args:
         comparisons: one entry per metric.

@@ -249,6 +249,9 @@ def worse_when_larger(metric: Metric) -> bool:
 
 #: Degrees of freedom between sessions from which a pool is used, and the weight of the prior in a pool that is quieter.
 ENOUGH_DF = 8
+#: Stored sessions → negligible margins that a FAIL must exceed even if the suite shows its spread. All metrics of a
+#: session can share its effect, and then two sessions show one difference, however many metrics the suite has.
+FEW_SESSIONS = {2: 9.0, 3: 5.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +292,8 @@ class SuiteSpread:
 
 
 def deciding_sessions(suite_primaries: int) -> int:
-    """Stored sessions of each test from which the spread of the suite is known."""
-    return 1 + -(-ENOUGH_DF // suite_primaries)
+    """Stored sessions of each test from which any proven regression fails."""
+    return max(1 + -(-ENOUGH_DF // suite_primaries), 1 + max(FEW_SESSIONS))
 
 
 def variance_ratio(squares: float, df: int) -> float:

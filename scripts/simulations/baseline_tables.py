@@ -99,7 +99,7 @@ DEFAULT_SUITE = Suite(Noise(0.003, 0.0), tests=((STEP, TPOT),) * 5)
 #: Noise between sessions of that suite.
 YOUNG_NOISE = {
     "0.6 %": Noise(0.003, 0.006), "2 %": Noise(0.003, 0.02), "5 %": Noise(0.003, 0.05),
-    "1.3 %, t(3)": Noise(0.003, 0.013, session_df=3), "2 %, t(3)": Noise(0.003, 0.02, session_df=3),
+    "2 %, t(3)": Noise(0.003, 0.02, session_df=3),
     "2 %, common": Noise(0.003, 0.02, common=1.0), "5 %, common": Noise(0.003, 0.05, common=1.0),
 }  # fmt: skip
 STRANGE = {

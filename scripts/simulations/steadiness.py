@@ -1,20 +1,22 @@
-"""Steadiness of runs: false ERRORs on noisy hosts, and slow beginnings that are found."""
+"""Steadiness of runs: false ERRORs on noisy and on H200 hosts, and slow beginnings that are found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import log
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_p
+from pytest_llmperf.judging.steadiness import ALPHA, FEWEST_SESSIONS, METRIC, drift_p
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.stats.level import level_change
 from pytest_llmperf.stats.priors import Scale, margins_for, prior_for
 from pytest_llmperf.stats.shift import shift
+from simulations.baseline_tables import H200_TESTS, SESSIONS, h200_suite
+from simulations.baselines import Suite, compared, draw
 from simulations.tables import Table, heading, percent, row, share_of
 
 Array = npt.NDArray[np.float64]
@@ -93,4 +95,44 @@ def paired_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
         yield row(percent(run_sd), percent(session_sd), *map(share_of, zip(*alarms, strict=True)))
 
 
-TABLES: dict[str, Table] = {"steadiness": steadiness_table, "paired_steadiness": paired_table}
+#: Sd of mean TPOT between runs of the tests of `H200_TESTS` (docs/evidence/compared_metrics.md), and of its level
+#: between seeds and of one request within a run.
+H200_RUN_SD = {"serving": 0.0078, "chunked prefill": 0.0105, "prefix cache": 0.0078, "offload": 0.0171,
+               "roofline": 0.0003, "speculation": 0.0262, "TP 2": 0.0421, "TP 4": 0.1722}  # fmt: skip
+SEED_SD, REQUEST_SD = 0.02, 0.10
+
+
+def h200_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
+    """Three runs of each test on a healthy host, with the noise of the stored H200 sessions."""
+    yield from heading("Not steady on a healthy H200, suite runs of eight tests", "stored sessions",
+                       "tests not steady", "suite runs with such a test", "most often")
+    for sessions in SESSIONS:
+        suite = h200_suite(sessions, learns_margins=True)
+        errors = np.array([[any(verdicts) for verdicts in errors_of(suite, rng)] for _ in range(trials)])
+        often = errors.mean(0)
+        yield row(sessions, share_of(errors.ravel()), share_of(errors.any(1)),
+                  f"{list(H200_TESTS)[int(often.argmax())]}: {percent(float(often.max()))}")
+
+
+def errors_of(suite: Suite, rng: np.random.Generator) -> Iterator[list[bool]]:
+    """Of each test whether its TPOTs are not steady, and whether each primary metric drifts from its stored runs."""
+    for run_sd, test in zip(H200_RUN_SD.values(), compared(suite, *draw(suite, rng, RUNS)), strict=True):
+        drifts = [drift_p(shift(metric.runs, metric.stored, metric.prior), metric.stored, metric.margins.tolerated)
+                  is not None for metric in test]
+        yield [tpot_is_unsteady(run_sd, suite.sessions, rng), *drifts]
+
+
+def tpot_is_unsteady(run_sd: float, sessions: int, rng: np.random.Generator) -> bool:
+    """Whether TPOTs of three steady runs are called not steady, given so many stored sessions."""
+    seeds = rng.normal(0, SEED_SD, RUNS)
+    levels = seeds + rng.normal(0, run_sd, (1 + sessions, RUNS))
+    runs = np.exp(levels[0, :, None] + rng.normal(0, REQUEST_SD, (RUNS, REQUESTS)))
+    stored, prior = [list(enumerate(session)) for session in levels[1:].tolist()], prior_for(find(METRIC), "h200")
+    known = sessions >= FEWEST_SESSIONS
+    if known:
+        prior = replace(prior, run_sd=max(prior.run_sd, shift(stored[0], stored[1:], prior).run_sd))
+    return level_change(runs.tolist(), prior, tolerated("h200"), ALPHA, known=known) is not None
+
+
+TABLES: dict[str, Table] = {"steadiness": steadiness_table, "paired_steadiness": paired_table,
+                            "h200_steadiness": h200_table}

@@ -243,8 +243,8 @@ def test_ten_sessions_of_one_host_leave_spread_to_new_host_unknown(make, three_r
 
 
 def test_noisy_sessions_of_suite_keep_quiet_test_from_failing(make, three_runs):
-    """+6 % against two equal sessions: FAIL in a quiet suite, INCONCLUSIVE in a suite whose sessions differ by 2 %."""
-    stored = of_sessions(make, three_runs, 2, 1.06)
+    """+6 % against four equal sessions: FAIL in a quiet suite, INCONCLUSIVE in a suite whose sessions differ by 2 %."""
+    stored = of_sessions(make, three_runs, 4, 1.06)
     prior = prior_for(find("tpot_mean"), "h200")
     verdicts = []
     for step in (0.001, 0.03):

@@ -57,6 +57,16 @@ def test_the_error_is_shared_with_all_that_is_stored():
     assert seen(sessions(), Stored(13)) > 1.05 * seen(sessions(), Stored(1)) == 1.05 * seen(sessions(), Stored())
 
 
+@pytest.mark.parametrize(("stored", "advice"), [
+    (9, 'Widen its margin (margins={"tpot_mean": …}), store more sessions, or quieten the machine.'),
+    (3, "Store at least 9 sessions: fewer let only larger changes fail."),
+])
+def test_warning_names_wider_margin_only_where_enough_sessions_ran(stored, advice):
+    measured = {key: runs[:stored] for key, runs in sessions(margins={"tpot_mean": Margins(0.001, 0.002)}).items()}
+    calibrated, _ = calibrate_metrics(measured, Stored())
+    assert table(calibrated, [], stored).splitlines()[-1].endswith(f"goes unseen here. {advice}")
+
+
 def test_each_hardware_kind_has_a_separate_detectable_change():
     (h200,), (a100,) = (sessions(hardware=kind).values() for kind in ("h200", "a100"))
     for both in ({("t", "h200"): h200, ("t", "a100"): a100}, {("t", "a100"): a100, ("t", "h200"): h200}):

@@ -10,9 +10,9 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.end_summary import counts, summary
 from pytest_llmperf.report.next_steps import Invocation
 from pytest_llmperf.results.cause import NoFurtherRuns, Problem
-from pytest_llmperf.results.causes.claims import MachineDrifts
-from pytest_llmperf.results.causes.comparisons import Worse
-from pytest_llmperf.results.causes.limits import BeyondLimit, NoRequestServed, RunsMissLimit
+from pytest_llmperf.results.causes.claims import MachineDrifts, StartsTooFew
+from pytest_llmperf.results.causes.comparisons import SpreadTooLarge, Worse
+from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval, NoRequestServed, RunsMissLimit
 from pytest_llmperf.results.causes.servers import ServerRestarted
 from pytest_llmperf.results.causes.values import RunsInvalid
 from pytest_llmperf.results.check import CheckResult, Stated
@@ -183,6 +183,43 @@ def test_summary_of_ten_tests_fits_one_screen():
     assert all(len(line) <= 80 for line in verdicts)
     assert verdicts.pop() == "decided: 9 of 10 tests (90 %)"
     assert all("61.2 ms" in line for line in verdicts if "ERROR" not in line)
+
+
+SPREAD = SpreadTooLarge(6, 0.02, 0.03)
+OPEN = {
+    "sessions": ("baseline itl_p50", SPREAD, {"stored_sessions": 3}),
+    "gross": ("baseline itl_p50", SPREAD, {"stored_sessions": 6, "deciding_sessions": 9}),
+    "margin": ("baseline itl_p50", SPREAD, {"stored_sessions": 6}),
+    "runs": ("baseline itl_p50", SPREAD, {"stored_sessions": 6, "no_further_runs": NoFurtherRuns.OUT_OF_TIME.value}),
+    "requests": ("ttft_p50 <= 60ms", LimitInInterval(), {}),
+    "starts": ("ttft_p50(b) / ttft_p50(a) >= 2", StartsTooFew(4), {}),
+    "else": ("ttft_p50 <= 60ms", Stated("because"), {}),
+}
+
+
+def undecided(*kinds):
+    """A test with an open check of each kind."""
+    checks = [replace(check(f"INCONCLUSIVE: {subject}: 61.2 ms"), cause=cause, facts=facts)
+              for subject, cause, facts in map(OPEN.get, kinds)]
+    return ended("INCONCLUSIVE", "test_a", *checks)
+
+
+@pytest.mark.parametrize(("tests", "step"), [
+    (["sessions", "gross", "margin"], "more stored sessions (--update-baselines) can decide 2"),
+    (["margin", "margin", "starts"], "wider margins (margins=) can decide 2"),
+    (["runs", "requests", "sessions"], "more runs (--llmperf-extension-limit, runs=) can decide 2"),
+    (["starts", "starts", "runs"], "more server starts (starts=) can decide 2"),
+    (["runs", "sessions"], "more runs (--llmperf-extension-limit, runs=) can decide 1"),
+    (["else"], ""),
+])
+def test_summary_names_step_that_decides_most_tests_for_least_gpu_time(tests, step):
+    line = next(line for line in lines(*map(undecided, tests), width=160) if line.startswith("decided"))
+    assert line.partition("; ")[2] == step
+
+
+def test_test_with_checks_that_need_different_steps_counts_for_none():
+    line = next(line for line in lines(undecided("runs", "starts"), width=160) if line.startswith("decided"))
+    assert line == "decided: 0 of 1 tests (0 %)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
