@@ -165,7 +165,7 @@ def noise() -> str:
 def looks() -> str:
     """The rule in a sentence, with the figures of the code."""
     from pytest_llmperf.stats.decision import GROSS_FACTOR, GROSS_MARGINS, LOOKS, SPENT, SUITE_ALPHA
-    from pytest_llmperf.stats.priors import ENOUGH_DF, FEW_SESSIONS, deciding_sessions
+    from pytest_llmperf.stats.priors import ENOUGH_DF, MARGINS_OF_TWO_SESSIONS, deciding_sessions
     from pytest_llmperf.stats.shift import SUITE_DF
 
     runs = ", then ".join(map(str, LOOKS))
@@ -179,9 +179,9 @@ def looks() -> str:
             f"which then weighs {SUITE_DF:g} degrees of freedom against the metric's own sessions.\n\n"
             f"**Until the suite has {ENOUGH_DF} degrees of freedom** only a gross regression fails: a loss of "
             f"{GROSS_MARGINS} tolerated margins or a factor of {GROSS_FACTOR:g}, whichever is less. One metric needs "
-            f"{deciding_sessions(1)} stored sessions for that, two need {deciding_sessions(2)}, four 3, and eight or "
-            f"more 2. Metrics of a session can share its effect. So a loss must also exceed {FEW_SESSIONS[2]:g} "
-            f"negligible margins against two stored sessions, and {FEW_SESSIONS[3]:g} against three.")
+            f"{deciding_sessions(1)} stored sessions for that, two need {deciding_sessions(2)}, four "
+            f"{deciding_sessions(4)}, and eight or more 2. All metrics of a session can share its effect, so a loss "
+            f"against two stored sessions must also exceed {MARGINS_OF_TWO_SESSIONS} negligible margins.")
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {

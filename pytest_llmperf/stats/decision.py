@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.priors import FEW_SESSIONS, Margins
+from pytest_llmperf.stats.priors import MARGINS_OF_TWO_SESSIONS, Margins
 from pytest_llmperf.stats.shift import Shift
 
 #: Runs at each look, and the share of α that is spent by then.
@@ -92,9 +92,10 @@ class MetricComparison:
 
         Against one stored session nothing shows how much sessions differ, and a prior can be several times too small.
         """
-        distance = (FEW_SESSIONS.get(self.shift.sessions, 0.0) * self.margins.negligible if self.shift.prior.learnt
-                    else GROSS_MARGINS * self.margins.tolerated)
-        return min(distance, log(GROSS_FACTOR))
+        if not self.shift.prior.learnt:
+            return min(GROSS_MARGINS * self.margins.tolerated, log(GROSS_FACTOR))
+        two = self.shift.sessions == 2
+        return min(MARGINS_OF_TWO_SESSIONS * self.margins.negligible, log(GROSS_FACTOR)) if two else 0.0
 
     def smallest_detectable(self, alpha: float) -> float:
         """Smallest effect, on the metric's scale, that fails with 90 % probability."""

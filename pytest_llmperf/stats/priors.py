@@ -228,7 +228,7 @@ def start_sd_for(metric: Metric, hardware: str) -> tuple[float, str]:
     +0.05 and +0.32 % in median ITL, which is an sd of 0.18 % of one start. Other metrics take the spread of sessions.
     """
     if _is_step(metric, hardware):
-        return 0.0025, "from servers beside each other on H200s"
+        return 0.0018, "from servers beside each other on H200s"
     prior = prior_for(metric, hardware)
     return prior.session_sd, prior.source
 
@@ -249,9 +249,9 @@ def worse_when_larger(metric: Metric) -> bool:
 
 #: Degrees of freedom between sessions from which a pool is used, and the weight of the prior in a pool that is quieter.
 ENOUGH_DF = 8
-#: Stored sessions → negligible margins that a FAIL must exceed even if the suite shows its spread. All metrics of a
-#: session can share its effect, and then two sessions show one difference, however many metrics the suite has.
-FEW_SESSIONS = {2: 9.0, 3: 5.0}
+#: Negligible margins that a FAIL against two stored sessions must exceed even if the suite shows its spread. All metrics
+#: of a session can share its effect, and then two sessions show one difference, however many metrics the suite has.
+MARGINS_OF_TWO_SESSIONS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class SuiteSpread:
 
 def deciding_sessions(suite_primaries: int) -> int:
     """Stored sessions of each test from which any proven regression fails."""
-    return max(1 + -(-ENOUGH_DF // suite_primaries), 1 + max(FEW_SESSIONS))
+    return max(3, 1 + -(-ENOUGH_DF // suite_primaries))
 
 
 def variance_ratio(squares: float, df: int) -> float:

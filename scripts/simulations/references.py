@@ -21,7 +21,7 @@ from simulations.tables import Table, heading, percent, row, share_of
 
 #: The decode step in a comparison with a reference build, and how many metrics its suite judges.
 STEP, SUITE_METRICS = "itl_p50", 15
-NOISES = ((0.0018, 0.003), (0.0025, 0.005), (0.005, 0.005))
+NOISES = ((0.0018, 0.003), (0.0036, 0.003), (0.005, 0.005))
 WANTED = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.IMPROVED)
 
 
