@@ -249,8 +249,8 @@ def worse_when_larger(metric: Metric) -> bool:
 
 #: Degrees of freedom between sessions from which a pool is used, and the weight of the prior in a pool that is quieter.
 ENOUGH_DF = 8
-#: Negligible margins that a FAIL against two stored sessions must exceed even if the suite shows its spread. All metrics
-#: of a session can share its effect, and then two sessions show one difference, however many metrics the suite has.
+#: Negligible margins that a FAIL against two stored sessions must exceed even if the suite shows its spread. Metrics
+#: of a session can share its effect. Then two sessions show one difference, however many metrics the suite has.
 MARGINS_OF_TWO_SESSIONS = 9
 
 
