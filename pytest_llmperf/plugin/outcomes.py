@@ -51,6 +51,7 @@ class Outcomes:
         self._heard: dict[str, Heard] = {}  # by node id
         self._running: dict[str, None] = {}
         self._interrupted: dict[str, tuple[EndedTest, Path | None]] = {}
+        self.conditions: set[str] = set()  # of everything that was measured, with verdict or without, as JSON
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._running[nodeid] = None
@@ -70,6 +71,7 @@ class Outcomes:
 
     def _hear(self, report: Report, heard: Heard) -> None:
         self._heard[report.nodeid] = heard
+        self.conditions.update(ending_of(report).conditions)
         heard.report, heard.ours = report, heard.ours or is_ours(report)
         if (undecided := _undecided(report)) is not None:
             heard.errors.setdefault(*undecided)

@@ -16,7 +16,6 @@ from pytest_llmperf.plugin.baselines import mode_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, requested_kinds, way_out
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import ending_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.process.planted_flags import PlantedFlag
@@ -37,10 +36,6 @@ class EndSummary:
 
     def __init__(self, config: pytest.Config, outcomes: Outcomes) -> None:
         self._config, self._outcomes = config, outcomes
-        self._conditions: set[str] = set()  # of everything that was measured, with verdict or without
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._conditions.update(ending_of(report).conditions)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -57,7 +52,7 @@ class EndSummary:
         terminalreporter.section(f"llmperf: {counts(ended_tests)}", sep="=")
         for line in summary(ended_tests, self._invocation(), width, every=verbosity > 0):
             terminalreporter.write_line(plain(line))
-        for flag in _unused_planted_flags(self._config.stash[STATE].planted, self._conditions):
+        for flag in _unused_planted_flags(self._config.stash[STATE].planted, self._outcomes.conditions):
             terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
             self._write_metrics(terminalreporter, [file for _, file in ended if file is not None])

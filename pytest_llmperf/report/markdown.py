@@ -10,7 +10,6 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.serverlog import plain
 from pytest_llmperf.report.release import ComparedTest, Trend
 from pytest_llmperf.results.ended_test import GOOD, counts
-from pytest_llmperf.results.measurement import TestResult
 
 #: A GitHub comment takes 65,536 characters, a step's summary more.
 MOST_CHARACTERS = 60_000
@@ -70,7 +69,7 @@ def _lines(compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun
     yield ""
     yield " · ".join(_count(trend, chosen) for trend, chosen in by_trend.items() if chosen)
     yield ""
-    yield f"{after}: {counts(test.after.ending for test in compared if test.after is not None).replace('_', ' ')}"
+    yield f"{after}: {_spaced(counts(test.after.ending for test in compared if test.after is not None))}"
     if emulated := sorted(kind for kind in _hardware(compared) if kind.startswith("emulated")):
         yield ""
         yield f"> {', '.join(map(cell, emulated))}: nothing of that was measured on hardware."
@@ -85,7 +84,8 @@ def _lines(compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun
 
 def _count(trend: Trend, chosen: Sequence[ComparedTest]) -> str:
     """"**3 stayed** (1 FAIL)": that nothing changed makes nothing good."""
-    verdicts = Counter(_verdict(compared_test.after) for compared_test in chosen if _is_still_undecided(compared_test))
+    verdicts = Counter(_spaced(test.after.outcome) for test in chosen
+                       if test.after is not None and _is_still_undecided(test))
     apart = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     return f"**{len(chosen)} {trend.value}**" + (f" ({apart})" if apart else "")
 
@@ -129,7 +129,7 @@ def _rows(compared: ComparedTest) -> Iterator[str]:
     decision = "" if compared.after is None else compared.after.ending.decided_by
     reasons = dict.fromkeys(filter(None, (decision, compared.reason)))
     lines = "".join(f"<br>{cell(reason)}" for reason in reasons)
-    head = f"| {code(compared.test)}{lines} | {_verdicts(compared.before, compared.after)} |"
+    head = f"| {code(compared.test)}{lines} | {_spaced(compared.verdicts)} |"
     for change in compared.changes:
         yield (f"{head} {code(change.metric)} | {cell(change.before)} | {cell(change.after)} | {change.change} | "
                f"{change.interval} | {WORDS.get(change.verdict, '')} |")
@@ -138,10 +138,5 @@ def _rows(compared: ComparedTest) -> Iterator[str]:
         yield f"{head} | | | | | |"
 
 
-def _verdicts(before: TestResult | None, after: TestResult | None) -> str:
-    was, now = map(_verdict, (before, after))
-    return was if was == now else f"{was} → {now}"
-
-
-def _verdict(test: TestResult | None) -> str:
-    return "–" if test is None else test.outcome.replace("_", " ")
+def _spaced(outcome: str) -> str:
+    return outcome.replace("_", " ")

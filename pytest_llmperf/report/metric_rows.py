@@ -19,7 +19,7 @@ from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of
-from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.measurement import Measurement, TestResult, mean_of_runs
 from pytest_llmperf.results.sentences import change_text
 from pytest_llmperf.stats.mean import t_interval
 from pytest_llmperf.telemetry.replicas import total_increases
@@ -87,8 +87,7 @@ def mean_of(name: str, measurement: Measurement) -> float | None:
     """Mean over the runs; None if a run lacks the metric, which may be one that only another version knows."""
     if is_metric(name):
         return measurement.value_with_failures(name)
-    values = [value for run in measurement.runs if (value := run.metrics.values.get(name)) is not None]
-    return fmean(values) if values and len(values) == len(measurement.runs) else None
+    return mean_of_runs([run.metrics.values.get(name) for run in measurement.runs])
 
 
 def metric_table(

@@ -96,6 +96,12 @@ class ComparedTest:
     changes: tuple[Change, ...] = ()
     differing_conditions: tuple[tuple[str, str, str], ...] = ()
 
+    @property
+    def verdicts(self) -> str:
+        """"PASS → FAIL", or the one verdict of both runs; "–" for a run without the test."""
+        was, now = ("–" if test is None else test.outcome for test in (self.before, self.after))
+        return was if was == now else f"{was} → {now}"
+
 
 def compare_runs(
     before: Sequence[TestResult], after: Sequence[TestResult], *, others: bool = False

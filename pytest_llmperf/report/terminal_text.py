@@ -63,8 +63,7 @@ def comparison_text(compared: ComparedTest) -> str:
 
 
 def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
-    was, now = (_verdict(side) for side in (compared.before, compared.after))
-    yield f"{compared.trend.value.upper()}: {compared.test}: {was if was == now else f'{was} → {now}'}"
+    yield f"{compared.trend.value.upper()}: {compared.test}: {compared.verdicts}"
     if compared.reason:
         yield f"    {compared.reason}"
     if compared.differing_conditions:
@@ -77,7 +76,3 @@ def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
             for change in compared.changes
         ]  # fmt: skip
         yield from ("    " + line for line in aligned([head, *rows]))
-
-
-def _verdict(test: TestResult | None) -> str:
-    return "–" if test is None else test.outcome

@@ -276,7 +276,7 @@ class Measurement:
         Raises:
             SloError: the metric does not exist.
         """
-        return _mean(self.values(name))
+        return mean_of_runs(self.values(name))
 
     def value_with_failures(self, name: str) -> float | None:
         """Mean of `values_with_failures` over the runs; None where a run does not have the metric.
@@ -287,7 +287,7 @@ class Measurement:
         Raises:
             SloError: no such metric.
         """
-        return _mean(self.values_with_failures(name))
+        return mean_of_runs(self.values_with_failures(name))
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per request: run, seed, start_id, then what the request did; times and latencies in ms."""
@@ -310,7 +310,8 @@ def failures_text(runs: Iterable[Run]) -> str:
     return reasons_text(counts)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of_runs(values: Sequence[float | None]) -> float | None:
+    """None where a run has no value."""
     available_values = [value for value in values if value is not None]
     return fmean(available_values) if available_values and len(available_values) == len(values) else None
 

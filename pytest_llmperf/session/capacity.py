@@ -24,7 +24,7 @@ from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note, SearchRest
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, worst
-from pytest_llmperf.results.measurement import Measurement, Run, failures_text
+from pytest_llmperf.results.measurement import Measurement, Run, failures_text, mean_of_runs
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.bisection import (
@@ -469,7 +469,7 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     """
     metric = find(slo.metric)
     if metric.family is None or metric.stat is None:
-        pooled_statistic = _mean(values_of(slo, measurement.metrics))
+        pooled_statistic = mean_of_runs(values_of(slo, measurement.metrics))
     else:
         pooled_statistic = _measured(slo.metric, measurement)
     return pooled_statistic is not None and slo.comparison.holds(pooled_statistic, slo.limit)
@@ -479,15 +479,9 @@ def _measured(name: str, measurement: Measurement) -> float | None:
     """A metric over all runs: a latency's statistic of all requests together, of anything else the mean."""
     metric = find(name)
     if metric.family is None or metric.stat is None:
-        return _mean(measurement.values(name))
+        return measurement.value(name)
     pooled = [sample for metrics in measurement.metrics for sample in sample_with_failures_ms(metrics, metric.family)]
     return statistic(pooled, metric.stat)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where a run has no value."""
-    present = [value for value in values if value is not None]
-    return fmean(present) if present and len(present) == len(values) else None
 
 
 def _short_load_warning(measurement: Measurement, workload: Workload) -> str | None:
