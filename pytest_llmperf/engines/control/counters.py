@@ -8,7 +8,7 @@ from itertools import chain
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
-from pytest_llmperf.engines.endpoint.metric_families import copied_name
+from pytest_llmperf.engines.endpoint.reader import copied_name
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, Pages, PagesReading, ReplicaLog

@@ -10,8 +10,8 @@ from statistics import median
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object, section
-from pytest_llmperf.engines.endpoint.metric_families import FAMILIES
 from pytest_llmperf.engines.endpoint.metrics_address import PrometheusQuery
+from pytest_llmperf.engines.endpoint.reader import FAMILIES
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.telemetry.prometheus import PageSample, Scrape
 from pytest_llmperf.telemetry.replicas import PagesReading

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
-from pytest_llmperf.engines.endpoint.metric_families import copied_name, copy_text, family_of, models_of
 from pytest_llmperf.engines.endpoint.metrics_address import HeadlessService, Page, PrometheusQuery, address_of
 from pytest_llmperf.engines.endpoint.prometheus_server import PrometheusReader
+from pytest_llmperf.engines.endpoint.reader import copied_name, copy_text, family_of, models_of
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import PagesReading

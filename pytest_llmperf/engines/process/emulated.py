@@ -10,8 +10,7 @@ from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
-from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
-from pytest_llmperf.engines.lmcache.server import LMCacheServer
+from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheServer
 from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import child_environment

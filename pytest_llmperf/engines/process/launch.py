@@ -22,11 +22,10 @@ from pytest_llmperf.engines.control.api import MODELS
 from pytest_llmperf.engines.control.contact import Contact, channel_of, control_client
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, check_ready, generate_one_token
 from pytest_llmperf.engines.endpoint.credentials import header_values
-from pytest_llmperf.engines.endpoint.metric_families import copy_text
+from pytest_llmperf.engines.endpoint.reader import copy_text
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
-from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache.proof import prove_hits
-from pytest_llmperf.engines.lmcache.server import LMCacheLaunch, LMCacheServer, start_lmcache
+from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache.settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer

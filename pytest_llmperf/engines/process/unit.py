@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from pytest_llmperf.engines.lmcache.emulated import EmulatedLMCache
-from pytest_llmperf.engines.lmcache.server import LMCacheServer
+from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheServer
 from pytest_llmperf.errors import Evidence, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.process.piped import PipedProcess

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.engines.endpoint.adapter import EndpointReader
-from pytest_llmperf.engines.endpoint.metric_families import family_of, models_of
+from pytest_llmperf.engines.endpoint.reader import EndpointReader, family_of, models_of
 from pytest_llmperf.metrics.server import SERVER, server_values
 from pytest_llmperf.model.api import DEFAULT
 from pytest_llmperf.telemetry.prometheus import parse
