@@ -1,4 +1,4 @@
-"""Read baselines, and write several at once under a lock: whoever reads sees all of an update or nothing of it."""
+"""Read baselines, and write several at once under a lock. A reader sees all files of an update or none."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ def run_session(arguments: Sequence[str], folder: Path, root: Path) -> str:
     command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments]
     code, output, errors = _run_to_end(command, root)
     if not any(folder.glob("*/tests/*.json")):
-        raise UsageError(f"pytest measured nothing (exit code {code}): {output[-800:]}{errors[-800:]}")
+        raise UsageError(f"pytest measured nothing (exit code {code}). Correct what it reports: "
+                         f"{output[-800:]}{errors[-800:]}")
     return output.strip().splitlines()[-1]
 
 

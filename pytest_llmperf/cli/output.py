@@ -21,7 +21,7 @@ def say(text: object, end: str = "\n", *, flush: bool = False) -> None:
 
 
 def remark(text: object) -> None:
-    """Print on stderr, at once, what is no result: an error, progress."""
+    """Print an error or progress, which is no result, on stderr without buffering."""
     print(plain(str(text)), file=sys.stderr, flush=True)  # noqa: T201
 
 

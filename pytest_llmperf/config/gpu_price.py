@@ -46,7 +46,7 @@ def read_gpu_price(text: object) -> GpuPrice:
     if amount is None:
         raise ConfigError(f"{words[0]!r} is no number: write {EXAMPLE}")
     if amount <= 0:
-        raise ConfigError(f"a GPU hour costs more than 0, and this says {words[0]}")
+        raise ConfigError(f"a GPU hour must cost more than 0, got {words[0]}: write {EXAMPLE}")
     if not _CURRENCY.fullmatch(words[1]):
         raise ConfigError(f"{words[1]!r} is no currency of three capital letters: write {EXAMPLE}")
     if len(words) == 2:

@@ -116,7 +116,7 @@ class EngineAdapter(ServerReader, ABC):
     def share_flags(
         self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002
     ) -> Mapping[str, Flag] | None:
-        """Flags of a server whose KV cache has a stated size; None if the engine cannot be told one for this model.
+        """Flags of a server whose KV cache has a stated size; None if the engine has no flag for it.
 
         Args:
             shape: dimensions of the model; None if unknown.

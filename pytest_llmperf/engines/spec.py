@@ -32,8 +32,8 @@ def build_spec(
     if not isinstance(model, str) or not model:
         raise SpecError(f"{engine}({model!r}): the model is a shape name, a path or a hub id, as text.")
     if not isinstance(env, Mapping):  # not shown: it may hold secrets
-        raise SpecError(f'{engine}({model!r}, env=…): variables are a dict, env={{"NAME": "value"}}, and this is of '
-                        f"type {type(env).__name__}.")
+        raise SpecError(f'{engine}({model!r}, env=…): write variables as a dict, env={{"NAME": "value"}}, got a '
+                        f"value of type {type(env).__name__}.")
     return EngineSpec(
         engine=engine,
         model=model,
@@ -83,7 +83,7 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
 
 def aliases_of(call: str, given: str | Sequence[str]) -> tuple[str, ...]:
     """Further names of a model, each once."""
-    return names_of(call, "model_alias", given, 'an alias is a text, "gpt-x-2024-08-06",')
+    return names_of(call, "model_alias", given, 'an alias must be a text, such as "gpt-x-2024-08-06",')
 
 
 def names_of(call: str, argument: str, given: str | Sequence[str], rule: str) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def _with_values(option: str, values: list[str]) -> list[str]:
 def _as_variable(engine: str, name: object, value: object) -> tuple[str, str]:
     """As the server gets it; a value that is refused is not shown, it may be a secret."""
     if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise SpecError(f"{engine}(…, env={{{name!r}: …}}): a variable's name is text without '=' and NUL.")
+        raise SpecError(f"{engine}(…, env={{{name!r}: …}}): a variable's name must be text without '=' and NUL.")
     if isinstance(value, bool) or not isinstance(value, str | int | float | PathLike):
         raise SpecError(
             f"{engine}(…, env={{{name!r}: …}}): a variable is text, a number or a path, and this is of type "

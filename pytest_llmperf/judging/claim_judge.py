@@ -284,9 +284,11 @@ def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str,
     start_sds = {}
     for name, value in given.items():
         if (metric := find(name).name) not in judged:
-            raise SloError(f"start_sd={{{name!r}: …}}: the claim judges {', '.join(sorted(judged))}.")
+            raise SloError(f"start_sd={{{name!r}: …}}: name a metric that the claim judges: "
+                           f"{', '.join(sorted(judged))}.")
         if not isinstance(value, int | float) or not 0 < value < inf:
-            raise SloError(f"start_sd={{{name!r}: {value!r}}}: a deviation is a share above 0. Write 0.05 for 5 %.")
+            raise SloError(f"start_sd={{{name!r}: {value!r}}}: a deviation must be a share above 0. Write 0.05 "
+                           "for 5 %.")
         start_sds[metric] = StartSd(value, "the test's own")
     return start_sds
 

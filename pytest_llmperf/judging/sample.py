@@ -93,7 +93,7 @@ class Sample:
 
 
 def unseen_share(seen: int) -> float:
-    """The largest share of a kind of which none among so many is (95 %): 63 % for three, 1 % for 300."""
+    """Upper 95 % limit of the share of a kind of items of which none is among `seen` items: 63 % for 3, 1 % for 300."""
     return float(1 - UNSEEN ** (1 / seen))
 
 

@@ -136,7 +136,8 @@ def _named(setting: str, usable: list[int]) -> list[int]:
             f'load_cpus = {setting!r}: write "auto", "shared", or numbers of CPUs with commas: "6,7".'
         ) from None
     if missing := [number for number in wanted if number not in usable]:
-        raise ConfigError(f"load_cpus = {setting!r}: CPU {_listed(missing)} is not usable here; {_listed(usable)} are.")
+        raise ConfigError(f"load_cpus = {setting!r}: CPU {_listed(missing)} is not usable here. Choose "
+                          f"among: {_listed(usable)}.")
     if len(wanted) == len(usable):
         raise ConfigError(f'load_cpus = {setting!r}: no CPU is left for the server. Name fewer, or write "shared".')
     return wanted

@@ -105,7 +105,7 @@ class Reactor:
         return due_ns - monotonic_ns()
 
     def _poll(self, most_ns: int) -> list[tuple[int, int]]:
-        """The descriptors that are ready, at once or within that time.
+        """The descriptors that are ready now or within `most_ns`.
 
         The wait is a select on the poller itself, because epoll_wait counts milliseconds. A poll follows the wait, so
         that the stamp of an unstamped read has the smallest error bound.

@@ -231,7 +231,7 @@ class PlanReplayer:
         self.reactor.call_at(self._beat_due_ns, self._beat)
 
     def _open_ahead(self, times: int) -> None:
-        """Open connections for requests that are due soon, evenly at so many times until the next beat."""
+        """Open connections for requests that are due soon, in `times` equal steps until the next beat."""
         now_ns = monotonic_ns()
         missing = self._client.warm(min(self._schedule.upcoming(now_ns + _AHEAD_NS), _WARM_LIMIT), times)
         if missing and not self._over:

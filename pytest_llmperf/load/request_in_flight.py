@@ -35,7 +35,7 @@ class Intake:
         self.held_bytes = 0
 
     def take(self, request: RequestInFlight, size: int) -> str | None:
-        """Account for a read of so many bytes; which limit it exceeds, if any."""
+        """Count a read of `size` bytes. Returns which limit the read exceeds; None if it exceeds no limit."""
         request.size_bytes += size
         self._all_bytes += size
         self.reads += 1

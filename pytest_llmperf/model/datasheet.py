@@ -25,7 +25,7 @@ class LatencyBound:
     computing: str
 
     def first_token_ns(self, computed: int) -> float:
-        """Least time to the first token of a prompt of which so many tokens are computed."""
+        """Least time to the first token of a prompt of which `computed` tokens are computed."""
         return max(self.step_ns, computed * self.prompt_token_ns)
 
     def decoding_ns(self, tokens: int) -> float:

@@ -168,7 +168,8 @@ class EngineSpec:
             SpecError: the name is invalid, or the engine is an endpoint.
         """
         if not isinstance(name, str) or (name and not INSTALLATION.fullmatch(name)):
-            raise SpecError(f"{self}.with_installation({name!r}): a name is letters, digits, '.', '_' and '-'.")
+            raise SpecError(f"{self}.with_installation({name!r}): a name may contain only letters, digits, '.', '_' "
+                            "and '-'.")
         return replace(self, installation=name)
 
     def with_lmcache(self, **options: object) -> Self:
@@ -232,15 +233,17 @@ class Endpoint(EngineSpec):
 
     def with_flags(self, /, **flags: Flag) -> Self:  # noqa: ARG002
         """Raise SpecError."""
-        raise SpecError(f"{self}.with_flags(…): an endpoint was started by somebody else, with flags of its own.")
+        raise SpecError(f"{self}.with_flags(…): this server runs already, so its flags cannot change. Leave out "
+                        "this call.")
 
     def with_installation(self, name: str) -> Self:  # noqa: ARG002
         """Raise SpecError."""
-        raise SpecError(f"{self}.with_installation(…): an endpoint was started by somebody else.")
+        raise SpecError(f"{self}.with_installation(…): this server runs already. Leave out this call.")
 
     def with_lmcache(self, **options: object) -> Self:  # noqa: ARG002
         """Raise SpecError."""
-        raise SpecError(f"{self}.with_lmcache(…): an endpoint was started by somebody else, with its own caches.")
+        raise SpecError(f"{self}.with_lmcache(…): this server runs already, with its own caches. Leave out "
+                        "this call.")
 
     def __repr__(self) -> str:
         """For people and files; without values of secrets."""

@@ -124,7 +124,7 @@ class LoadPlan:
         port: TCP port.
         requests: by index.
         headers: further HTTP headers, e.g. Authorization.
-        concurrency: at most so many requests in flight; None: no limit.
+        concurrency: largest number of requests in flight; None: no limit.
         limits: when to give up on a request.
         channel: by what way.
         retry_stale: send a request once more where a reused connection turned out to be closed before any

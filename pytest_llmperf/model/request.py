@@ -13,8 +13,9 @@ class Cancellation:
     """When the client cancels a request by closing its connection.
 
     Args:
-        after_tokens: after so many generated tokens; None for no such limit.
-        after_ns: so many nanoseconds after the first send begins, the time to connect included; None for no such limit.
+        after_tokens: number of generated tokens after which the client cancels; None for no limit.
+        after_ns: time from the begin of the first send to the cancellation; the time to connect counts. None for no
+            limit.
     """
 
     after_tokens: int | None = None

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """Ordered by how much it matters: the worst of several speaks for a test.
+    """Ordered by how much it matters: the verdict of a test is the worst verdict of its checks.
 
     REPORTED is a figure without a limit, and the verdict of a test that measures and checks nothing.
     """

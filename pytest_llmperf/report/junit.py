@@ -39,7 +39,8 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
     try:
         root = _parsed(read_file(path))
     except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:
-        raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {echo(str(error))}.") from error
+        raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {echo(str(error))}. "
+                         "Name one.") from error
     test_by_id = _one_each([test for case in _last(root) if (test := _test(case, path)) is not None])
     if not test_by_id:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")

@@ -132,7 +132,7 @@ def read_test(path: Path) -> TestResult:
     try:
         top = read_json(path, folder, REPAIR)
     except OSError as error:
-        raise UsageError(f"{path}: the run file cannot be read: {error.strerror}.") from error
+        raise UsageError(f"{path}: the run file cannot be read: {error.strerror}. Name another run folder.") from error
     _require_schema(top)
     fields = top.fields(("test", "complete", "error", "measurements", "checks"), optional=top.table())
     return TestResult(

@@ -39,7 +39,8 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
     """The columns of these requests.
 
     Args:
-        most_arrivals: beyond so many, only every second (third, …) request keeps its arrivals; the others hold null.
+        most_arrivals: largest number of arrivals that are stored. With more, only every second (third, …) request
+            keeps its arrivals; the others have null.
     """
     origin_ns = start_ns(records)
     tokens = sum(sum(record.chunk_tokens or ()) for record in records)

@@ -33,8 +33,8 @@ def split_guards(guards: Mapping[str, float] | None) -> tuple[Mapping[str, float
             metrics[name] = margin
             continue
         if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin < 1:
-            raise SloError(f"guards={{{name!r}: {margin!r}}}: a tolerated loss is a share of all questions between 0 "
-                           "and 1. Write 0.01 for one point.")
+            raise SloError(f"guards={{{name!r}: {margin!r}}}: a tolerated loss must be a share of all questions "
+                           "between 0 and 1. Write 0.01 for one point.")
         tasks[name[len(_PREFIX):-len(_SUFFIX)]] = float(margin)
     return metrics, tasks
 

@@ -194,7 +194,7 @@ def check_measurement(measurement: Measurement, call: str, argument: str = "the 
         UsageError: the argument is not a measurement.
     """
     if not isinstance(measurement, Measurement):
-        raise UsageError(f"{call}: {argument} is what perf.measure(…) returned, found {measurement!r}.")
+        raise UsageError(f"{call}: {argument} must be what perf.measure(…) returned, got {measurement!r}.")
 
 
 def check_name(name: object, call: str) -> None:
@@ -204,8 +204,8 @@ def check_name(name: object, call: str) -> None:
         SpecError: the name is not a text.
     """
     if not isinstance(name, str):
-        raise SpecError(f"{call}: the name of the stored measurement is a text, found {name!r}. Measurements of this "
-                        "test are put beside each other by perf.compare(…).")
+        raise SpecError(f"{call}: the name of the stored measurement must be a text, got {name!r}. Measurements of "
+                        "this test are put beside each other by perf.compare(…).")
 
 
 def check_try_rates(rates: object) -> None:

@@ -42,8 +42,8 @@ class Cursor:
 
     def __init__(self, text: str, subject: str) -> None:
         if not isinstance(text, str):
-            raise SloError(f"this {subject} cannot be read: it is no text but of type {type(text).__name__}. "
-                           "Several are written one by one, each as a text.")
+            raise SloError(f"this {subject} cannot be read: it must be a text, got a value of type "
+                           f"{type(text).__name__}. Write each {subject} as a text of its own.")
         self.text = text
         self.subject = subject
         self._tokens = [Token(str(match.lastgroup), match[str(match.lastgroup)], match.start(str(match.lastgroup)))

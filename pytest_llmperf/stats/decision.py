@@ -24,12 +24,12 @@ ENOUGH_SESSIONS = 3
 
 
 def spent_share(runs: int) -> float:
-    """Share of α that may be spent once there are so many runs: 0…1."""
+    """Share of α that decisions after `runs` runs may have used: 0 to 1."""
     return max((share for look, share in zip(LOOKS, SPENT, strict=True) if runs >= look), default=0.0)
 
 
 def alpha_of_execution(alpha: float, executions: int) -> float:
-    """α of one decision when so many executions of its test are pooled: all together spend less than twice α."""
+    """α of one decision when `executions` executions of its test are pooled. All together use less than 2 α."""
     return ldexp(alpha, 1 - executions)
 
 

@@ -86,7 +86,7 @@ class LevelChange:
     Args:
         total: the change from earlier to later runs, on the log scale; negative for a fall.
         p: two-sided p value under no change.
-        first: the change separates so many first runs from the others; None for a straight line through all runs.
+        first: number of runs before the change; None for a straight line through all runs.
         beginning: whether it is the first fifth of the first run that differs from that of the other runs.
     """
 

@@ -61,7 +61,7 @@ def estimate_noise(sessions: Sequence[Sequence[SeededRun]]) -> NoiseEstimate:
 
 
 def start_sd_factor(df: int) -> float:
-    """What an sd of so many degrees of freedom is multiplied by where a rule takes it for known.
+    """Factor for an sd with `df` degrees of freedom, for a rule that treats the sd as exact.
 
     The ratio of the t and the normal quantile: of ten sessions 1.31, of five 1.99, of three 5.0.
     """

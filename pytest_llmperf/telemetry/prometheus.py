@@ -187,12 +187,12 @@ class CounterLog:
         self._latest_begin = max(self._latest_begin, reading.get(START_TIME, 0.0))
 
     def other_process(self) -> str | None:
-        """What showed since the last call that several processes answer for one page; None where nothing did."""
+        """Evidence since the last call that several processes answer for one page; None without evidence."""
         other, self._other_process = self._other_process, None
         return other
 
     def restart(self) -> str | None:
-        """What showed since the last call that the server's process began anew; None where nothing did."""
+        """Evidence since the last call that the server's process restarted; None without evidence."""
         restart, self._restart = self._restart, None
         return restart
 

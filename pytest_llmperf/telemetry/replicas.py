@@ -121,7 +121,7 @@ class ReplicaLog:
         return bool(self._changes)
 
     def restart(self) -> str | None:
-        """Which processes began anew since the last call, and what shows that; None where nothing does."""
+        """Which processes restarted since the last call, with the evidence; None without evidence."""
         texts = [(name, log.restart()) for name, log in self._logs.items()]
         named = [f"replica {name}, {text}" if name != ALONE else text for name, text in texts if text is not None]
         return "; ".join(named) or None

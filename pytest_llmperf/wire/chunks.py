@@ -248,7 +248,7 @@ def count(value: object) -> int | None:
 
     Raises:
         TypeError: the value is no number.
-        ImpossibleCount: no answer has so many tokens.
+        ImpossibleCount: the count is negative, or larger than any answer.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"a count of tokens is {value!r}")

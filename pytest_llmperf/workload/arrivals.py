@@ -60,7 +60,7 @@ class Arrivals(ABC):
         raise SpecError(f"{self} cannot be sent at {rate:g}/s. Use constant(8), poisson(8) or gamma(8, …).")
 
     def at_most(self, limit: int) -> Arrivals:
-        """The same arrival process with at most `limit` requests in flight, as a client with so many connections sends.
+        """The same arrival process with at most `limit` requests in flight, as a client with `limit` connections sends.
 
         A request that is due while `limit` requests are in flight is sent when one of them ends. That end is then its
         intended send time, so its latency leaves out the wait for a free slot.

@@ -162,7 +162,7 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime 
 
     Args:
         input: tokens of each user message (words where `text`): a number, or (low, high) uniform, both included.
-        output: tokens of each reply, likewise.
+        output: tokens of each reply, given in the same forms as `input`.
         turns: requests in each conversation.
         think_s: seconds between the end of a reply and the next message: a number, (low, high) uniform, or
             `exponential(mean)`.

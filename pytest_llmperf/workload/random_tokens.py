@@ -85,7 +85,7 @@ def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests
 
     Args:
         input: tokens of each prompt (words where `text`): a number, or (low, high) uniform with both included.
-        output: tokens to generate, likewise.
+        output: tokens to generate, given in the same forms as `input`.
         arrivals: when they come: `poisson(8)`, `closed(16)`, …
         requests: how many, or for how long at the rate of `arrivals`: "90s", "10min" or "2h".
         seed: another seed is another set of prompts, lengths and times. Each run adds 1: neighbours share runs.

@@ -293,7 +293,8 @@ def _requests_file(source: Path, path: str) -> Iterator[TraceLine]:
             yield TraceLine(_whole_ns(at), _tokens(length if prompt is None else prompt, "prompt_tokens"),
                             _tokens(output, "asked_output_tokens"))
     except (OSError, *_BROKEN) as error:
-        raise SpecError(f"trace: {path} is no requests file: {type(error).__name__}: {echo(str(error))}.") from error
+        raise SpecError(f"trace: {path} is no requests file: {type(error).__name__}: {echo(str(error))}. Name "
+                        "another file.") from error
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

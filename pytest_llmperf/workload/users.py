@@ -129,9 +129,9 @@ def cancelled(workload: Workload, *, share: float, after_tokens: int | None = No
     Args:
         workload: the requests.
         share: share of the requests that are cancelled, above 0 and at most 1. A seeded draw chooses them.
-        after_tokens: cancel when so many generated tokens have arrived. A request with an answer of at most so many
-            tokens is read to its end.
-        after_s: cancel so many seconds after the first send begins; the time to connect counts.
+        after_tokens: number of generated tokens after whose arrival the client cancels. An answer that is not longer
+            is read to its end.
+        after_s: time from the begin of the first send to the cancellation, in s; the time to connect counts.
 
     Raises:
         SpecError: an argument is invalid, or later turns contain the answers of the server.

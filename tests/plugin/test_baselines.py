@@ -346,7 +346,7 @@ def test_refused_session_is_taken_with_accept_reason(emulate, pytester):
     assert emulate.stored()["sessions"][-1]["accepted"] == "larger vocabulary"
 
 
-def test_a_folder_without_results_is_said(pytester):
+def test_update_from_folder_without_runs_is_refused(pytester):
     result = take(pytester, "nowhere")
     assert result.ret == 2
     result.stderr.fnmatch_lines(["llmperf baselines: nowhere: no run is stored in *. Run pytest first."])

@@ -36,7 +36,7 @@ def properties(case):
     return {p.get("name"): p.get("value") for p in case.iter("property")}
 
 
-def test_results_may_go_to_one_s_home(emulate, pytester, monkeypatch):
+def test_tilde_in_runs_option_is_expanded_to_home_directory(emulate, pytester, monkeypatch):
     """No shell resolves the ~ in --llmperf-runs=~/results."""
     monkeypatch.setenv("HOME", str(pytester.path))
     emulate("h200", "-k", "slo", "--llmperf-runs=~/results")

@@ -84,7 +84,7 @@ def test_unusable_cost_or_energy_is_a_usage_error(emulate, body, price, message)
 
 
 @pytest.mark.parametrize(("price", "message"), [
-    ("2.50", "*lacks a currency and a date*"), ("0 USD 2026-11-01", "*costs more than 0*"),
+    ("2.50", "*lacks a currency and a date*"), ("0 USD 2026-11-01", "*must cost more than 0*"),
     ("many USD 2026-11-01", "*'many' is no number*"),
 ])
 def test_invalid_price_ends_the_session_before_any_test(emulate, pytester, price, message):

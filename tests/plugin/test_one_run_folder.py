@@ -96,7 +96,7 @@ def test_replacement_worker_keeps_files_of_crashed_worker(run, pytester):
     assert (folder / "ended_without_verdict.txt").read_text().startswith("llmperf: pytest worker gw0 (pid ")
 
 
-def test_servers_of_each_worker_are_told_apart(run, pytester):
+def test_server_folders_of_each_worker_have_the_name_of_the_worker(run, pytester):
     run(SUITE + TOGETHER, "--emulate", "h200", "-n", "2")
     for test in read_run(folder_of(pytester)):
         (server,) = servers_of(test)

@@ -45,7 +45,7 @@ def captured(result):
 
 
 @pytest.mark.parametrize("capture", ["fd", "sys", "no"])
-def test_lines_come_whatever_is_captured_and_are_no_output_of_the_test(run, capture):
+def test_progress_lines_are_printed_under_every_capture_mode_and_not_captured(run, capture):
     result, _ = run(WORK, f"--capture={capture}")
     result.stdout.fnmatch_lines([STARTING, RUNNING])
     assert "starting" not in captured(result)

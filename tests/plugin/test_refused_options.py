@@ -45,7 +45,7 @@ def test_unreadable_option_is_refused_once_without_traceback(run, options, expec
 
 @pytest.mark.parametrize("table", ["send_delay_p99_limit = 20", "engines = {vlmm = 'x'}"])
 @pytest.mark.parametrize("dist", [(), ("-n", "1")], ids=["plain", "xdist"])
-def test_wrong_settings_are_told_before_any_test(run, pytester, table, dist):
+def test_wrong_settings_are_refused_before_any_test(run, pytester, table, dist):
     pytester.makepyprojecttoml(f"[tool.llmperf]\n{table}\n")
     result, _ = run(PLAIN, *dist)
     assert result.ret == pytest.ExitCode.USAGE_ERROR

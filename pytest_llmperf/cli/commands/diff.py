@@ -3,7 +3,7 @@
 For a pull-request comment: llmperf diff OLD.xml NEW.xml --markdown --out comment.md
 For a GitHub step's summary: llmperf diff OLD.xml NEW.xml --markdown --step-summary
 For a review of baselines: llmperf diff --baselines origin/main
-A JUnit file comes from pytest --junitxml=FILE. Exit code 0, whatever it finds: it gates nothing.
+A JUnit file comes from pytest --junitxml=FILE. The exit code is 0 whatever it finds.
 """
 
 from __future__ import annotations

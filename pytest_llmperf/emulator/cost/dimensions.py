@@ -56,8 +56,8 @@ class ModelShape:
         shared_experts: of `intermediate` each, always active.
         dense_layers, dense_intermediate: the first layers of a mixture of experts that have a plain MLP, and its size.
         latent: set where attention is latent; `kv_heads` and `head_dim` are then not used.
-        window, window_layers: so many layers attend to the last `window` tokens only.
-        linear_layers: so many layers have linear attention: a state of fixed size instead of a KV cache.
+        window, window_layers: `window_layers` layers attend to the last `window` tokens only.
+        linear_layers: number of layers with linear attention: a state of fixed size instead of a KV cache.
         published: how its weights are kept unless the engine's flags say otherwise.
         expert_bits: bits per weight of the routed experts where these are published in a smaller format.
         packed: set where the matrices of all layers are published as integers.

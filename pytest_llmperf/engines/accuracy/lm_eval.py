@@ -61,7 +61,7 @@ def read_task(given: object, settings: Settings, root: Path, timeout_s: float = 
         EnvironmentMissing: lm-evaluation-harness is not installed, or its interpreter does not answer in time.
     """
     if not isinstance(given, str) or not given:
-        raise SpecError(f"accuracy: a task is the path of a task file, \"suites/tasks/sums.yaml\", found {given!r}.")
+        raise SpecError(f"accuracy: write the path of a task file, such as \"suites/tasks/sums.yaml\", got {given!r}.")
     path = (root / expanded(given)).absolute()
     is_file = path.suffix in (".yaml", ".yml") or "/" in given
     if is_file and not path.is_file():
@@ -120,8 +120,8 @@ def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accurac
         process.stop(0.0)
         shutil.rmtree(cache, ignore_errors=True)
     if ending != "exit code 0" or not out.is_file():
-        raise EngineError(f"The questions of {task.name} could not be asked: lm_eval ended with {ending}. Its log is "
-                          f"{launch.log_path}.", process.evidence(40))
+        raise EngineError(f"The questions of {task.name} could not be asked: lm_eval ended with {ending}. Read its "
+                          f"log: {launch.log_path}.", process.evidence(40))
     answers = json.loads(out.read_text(encoding="utf-8"))
     return Accuracy(task.name, str(server.spec), answers["metric"], answers["right"])
 
@@ -166,7 +166,7 @@ def _described(source: str, given: str, environment: Environment, timeout_s: flo
     if completed.returncode:
         reason = (completed.stderr.strip() or "no output").splitlines()[-1]
         raise SpecError(f"accuracy: {given} cannot be read as a task of lm-evaluation-harness: {reason}. Nothing was "
-                        "started.")
+                        "started. Correct the file.")
     facts = json.loads(completed.stdout)
     problem = _problem(facts)
     if problem:

@@ -117,7 +117,7 @@ class ControlApi:
             response = self.client.post("/start_profile", json=body, timeout=PROFILER_TIMEOUT_S)
         if response.status_code != 200:
             raise EngineError(f"The profiler of {self.unit.spec.engine} does not start: /start_profile answered "
-                              f"{response.status_code} {self.shown(response)!r}. Its log has the reason.")
+                              f"{response.status_code} {self.shown(response)!r}. Read the reason in its log.")
 
     def stop_profiler(self) -> None:
         """End the trace, unless the trace has ended by itself, which SGLang reports as an error. The files are complete

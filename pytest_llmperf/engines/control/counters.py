@@ -98,7 +98,7 @@ class ServerCounters:
         return len(self._log.present)
 
     def restart(self) -> str | None:
-        """What its readings showed since the last call of a process that began anew; None where nothing did."""
+        """Evidence in the readings since the last call that a process restarted; None without evidence."""
         return self._log.restart()
 
     def scaling(self) -> str | None:

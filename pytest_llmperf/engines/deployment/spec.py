@@ -37,8 +37,8 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployme
         raise SpecError(f"replicas({spec}, {n!r}, …): this server runs already. Write replicas that run "
                         'already as one endpoint: endpoint(URL, model="ID", metrics=["http://…", …]).')
     if isinstance(n, bool) or not isinstance(n, int) or n < LEAST:
-        raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas is a whole number of at least {LEAST}. "
-                        "One server needs no router: measure its spec.")
+        raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas must be a whole number of at least "
+                        f"{LEAST}. One server needs no router: measure its spec.")
     if router is None:
         raise SpecError(f"replicas({spec}, {n}, router=None): replicas without a router are the engine's own data "
                         f"parallelism: write {spec.engine}({spec.model!r}, data_parallel_size={n}), or name a router, "

@@ -48,7 +48,7 @@ def secret_headers(
         raise SpecError(f'{call}, headers_env=…): write {{"HEADER": "VARIABLE"}}.')
     for header, variable in (headers_env or {}).items():
         if not isinstance(header, str) or not _HEADER.fullmatch(header):
-            raise SpecError(f"{call}, headers_env=…): a key of this dict is no name of an HTTP header.")
+            raise SpecError(f"{call}, headers_env=…): a key of this dict is no name of an HTTP header. Correct it.")
         if header.lower() in _CLIENTS_OWN:
             raise SpecError(f"{call}, headers_env={{{header!r}: …}}): the load generator sets this header. "
                             "Leave it out.")

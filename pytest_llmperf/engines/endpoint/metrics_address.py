@@ -87,7 +87,7 @@ def metrics_addresses(call: str, metrics: str | Sequence[str] | None) -> tuple[s
         return None
     texts = (metrics,) if isinstance(metrics, str) else metrics
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise SpecError(f"{call}, metrics={metrics!r}): an address is a text, or a list of texts. {_WRITE}")
+        raise SpecError(f"{call}, metrics={metrics!r}): an address must be a text or a list of texts. {_WRITE}")
     for text in texts:
         if "@" in text.partition("?")[0]:  # not shown: what stands before it may be a password
             raise SpecError(f"{call}, metrics=…): an address holds credentials (an @), which would end up in results. "

@@ -114,7 +114,7 @@ def endpoint(
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     call = f"endpoint({url!r}"
     aliases = aliases_of(call, model_alias)
-    accepted = names_of(call, "ends", ends, 'a finish reason is a text, "eos_token",')
+    accepted = names_of(call, "ends", ends, 'a finish reason must be a text, such as "eos_token",')
     api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer,
                   ends=tuple(sorted(accepted)))
     if not isinstance(text, bool):
@@ -156,8 +156,8 @@ def _api(call: str, protocol: str, stream: bool, dialect: str, fields: Mapping[s
         if name in OWN_FIELDS:
             raise SpecError(f"{call}, fields={{{name!r}: …}}): this field is set by {OWN_FIELDS[name]}. Leave it out.")
         if name == "n" and (type(value) is not int or not 1 <= value <= MOST_CHOICES):
-            raise SpecError(f"{call}, fields={{'n': {value!r}}}): the number of answers to a request is a whole number "
-                            f"from 1 to {MOST_CHOICES}.")
+            raise SpecError(f"{call}, fields={{'n': {value!r}}}): the number of answers to a request must be a whole "
+                            f"number from 1 to {MOST_CHOICES}.")
         if secret_values({name: value}, {}):
             raise SpecError(f"{call}, fields={{{name!r}: …}}): a test must not contain a key. Put the value into an "
                             'environment variable and write headers_env={"HEADER": "VARIABLE"}.')

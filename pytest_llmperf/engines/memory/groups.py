@@ -39,7 +39,7 @@ class Group:
 
 class GroupPlans:
     """Plans groups of servers. The plan for the same specs never changes within a session, so that a second start of a
-    server has the flags of the first. What is planned, and why, is told once.
+    server has the flags of the first. Each plan and its reason are passed to `notify` once.
 
     Args:
         share_memory: how specs share the memory.
@@ -56,8 +56,8 @@ class GroupPlans:
         self._lines: set[str] = set()
 
     def group(self, planted: Mapping[EngineSpec, EngineSpec]) -> Group:
-        """What is started for the first spec. Of three specs that do not fit, the first two may. Awake siblings are the
-        first choice.
+        """The plan for the first spec: which specs run together. Of three specs that do not fit, the first two may fit.
+        A plan in which all servers stay awake is preferred.
 
         Args:
             planted: each spec that was asked for, the most important first → the same spec as it is started alone.

@@ -65,8 +65,8 @@ def prefill_peak_per_s(model: str, kind: str) -> float:
 
 def _known(call: str, model: str, kind: str) -> tuple[Shape, HardwareKind]:
     if model not in list(SHAPES) or kind not in list(GPU_KINDS):
-        raise SpecError(f"{call}({model!r}, {kind!r}): models are {', '.join(SHAPES)}, and kinds "
-                        f"{', '.join(GPU_KINDS)}.")
+        raise SpecError(f"{call}({model!r}, {kind!r}): write one of the models {', '.join(SHAPES)} and one "
+                        f"of the kinds {', '.join(GPU_KINDS)}.")
     return SHAPES[model], GPU_KINDS[kind]
 
 

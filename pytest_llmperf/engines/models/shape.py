@@ -111,13 +111,13 @@ class Shape:
         return embeddings + self._matrices(experts) + self.layers * (router + norms) + self.hidden
 
     def _matrices(self, experts: int) -> int:
-        """Parameters of attention and MLP in all layers, with so many experts."""
+        """Parameters of attention and MLP in all layers, with `experts` experts per layer."""
         queries_and_output = 2 * self.hidden * self.heads * self.head_dim
         keys_and_values = 2 * self.hidden * self.kv_heads * self.head_dim
         return self.layers * (queries_and_output + keys_and_values + experts * 3 * self.hidden * self.intermediate)
 
     def _bytes(self, parameters: int, experts: int) -> int:
-        """Bytes of `parameters`, which contain the matrices of all layers with so many experts."""
+        """Bytes of `parameters`, which contain the matrices of all layers with `experts` experts."""
         if self.quantization is None:
             return parameters * BYTES_PER_VALUE[self.dtype]
         matrices = self._matrices(experts)

@@ -66,7 +66,7 @@ class RouterAdapter(ABC):
         return {}
 
     def refusal(self, router: Router) -> str | None:
-        """Why this router cannot run with these options; None if nothing speaks against it."""
+        """Why this router cannot run with these options; None if it can run."""
         if router.policy not in self.policies:
             return f"{router.name} has no policy {router.policy!r}; its policies are {', '.join(self.policies)}."
         return None

@@ -240,7 +240,7 @@ def _move_memory(client: httpx.Client, route: str) -> None:
     response = client.post(route, json={}, timeout=MOVING_TIMEOUT_S)
     if response.status_code != 200:
         raise EngineError(f"SGLang does not move its memory: {route} answered {response.status_code} "
-                          f"{response.text[:100]!r}. Its log has the reason.")
+                          f"{response.text[:100]!r}. Read the reason in its log.")
 
 
 def generate_body(request: Request) -> bytes:

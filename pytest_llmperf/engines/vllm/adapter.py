@@ -226,7 +226,7 @@ def _set_sleeping(client: httpx.Client, *, sleeping: bool) -> None:
     response = client.post(route, params=params, timeout=MOVING_TIMEOUT_S)
     if response.status_code != 200 or json_object(client.get("/is_sleeping")).get("is_sleeping") is not sleeping:
         raise EngineError(f"vLLM does not {'sleep' if sleeping else 'wake up'}: {route} answered "
-                          f"{response.status_code} {response.text[:100]!r}. Its log has the reason.")
+                          f"{response.status_code} {response.text[:100]!r}. Read the reason in its log.")
 
 
 def _connector(lmcache: LMCache, placement: Placement) -> dict[str, object]:

@@ -33,7 +33,7 @@ def export(tests: Sequence[TestResult], form: str, out: Path) -> list[Path]:
         raise UsageError(SINKS.unknown(form))
     files = sink.files(tests)
     if not files:
-        raise UsageError("the tests of this run have no measurements to export.")
+        raise UsageError("the tests of this run have no measurements to export. Name another run.")
     paths = [out / name if name else out for name in files]
     if folder := next((path for path in paths if path.is_dir()), None):
         raise UsageError(f"{folder}: this is a folder. Name a file: --out={folder / SUGGESTED.get(form, 'run.json')}")

@@ -28,7 +28,7 @@ def benchmark_file(tests: Sequence[TestResult]) -> bytes:
     benchmarks = [benchmark for test in tests for benchmark in _benchmarks(test)]
     if not benchmarks:
         raise UsageError("the tests of this run have no measurements to export: the export contains latencies, but "
-                         "not those at the rates that a search tried.")
+                         "not those at the rates that a search tried. Name another run.")
     runs = [run for test in tests for measurement in test.measurements for run in measurement.runs]
     content = {
         "machine_info": _machine(tests),

@@ -30,7 +30,7 @@ def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
             measurement.release_records()
             files[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     if not files:
-        raise UsageError("the tests of this run have no measurements to export.")
+        raise UsageError("the tests of this run have no measurements to export. Name another run.")
     return files
 
 

@@ -37,7 +37,7 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
             frame.insert(1, "measurement", name)
             frames.append(frame)
     if not frames:
-        raise UsageError("the tests of this run have no measurements to export.")
+        raise UsageError("the tests of this run have no measurements to export. Name another run.")
     return pd.concat(frames, ignore_index=True)
 
 

@@ -70,7 +70,7 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
         out.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise UsageError(f"{path}: the report cannot be written: {error.strerror}.") from error
+        raise UsageError(f"{path}: the report cannot be written: {error.strerror}. Name another folder.") from error
     return path
 
 

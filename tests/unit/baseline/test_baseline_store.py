@@ -294,7 +294,7 @@ def test_everything_is_on_the_device_before_anything_is_replaced(tmp_path, make)
     assert {"a", "b", "c"} <= {name for step, name in steps[last:done] if step == "sync_folder"}
 
 
-def test_new_folders_of_a_failed_update_go_again(tmp_path, make):
+def test_failed_update_removes_its_new_folders(tmp_path, make):
     write(Store(tmp_path), files_of(make, 1.0))
     disk = FullDisk(10**9)
     write(Store(tmp_path, disk=disk), files_of(make, 2.0))

@@ -76,16 +76,16 @@ def test_flags_are_rendered_as_command_line():
         (lambda: vllm("m").with_flags(env={}), "env is not a flag"),
         (lambda: vllm("m", a="x\0"), "no command line can hold a NUL"),
         (lambda: vllm("m", a=["x", "\0"]), "no command line can hold a NUL"),
-        (lambda: vllm("m", env=["A"]), "variables are a dict, .* of type list"),
-        (lambda: vllm("m", env=5), r"vllm\('m', env=…\): variables are a dict, .* of type int"),
-        (lambda: sglang("m", env=""), r"sglang\('m', env=…\): variables are a dict, .* of type str"),
-        (lambda: vllm("m", env=[]), "variables are a dict, .* of type list"),
-        (lambda: vllm("m", env={"A=B": "x"}), r"env=\{'A=B': …\}\): a variable's name is text without"),
-        (lambda: vllm("m", env={"": "x"}), "a variable's name is text"),
-        (lambda: vllm("m", env={1: "x"}), "a variable's name is text"),
+        (lambda: vllm("m", env=["A"]), "write variables as a dict, .* of type list"),
+        (lambda: vllm("m", env=5), r"vllm\('m', env=…\): write variables as a dict, .* of type int"),
+        (lambda: sglang("m", env=""), r"sglang\('m', env=…\): write variables as a dict, .* of type str"),
+        (lambda: vllm("m", env=[]), "write variables as a dict, .* of type list"),
+        (lambda: vllm("m", env={"A=B": "x"}), r"env=\{'A=B': …\}\): a variable's name must be text without"),
+        (lambda: vllm("m", env={"": "x"}), "a variable's name must be text"),
+        (lambda: vllm("m", env={1: "x"}), "a variable's name must be text"),
         (lambda: vllm("m", env={"A": "\0"}), "no variable can hold a NUL"),
         (lambda: endpoint(None, model="m"), r"endpoint\(None\): a URL is text"),
-        (lambda: endpoint("http://h:1", model="m").with_flags(a=1), "an endpoint was started by somebody else"),
+        (lambda: endpoint("http://h:1", model="m").with_flags(a=1), "this server runs already"),
     ],
 )
 def test_invalid_spec_argument_is_refused(build, complaint):
@@ -124,7 +124,7 @@ def test_an_endpoint_needs_a_model():
         endpoint("http://h:1", model="")
 
 
-def test_a_path_stays_and_a_last_slash_goes():
+def test_url_keeps_its_path_and_loses_its_last_slash():
     assert endpoint("http://h:1/proxy/", model="org/m").url == "http://h:1/proxy"
     assert endpoint("http://[::1]:8000", model="m").url == "http://[::1]:8000"
 
@@ -152,7 +152,7 @@ def test_installation_name_makes_spec_unequal():
     assert old.with_flags(a=2).installation == "old"
     assert old.with_installation("") == new
     for wrong in ("a b", "x:y", "x@cpu", 3, None):
-        with pytest.raises(SpecError, match="a name is letters"):
+        with pytest.raises(SpecError, match="a name may contain only letters"):
             new.with_installation(wrong)
-    with pytest.raises(SpecError, match="somebody else"):
+    with pytest.raises(SpecError, match="this server runs already"):
         endpoint("http://h:1", model="m").with_installation("old")

@@ -144,7 +144,7 @@ def test_guard_verdict_depends_on_margins_and_between_start_sd(side, itl_ms, how
     assert guard.numbers.get("no_loss_proven", False) == (verdict is Verdict.PASS)
 
 
-def test_the_tests_own_spread_of_starts_is_told(side):
+def test_start_sd_given_by_the_test_is_named_as_its_source(side):
     results = claim(side(ttft_ms=10), side(ttft_ms=100), start_sd={"ttft_p50": 0.4})
     assert (results[0].numbers["start_sd"], results[0].numbers["start_sd_source"]) == (0.4, "the test's own")
     assert "default" in results[1].numbers["start_sd_source"]
@@ -199,7 +199,7 @@ def test_invalid_side_of_claim_is_named(side):
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": "2x"}), "at least 1"),
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": float("nan")}), "at least 1"),
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"goodput": 2.0}), "cannot be a price"),
-        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"itl_p99": 0.1}), "the claim judges tpot_mean, ttft_p50"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"itl_p99": 0.1}), "the claim judges: tpot_mean, ttft_p50"),
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"ttft_p50": "5%"}), "Write 0.05 for 5 %"),
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"ttft_p50": -0.1}), "a share above 0"),
     ],

@@ -58,7 +58,7 @@ def test_limits_reach_the_engine(engine):
     assert replay.exchanges[0].ending is Ending.IDLE_TIMEOUT
 
 
-def test_progress_is_told_once(engine):
+def test_progress_is_reported_once(engine):
     progress_reports = []
     transport = VirtualTransport({"emulated-1": engine})
     transport.replay(plan(PlannedRequest(0, "/", b"{}")), cancel=threading.Event(), progress=progress_reports.append)

@@ -88,7 +88,7 @@ def test_error_of_dead_process_contains_exit_code_and_log(begin):
         process.call({"sleep": {"ns": 1}})
 
 
-def test_an_answer_that_is_no_object(begin):
+def test_answer_that_is_no_json_object_raises_engine_error(begin):
     process = begin()
     process.read()
     with pytest.raises(EngineError, match="no JSON object: b'no json"):

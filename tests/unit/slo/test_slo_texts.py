@@ -168,7 +168,7 @@ def test_unreadable_claim_is_refused_with_reason(text, said):
 
 @pytest.mark.parametrize("parse", [parse_slo, parse_claim])
 def test_list_instead_of_text_is_refused(parse):
-    with pytest.raises(SloError, match="no text but of type list"):
+    with pytest.raises(SloError, match="must be a text, got a value of type list"):
         parse(["ttft_p50 <= 30ms", "error_rate == 0"])
 
 

@@ -19,7 +19,7 @@ def session(rng, run_sd, session_sd, seeds=(0, 1, 2), effect=0.0):
     return [(seed, LEVELS[seed] + level + run_sd * rng.standard_normal()) for seed in seeds]
 
 
-def test_seeds_and_sessions_are_told_from_noise():
+def test_effects_of_seed_and_session_are_separated_from_noise():
     rng = np.random.default_rng(1)
     estimates = [estimate_noise([session(rng, 0.01, 0.02) for _ in range(5)]) for _ in range(400)]
     assert np.mean([estimate.run_sd**2 for estimate in estimates]) == pytest.approx(0.01**2, rel=0.1)

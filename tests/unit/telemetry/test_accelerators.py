@@ -103,7 +103,7 @@ class Freed(VirtualClock):
             self.gpu.used_bytes = 0
 
 
-def test_memory_that_comes_back_is_waited_for(accelerators, nvml, statuses):
+def test_wait_ends_when_gpu_memory_is_free(accelerators, nvml, statuses):
     nvml.gpus[1].used_bytes = 60 << 30
     accelerators.clock = Freed(nvml.gpus[1])
     accelerators.wait_free(FOUR.gpus[:2])

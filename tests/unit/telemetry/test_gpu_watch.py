@@ -128,7 +128,7 @@ def test_no_events_and_no_counters_are_no_faults(seen, nvml, missing):
     assert trace.problem is None
 
 
-def test_a_fault_is_told_once(seen, nvml):
+def test_each_gpu_fault_is_reported_once(seen, nvml):
     trace = seen(lambda: nvml.xids.extend([31, 31]))
     assert [fault[:22] for fault in trace.faults] == ["a GPU reported Xid 31 ", "a GPU reported Xid 31 "]
 

@@ -84,7 +84,7 @@ def test_malformed_sharegpt_file_is_refused_with_path(share_file, content):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_says_so(tmp_path):
+def test_missing_file_is_refused_with_path(tmp_path):
     workload = sharegpt(path=tmp_path / "none.json", requests=1, arrivals=closed(1))
     with pytest.raises(SpecError, match=r"cannot read .*none\.json: No such file"):
         workload.requests()

@@ -123,7 +123,7 @@ def test_salts_do_not_share_prefixes() -> None:
     assert tree.match((1, 2, 3), "b")[0] == 0
 
 
-def test_the_least_recently_used_leaf_goes_first() -> None:
+def test_least_recently_used_leaf_is_evicted_first() -> None:
     tree = RadixTree()
     for prompt in ((1, 1, 1), (2, 2), (3,)):
         tree.insert(prompt)

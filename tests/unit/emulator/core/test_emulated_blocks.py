@@ -104,7 +104,7 @@ def test_empty_blocks_are_reused_before_cached_blocks_and_tails_before_heads():
     assert lookup(pool, sequence(*range(100, 112))) == 4
 
 
-def test_a_block_that_was_hit_is_the_last_to_go_again():
+def test_block_that_was_hit_is_evicted_last():
     pool = BlockPool(6, 4, True)
     for start in (0, 100):
         pool.release(hold(pool, sequence(*range(start, start + 8))))

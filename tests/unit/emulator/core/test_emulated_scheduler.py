@@ -61,7 +61,7 @@ def test_last_admitted_sequence_is_preempted_and_admission_stops_in_that_step(la
     assert scheduler.pool.free == 0
 
 
-def test_a_preempted_sequence_goes_first_and_computes_all_again(lab):
+def test_preempted_sequence_is_scheduled_first_and_computes_all_tokens_again(lab):
     scheduler = lab.scheduler(num_blocks=7, prefix_caching=False)
     for number, most in ((1, 3), (2, 12)):
         scheduler.add(lab.sequence(number, 12, most))

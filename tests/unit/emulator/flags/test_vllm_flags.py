@@ -101,7 +101,7 @@ def test_number_of_blocks_follows_memory_flags():
     assert config("--max-model-len", "160", "--kv-cache-memory-bytes", str(50 * bytes_per_block)).num_blocks == 50
 
 
-def test_a_model_that_does_not_fit_says_so_as_vllm_does():
+def test_model_that_does_not_fit_is_refused_with_message_of_vllm():
     with pytest.raises(StartError, match="No available memory for the cache blocks"):
         launch(model="llama-3.1-70b", hardware="l4")
     with pytest.raises(StartError, match=r"max seq len \(131072\).*estimated maximum model length is \d+"):
@@ -156,7 +156,7 @@ def test_draft_model_equal_to_target_is_always_accepted():
     assert spec(method="draft_model", model="llama-3.1-8b").speculation.acceptance == (1.0, 1.0, 1.0)
 
 
-def test_async_scheduling_goes_off_for_drafts_of_the_host():
+def test_async_scheduling_is_off_for_drafts_of_the_host():
     assert not spec(method="ngram").async_scheduling
     assert not spec(method="draft_model", model="tiny").async_scheduling
     assert spec(method="eagle3").async_scheduling

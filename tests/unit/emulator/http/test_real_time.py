@@ -106,7 +106,7 @@ def test_requests_on_the_way_keep_order_if_client_disconnects(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_reason_is_told_where_the_engine_cannot_serve_a_request(stream: bool) -> None:
+def test_request_that_engine_cannot_serve_is_refused_with_reason(stream: bool) -> None:
     server = service(sglang_launch(["--model-path", "tiny", "--max-total-tokens", "64"], machine("h200", 1), {}))
     assert asyncio.run(answer(server, completion(stream=stream)))[0] == 200
     status, body = asyncio.run(answer(server, completion(prompt=[1] * 200, stream=stream)))

@@ -16,7 +16,7 @@ def gone(send_schedule: SendSchedule, now_ns: int) -> list[tuple[int, int]]:
     return [(request.index, intended_ns) for request, intended_ns in send_schedule.take_due(now_ns)]
 
 
-def test_open_loop_goes_by_the_times_of_the_plan():
+def test_open_loop_sends_at_the_times_of_the_plan():
     send_schedule = schedule({"at_ns": 30}, {"at_ns": 10}, {}, started_ns=1000)
     assert send_schedule.next_ns == 1000
     assert gone(send_schedule, 1000) == [(2, 1000)]
@@ -26,7 +26,7 @@ def test_open_loop_goes_by_the_times_of_the_plan():
     assert send_schedule.next_ns is None
 
 
-def test_closed_loop_goes_when_a_slot_is_free():
+def test_closed_loop_sends_when_a_slot_is_free():
     send_schedule = schedule({}, {}, {}, concurrency=2)
     assert gone(send_schedule, 0) == [(0, 0), (1, 0)]
     assert send_schedule.next_ns is None

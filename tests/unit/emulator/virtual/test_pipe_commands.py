@@ -217,7 +217,7 @@ def test_client_limit_ends_request_in_virtual_time():
     assert record["ended_ns"] == record["sent_ns"] + 20_000_000
 
 
-def test_a_server_that_leaks_gets_stuck_and_is_given_up():
+def test_requests_to_a_server_that_leaks_blocks_time_out():
     server = service("--fault", "leak=4", flags=("--num-gpu-blocks-override", "40", "--max-model-len", "256"))
     requests = [post(i, body=body([i] * 100, 20)) for i in range(20)]
     endings = [record["ending"] for record in replay(server, *requests, concurrency=1)]

@@ -49,7 +49,7 @@ def test_data_set_of_the_hub_needs_the_harness_before_a_server_starts(read, chan
 
 @pytest.mark.parametrize(("change", "complaint"), [
     ({"given": "tasks/other.yaml"}, r"there is no task file tasks/other\.yaml .*Nothing was started"),
-    ({"given": 3}, "a task is the path of a task file"),
+    ({"given": 3}, "write the path of a task file"),
     ({"text": "task: [1"}, "cannot be read as a task of lm-evaluation-harness: no YAML"),
     ({"text": "- a\n- b\n"}, "no mapping of names to values"),
     ({"text": "output_type: generate_until\n"}, "has no name"),

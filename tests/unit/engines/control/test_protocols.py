@@ -218,7 +218,7 @@ def test_accepted_ends_are_a_condition_of_the_measurement():
 
 @pytest.mark.parametrize("ends", [7, ["stop", None], [""], {1}])
 def test_ends_that_are_no_texts_are_refused(ends):
-    with pytest.raises(SpecError, match="a finish reason is a text"):
+    with pytest.raises(SpecError, match="a finish reason must be a text"):
         spec(ends=ends)
 
 

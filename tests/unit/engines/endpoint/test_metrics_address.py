@@ -46,8 +46,8 @@ def test_replica_is_named_by_host_and_port_and_an_unusual_path():
 @pytest.mark.parametrize(
     ("metrics", "problem"),
     [
-        (5, "an address is a text, or a list of texts"),
-        ([5], "an address is a text, or a list of texts"),
+        (5, "an address must be a text or a list of texts"),
+        ([5], "an address must be a text or a list of texts"),
         ("10.0.0.5:8000", "no address of a metrics page"),
         ("ftp://a:1", "no address of a metrics page"),
         ("http://a:0", "no address of a metrics page"),

@@ -244,7 +244,7 @@ def test_verification_prompt_fits_max_model_len(make_server, fake_engine, max_mo
     assert tokens_sent(make_server, fake_engine, SPEC, max_model_len) == {tokens}
 
 
-def test_a_model_that_takes_no_whole_chunk_is_told(make_server, fake_engine):
+def test_model_too_short_for_whole_chunks_is_refused(make_server, fake_engine):
     with pytest.raises(EngineError, match=r"whole chunks of 4 tokens, and vllm.* takes 5 with .*Lower chunk_size"):
         tokens_sent(make_server, fake_engine, SPEC, 5)
 

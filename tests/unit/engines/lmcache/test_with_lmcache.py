@@ -61,7 +61,7 @@ def test_invalid_lmcache_option_is_refused(wrong, complaint):
 
 
 def test_endpoint_refuses_with_lmcache():
-    with pytest.raises(SpecError, match="was started by somebody else"):
+    with pytest.raises(SpecError, match="this server runs already, with its own caches"):
         endpoint("http://h:1", model="m").with_lmcache()
 
 

@@ -178,7 +178,7 @@ def test_dead_sibling_makes_both_start_anew(sharing_pool):
     assert sharing_pool.starts == 4
 
 
-def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path, message):
+def test_specs_too_large_together_run_in_sequence_and_reason_is_reported(launcher, tmp_path, message):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
                     share_memory=lambda _specs, _in_turn: "they do not fit") as pool:
         assert not pool.lives_beside(ONE, [TWO])
@@ -239,7 +239,7 @@ def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher, m
     message(*(note.text for note in launcher.lines))
 
 
-def test_engine_without_sleep_flag_runs_in_sequence_and_reason_is_told(turns, launcher, message):
+def test_engine_without_sleep_flag_runs_in_sequence_and_reason_is_reported(turns, launcher, message):
     launcher.unknown_flag = "enable_sleep_mode"
     assert not turns.lives_beside(ONE, [TWO])
     assert turns.acquire(ONE, beside=[TWO]).spec == ONE
@@ -363,7 +363,7 @@ def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, expected
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher, lmcache, fresh, message):
+def test_dead_lmcache_server_is_not_reused_and_its_death_is_reported(pool, launcher, lmcache, fresh, message):
     pool.acquire(ONE).unit.lmcache = lmcache
     lmcache.process.ended = "signal 9 (SIGKILL)"
     assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).unit.lmcache is None
@@ -413,7 +413,7 @@ def test_failed_start_leaves_no_server_and_next_start_succeeds(pool, launcher):
     assert pool.acquire(ONE).spec == ONE
 
 
-def test_a_death_between_tests_is_told_and_not_inherited(pool, launcher):
+def test_server_that_died_between_tests_is_reported_and_started_again(pool, launcher):
     first = pool.acquire(ONE)
     first.unit.process.ended = "signal 9 (SIGKILL)"
     assert pool.acquire(ONE) is not first

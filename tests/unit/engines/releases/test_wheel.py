@@ -104,7 +104,7 @@ def test_source_gives_what_a_server_reads_and_digests_without_docstrings(make_wh
     assert facts.sources != other.sources
 
 
-def test_parser_that_moved_is_said_with_the_place_to_mend(make_wheel):
+def test_moved_parser_is_reported_with_the_place_to_correct(make_wheel):
     with pytest.raises(UsageError, match=r"cannot be read \(none of lmcache\.moved:make, lmcache\.arguments:make is"):
         read_wheel("lmcache", "9.1", make_wheel(arguments=""))
 
@@ -142,7 +142,7 @@ def test_version_that_the_index_lacks_is_refused_with_the_newest(make_wheel, ind
         release_of("lmcache", "9.2", index / "cache")
 
 
-def test_unreachable_index_is_said_with_the_stored_versions(tmp_path, monkeypatch):
+def test_unreachable_index_is_reported_with_the_stored_versions(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
@@ -165,7 +165,7 @@ def test_failed_download_is_one_sentence_with_its_reason(output, words, monkeypa
     assert "\n" not in str(refused.value)
 
 
-def test_full_disk_while_unpacking_is_said(make_wheel, index, monkeypatch):
+def test_full_disk_while_unpacking_is_reported(make_wheel, index, monkeypatch):
     make_wheel()
 
     def full(*words, **options):

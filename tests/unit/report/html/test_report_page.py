@@ -102,7 +102,7 @@ def test_corrupt_requests_file_removes_only_charts(tmp_path, page, measurement):
     assert "<figure" not in packed(text)[0]
 
 
-def test_a_baseline_that_cannot_be_read_is_said(tmp_path, page, measurement_of, measurement):
+def test_unreadable_baseline_is_reported(tmp_path, page, measurement_of, measurement):
     measured = measurement_of(list(measurement.runs[0].records), baseline="", primaries=("ttft_p50",))
     write_test(tmp_path / "run", TEST, [measured], [])
     assert "No baseline is stored for measured" in page()
