@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.cluster.routing import Routing
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.flags.parser import EngineParser, StartError
@@ -24,8 +25,10 @@ from pytest_llmperf.emulator.quantities import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_llmperf.emulator.config import EngineConfig
     from pytest_llmperf.emulator.flags.launch import Launch
 
+_SEEDS_APART = 1_000_003  # between the noise of two replicas
 _VIRTUAL_EPOCH_NS = 1_767_225_600_000_000_000  # 2026-01-01: virtual time must not depend on the day
 
 
@@ -39,14 +42,33 @@ def build_service(options: Options) -> Service:
     launch = resolve(options)
     config = options.faults.hidden(launch.config)
     coefficients = coefficients_for(config.engine, config.gpu)
-    disturbance = Disturbance(options.noise, options.faults)
-    deployment = Deployment(config, StepTime(config, coefficients), disturbance)
+    disturbances = [Disturbance(replace(options.noise, seed=options.noise.seed + number * _SEEDS_APART),
+                                options.faults.of_replica(number + 1)) for number in range(options.replicas)]
+    deployment = Deployment(config, StepTime(config, coefficients), disturbances, _routing(options, config))
     if options.pipe:
         return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
     now_ns = time.monotonic_ns()
     deployment.sleep_until(now_ns)
     deployment.started_ns = now_ns
     return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
+
+
+def _routing(options: Options, config: EngineConfig) -> Routing | None:
+    """The router of several replicas; None for one server.
+
+    Raises:
+        UsageError: the machine has too few GPUs, or each replica has several engines.
+    """
+    count, faults = options.replicas, options.faults
+    if count == 1:
+        return None
+    if config.data_parallel > 1 or config.transfer is not None:
+        raise UsageError("replicas with data parallel or with a prefill/decode split cannot be emulated.")
+    if (needed := count * config.tensor_parallel) > options.machine.gpus:
+        raise UsageError(f"{count} replicas of {config.tensor_parallel} GPUs need {needed}, and the emulated machine "
+                         f"has {options.machine.gpus}: start fewer replicas, or raise --gpus.")
+    policy = "round_robin" if faults.policy_ignored else options.router
+    return Routing(count, policy, options.thresholds, faults.starved_replica or None, options.seed)
 
 
 def known_flags(engine: str) -> frozenset[str]:

@@ -47,6 +47,9 @@ class Faults:
         offload_bandwidth: divides the bandwidth of the tiers below the GPU's memory.
         stalls, stall_s: share of the steps that the scheduler delays, and for how long.
         leaked_blocks: KV blocks that a finished request never frees.
+        policy_ignored: whether the router of several replicas chooses the next one in turn, whatever its policy.
+        starved_replica: number of a replica, from 1, that the router leaves out; 0 for none.
+        slow_replica, slow_replica_number: relative increase of the step time of one replica, and its number from 1.
         throttle, throttle_steps: the step time grows linearly by the fraction `throttle` over `throttle_steps` steps,
             and stays at this level.
         errors, hangs, truncated, limited: share of the requests that fail (half with an HTTP status, half in the
@@ -66,6 +69,10 @@ class Faults:
     stalls: float = 0.0
     stall_s: float = 0.05
     leaked_blocks: int = 0
+    policy_ignored: bool = False
+    starved_replica: int = 0
+    slow_replica: float = 0.0
+    slow_replica_number: int = 2
     throttle: float = 0.0
     throttle_steps: int = 5000
     errors: float = 0.0
@@ -81,6 +88,11 @@ class Faults:
             max_num_batched_tokens=max(1, round(config.max_num_batched_tokens / self.chunk_budget)),
             num_blocks=max(2, round(config.num_blocks * (1 + self.kv))),
         )
+
+    def of_replica(self, number: int) -> Faults:
+        """The faults of one replica, whose number begins at 1."""
+        slowed = (1 + self.step_time) * (1 + self.slow_replica) - 1
+        return replace(self, step_time=slowed) if self.slow_replica and number == self.slow_replica_number else self
 
     def hidden(self, config: EngineConfig) -> EngineConfig:
         """A resolved configuration with the faults that no server would know of: what the core runs."""
@@ -146,6 +158,10 @@ _READERS: dict[str, tuple[str, dict[str, Callable[[str, str], object]]]] = {
     "offload_bandwidth": ("/4", {"offload_bandwidth": divisor}),
     "stalls": ("1%[:50ms]", {"stalls": _share, "stall_s": duration_s}),
     "leak": ("[BLOCKS]", {"leaked_blocks": _count("blocks", 1)}),
+    "router": ("round_robin", {"policy_ignored": _only("round_robin")}),
+    "starved_replica": ("2", {"starved_replica": _count("a replica")}),
+    "slow_replica": ("+20%[:2]", {"slow_replica": partial(fraction, least=-0.99),
+                                  "slow_replica_number": _count("a replica")}),
     "throttle": ("+30%[:STEPS]", {"throttle": lambda text, where: fraction(text or "+30%", where, least=0.0),
                                   "throttle_steps": _count("steps")}),
     "errors": ("1%", {"errors": _share}),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from pytest_llmperf.emulator.cluster.routing import POLICIES, THRESHOLDS
 from pytest_llmperf.emulator.config import Link
 from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
 from pytest_llmperf.emulator.flags.launch import Machine, machine
@@ -27,6 +28,8 @@ class Options:
         faults, noise, seed: planted faults, noise, and the seed of all random draws.
         split: link between a prefill engine and a decode engine; None if one engine does both.
         acceptance: acceptance probability by draft position; None for the default of the method.
+        replicas: number of equal servers behind a router.
+        router: policy of the router; thresholds: of a cache-aware router.
         record: file for each token's intended and actual send time.
         known_flags: whether to print only the flags of the engine that the emulator accepts.
     """
@@ -39,6 +42,9 @@ class Options:
     seed: int
     split: Link | None
     acceptance: tuple[float, ...] | None
+    replicas: int
+    router: str
+    thresholds: Mapping[str, float]
     record: str | None
     engine_argv: tuple[str, ...]
     known_flags: bool = False
@@ -57,8 +63,9 @@ def read_options(argv: Sequence[str]) -> Options:
     """
     emulator_words, theirs = _divided(list(argv))
     options, rest = _parser().parse_known_args(emulator_words)
-    if options.gpus < 1:
-        raise UsageError(f"--gpus {options.gpus}: at least 1.")
+    for name in ("gpus", "replicas"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} {getattr(options, name)}: at least 1.")
     engine, engine_argv = _engine(options.engine, [*rest, *theirs])
     return Options(
         machine=machine(options.hardware, options.gpus, options.hardware_row),
@@ -69,6 +76,9 @@ def read_options(argv: Sequence[str]) -> Options:
         seed=options.noise_seed,
         split=_link(options.split),
         acceptance=_rates(options.acceptance),
+        replicas=options.replicas,
+        router=options.router,
+        thresholds=dict(map(_threshold, options.router_threshold)),
         record=options.record,
         engine_argv=tuple(engine_argv),
         known_flags=options.known_flags,
@@ -93,6 +103,10 @@ def _parser() -> _Parser:
     add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
+    add("--replicas", type=int, default=1, help="equal servers behind a router (1)")
+    add("--router", choices=tuple(POLICIES), default="round_robin", help="how it chooses a replica (round_robin)")
+    add("--router-threshold", action="append", default=[], metavar="NAME=VALUE",
+        help=f"of a cache-aware router: {', '.join(THRESHOLDS)}")
     add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")
     add("--known-flags", action="store_true", help="print the engine's flags that are understood, as JSON")
     return parser
@@ -127,6 +141,16 @@ def _link(text: str | None) -> Link | None:
     if bytes_per_s <= 0:
         raise UsageError(f"--split {text}: {rate!r} is no rate in bytes per second, like 50e9.")
     return Link(bytes_per_s, duration_s(latency, f"--split {text}") if latency else 0.0)
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        if name in THRESHOLDS:
+            return name, float(value)
+    except ValueError:
+        pass
+    raise UsageError(f"--router-threshold {text}: write NAME=NUMBER, with {', '.join(THRESHOLDS)}.")
 
 
 def _rates(text: str | None) -> tuple[float, ...] | None:

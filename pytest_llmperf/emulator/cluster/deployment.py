@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
+from pytest_llmperf.emulator.cluster.routing import RoutedTimeline, Routing
 from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split, TransferredKv
 from pytest_llmperf.emulator.cluster.timeline import Timeline
 from pytest_llmperf.emulator.core.counters import Counters
@@ -31,35 +33,43 @@ class Deployment:
 
     Args:
         step_time: step-time model of all engines.
-        disturbance: noise of all engines, by the number of the step.
+        disturbances: noise of the engines of each replica, by the number of the step; none: no noise.
+        routing: replicas behind a router; None for one server.
 
     Attributes:
         now_ns: end of the last computed step, or a later time.
         started_ns: start of the server on the same clock.
         tiers: the KV cache tiers of each engine that has tiers.
+        routed: whether the engines are replicas behind a router.
     """
 
     def __init__(
         self,
         config: EngineConfig,
         step_time: StepTime,
-        disturbance: Disturbance | None = None,
+        disturbances: List[Disturbance] = (),
+        routing: Routing | None = None,
     ) -> None:
         self.config = config
         self.step_time = step_time
         self.now_ns = self.started_ns = 0
         self.tiers: list[Tiers] = []
-        self._disturbance = disturbance or Disturbance()
         self._bytes_per_token = config.tensor_parallel * kv_bytes_per_gpu(
             config.shape, config.kv, config.tensor_parallel
         )
         handed = TransferredKv(config.transfer, self._bytes_per_token) if config.transfer is not None else None
-        self.engines = [self._engine(self._tiers()) for _ in range(config.data_parallel)]
-        if handed is not None:
-            self.engines.append(self._engine(handed))
-        self._timeline = (
-            Timeline(self.engines, by_load=config.engine == "vllm") if handed is None else Split(self.engines, handed)
-        )
+        disturbances = disturbances or (Disturbance(),)
+        self.engines = [self._engine(self._tiers(), disturbance)
+                        for disturbance in disturbances for _ in range(config.data_parallel)]
+        self.routed = routing is not None
+        self._timeline: Timeline
+        if routing is not None:
+            self._timeline = RoutedTimeline(self.engines, routing)
+        elif handed is not None:
+            self.engines.append(self._engine(handed, disturbances[0]))
+            self._timeline = Split(self.engines, handed)
+        else:
+            self._timeline = Timeline(self.engines, by_load=config.engine == "vllm")
 
     @property
     def counters(self) -> Counters:
@@ -144,10 +154,10 @@ class Deployment:
         for engine in self.engines:
             engine.begin_run((self.now_ns - self.started_ns) / 1e9)
 
-    def _engine(self, external: ExternalKv | None) -> Engine:
+    def _engine(self, external: ExternalKv | None, disturbance: Disturbance) -> Engine:
         kind = VllmScheduler if self.config.engine == "vllm" else SglangScheduler
-        scheduler = kind(self.config, external, self._disturbance.leaked_blocks)
-        return Engine(self.step_time, scheduler, self._disturbance)
+        scheduler = kind(self.config, external, disturbance.leaked_blocks)
+        return Engine(self.step_time, scheduler, disturbance)
 
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:

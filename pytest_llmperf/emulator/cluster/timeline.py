@@ -36,9 +36,9 @@ class Timeline:
         Raises:
             ValueError: see `give`.
         """
-        self.give(self.route() if len(self.engines) > 1 else 0, sequence, now_ns)
+        self.give(self.route(sequence, now_ns) if len(self.engines) > 1 else 0, sequence, now_ns)
 
-    def route(self) -> int:
+    def route(self, sequence: Sequence, now_ns: int) -> int:  # noqa: ARG002 - the engines of one server are equal
         """Index of the engine that gets the next sequence. Of equally loaded engines it is the next one in turn."""
         count = len(self.engines)
         turn = [(self._turn + offset) % count for offset in range(count)]
@@ -52,6 +52,7 @@ class Timeline:
             ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         self.engines[index].add(sequence, now_ns)
+        sequence.engine = index
         self._free_ns[index] = max(self._free_ns[index], now_ns)
         self._changed(index)
         self.in_flight[index] += 1

@@ -37,6 +37,7 @@ class Sequence:
         stale: whether the sequence was preempted while a step in flight computed it.
         prompt_length, limit: tokens of the prompt, and tokens of the prompt with all generated tokens.
         room: capacity of its blocks in tokens.
+        engine: index of the engine that has the sequence.
     """
 
     id: int
@@ -62,6 +63,7 @@ class Sequence:
     prompt_length: int = field(init=False)
     limit: int = field(init=False)
     room: int = field(init=False, default=0)
+    engine: int = field(init=False, default=0)
     _turn: int | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:

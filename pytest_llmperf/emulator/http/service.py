@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -45,6 +46,9 @@ class Service:
         self.deployment = deployment
         self._sglang = launch.config.engine == "sglang"
         self.latencies = Latencies(launch.config.max_model_len, per_token=self._sglang)
+        #: Latencies by replica; empty for one server.
+        self.replicas = [Latencies(launch.config.max_model_len, per_token=self._sglang)
+                         for _ in deployment.engines] if deployment.routed else []
         self._faults = faults
         self._seed = seed
         self._epoch_ns = epoch_ns
@@ -116,6 +120,8 @@ class Service:
         """Count a sequence that generated all of its requested tokens."""
         self._served += 1
         self.latencies.finished(sequence, first_ns, last_ns)
+        if self.replicas:
+            self.replicas[sequence.engine].finished(sequence, first_ns, last_ns)
 
     def reply(self, method: str, target: str) -> Reply:
         """Answer any other request."""
@@ -123,6 +129,7 @@ class Service:
         paths = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
         if self.launch.config.tiers:
             paths |= lmcache.ROUTES
+        paths |= {f"/replicas/{number}/metrics" for number in self._numbers_of_replicas}
         if path in KINDS or path in paths:
             posted = path in KINDS or path in _POSTED
             if method not in (("POST",) if posted else ("GET", "HEAD", "POST")):
@@ -136,6 +143,7 @@ class Service:
             "/v1/models": lambda: pages.models(self.launch, int(self._started_s)),
             "/version": lambda: pages.version(self.launch),
             "/metrics": self._metrics,
+            **{f"/replicas/{number}/metrics": partial(self._metrics, number) for number in self._numbers_of_replicas},
             "/server_info": lambda: pages.server_info(self.launch),
             "/get_server_info": lambda: pages.server_info(self.launch),
             "/model_info": lambda: pages.sglang_model_info(self.launch),
@@ -157,8 +165,16 @@ class Service:
     def _started_s(self) -> float:
         return self.unix_s(self._started_ns)
 
-    def _metrics(self) -> Reply:
-        body = metrics_page(self.launch, self._engines(), started_s=self._started_s, served=self._served)
+    @property
+    def _numbers_of_replicas(self) -> range:
+        return range(1, len(self.replicas) + 1)
+
+    def _metrics(self, replica: int | None = None) -> Reply:
+        """The page of all engines, or of the replica with this number."""
+        engines = self._engines()
+        if replica is not None:
+            engines = [(*engines[replica - 1][:2], self.replicas[replica - 1])]
+        body = metrics_page(self.launch, engines, started_s=self._started_s, served=self._served)
         return Reply(200, body, CONTENT_TYPE)
 
     def _load(self) -> Reply:

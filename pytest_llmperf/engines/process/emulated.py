@@ -10,6 +10,7 @@ from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
+from pytest_llmperf.engines.deployment.emulated import emulated_pages
 from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheServer
 from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.engines.process.unit import Unit
@@ -70,8 +71,9 @@ class VirtualLauncher(Launcher):
         self.engines[host] = engine
         contact, unit = Contact(f"http://{host}", name), Unit(spec, engine.process)
         unit.launched_ns = launched_ns
-        server = Server(adapter, contact, unit, contact.client(transport=PipeControl(engine)), start_id=start_id,
-                        model=model, clock=self.clock)
+        client = contact.client(transport=PipeControl(engine))
+        server = Server(adapter, contact, unit, client, start_id=start_id, model=model, clock=self.clock,
+                        replicas=emulated_pages(spec, client))
         if spec.lmcache is not None:
             unit.lmcache = EmulatedLMCache(server.control.client)
         try:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,7 +135,7 @@ def find_environment(
 
 
 def emulator_environment(
-    emulation: Emulation, engine: str, start_id: int, *, faults: bool = True
+    emulation: Emulation, engine: str, start_id: int, *, faults: bool = True, words: Sequence[str] = ()
 ) -> Environment:
     """The emulator as the command of an engine. The noise differs between server starts, and is equal for start k of
     each session.
@@ -145,6 +145,7 @@ def emulator_environment(
         engine: engine whose command line the emulator accepts.
         start_id: number of the server start within the session.
         faults: whether to plant the faults; False for the emulator as a reference build.
+        words: further options of the emulator.
     """
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
     if (kind := GPU_KINDS[emulation.kind]) not in SHIPPED:
@@ -153,7 +154,7 @@ def emulator_environment(
         prefix.append("--pipe")
     for fault in emulation.faults if faults else ():
         prefix += ["--fault", fault]
-    prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), "--"]
+    prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), *words, "--"]
     package = PACKAGE_DIR.parent
     return Environment(tuple(prefix), False, package, str(emulation))
 

@@ -21,6 +21,7 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import MODELS
 from pytest_llmperf.engines.control.contact import Contact, channel_of, control_client
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, check_ready, generate_one_token
+from pytest_llmperf.engines.deployment.emulated import emulated_pages, emulated_words
 from pytest_llmperf.engines.endpoint.credentials import header_values
 from pytest_llmperf.engines.endpoint.reader import copy_text
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
@@ -211,8 +212,9 @@ class Launcher:
             process = self._spawn(resolution.spec, adapter, placement, env, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
             contact = Contact(f"http://127.0.0.1:{port.port}", adapter.served_name(placement))
+            client = contact.client(self.settings.control_timeout_s)
             server = Server(
-                adapter, contact, Unit(spec, process, lmcache), contact.client(self.settings.control_timeout_s),
+                adapter, contact, Unit(spec, process, lmcache), client, replicas=emulated_pages(spec, client),
                 start_id=start_id, model=model,
                 host_env=None if self.emulation else host_environment(spec, adapter, placement, env),
             )
@@ -224,7 +226,8 @@ class Launcher:
     def emulator(self, spec: EngineSpec, start_id: int) -> Environment:
         """The emulator as the command of an engine."""
         assert self.emulation is not None, "an engine without emulation has an environment"
-        return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE)
+        return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE,
+                                    words=emulated_words(spec))
 
     def make_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Wait until a launched server has generated one token under our name, and prove what it is.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of, package_of
+from pytest_llmperf.engines.deployment.emulated import emulated_words
 from pytest_llmperf.engines.models import ResolvedModel, resolve_model
 from pytest_llmperf.engines.models.draft_models import check_method_module, with_draft_resolved
 from pytest_llmperf.engines.process.environment import Environment, configured_place, find_environment
@@ -105,8 +106,7 @@ def _check_emulated(spec: EngineSpec) -> None:
     if not adapter_of(spec.engine).emulated:
         raise SpecError(f"{spec}: the emulator schedules as vLLM and SGLang do, and does not know {spec.engine}. Drop "
                         "--emulate.")
-    if spec.servers > 1:
-        raise SpecError(f"{spec}: the emulator has no replicas yet. Drop --emulate.")
+    emulated_words(spec)
     check_variables(spec, None)
     flags = emulated_flags(spec.engine) if spec.flags else None
     if flags is not None:

@@ -1,0 +1,179 @@
+"""Replicas behind a router: which replica gets a request, by the policies of vLLM's and SGLang's routers and nginx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.cache.radix_tree import RadixTree
+from pytest_llmperf.emulator.cluster.timeline import Timeline
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
+from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Replicas of an emulated deployment, and their router.
+
+    Args:
+        replicas: number of replicas.
+        policy: one of `POLICIES`.
+        thresholds: `cache_threshold`, `balance_abs_threshold` and `balance_rel_threshold` of a cache-aware router, as
+            far as they differ from its defaults.
+        starved: number of a replica, from 1, to which the router sends nothing (a planted fault); None in health.
+        seed: of the random policies.
+    """
+
+    replicas: int
+    policy: str
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    starved: int | None = None
+    seed: int = 0
+
+
+class RoutedTimeline(Timeline):
+    """Replicas with a common order of time. The router counts a request until the step with its last token has ended.
+
+    Args:
+        engines: one for each replica.
+        routing: their router.
+    """
+
+    def __init__(self, engines: List[Engine], routing: Routing) -> None:
+        super().__init__(engines)
+        self._choose = POLICIES[routing.policy](self, routing)
+        self.open_to = [index for index in range(len(engines)) if index + 1 != routing.starved]
+        self._endings: list[tuple[int, int]] = []  # when a step ends with the last token of a request, and where
+
+    def route(self, sequence: Sequence, now_ns: int) -> int:
+        self._endings = [ending for ending in self._endings if ending[0] > now_ns]
+        return self._choose(sequence)
+
+    def load(self, index: int) -> int:
+        """Requests that the router has sent to a replica and whose answers have not ended."""
+        return self.in_flight[index] + sum(ending[1] == index for ending in self._endings)
+
+    def least_loaded(self) -> int:
+        """The replica with the fewest requests; of equals the first."""
+        return min(self.open_to, key=self.load)
+
+    def cached_tokens(self, index: int, sequence: Sequence) -> int:
+        """Prompt tokens that the prefix cache of a replica has now."""
+        scheduler = self.engines[index].scheduler
+        if isinstance(scheduler, VllmScheduler):
+            return len(scheduler.pool.cached_blocks(sequence)) * scheduler.pool.block_size
+        return scheduler.cache.match(sequence)[0] if isinstance(scheduler, SglangScheduler) else 0
+
+    def _run(self, index: int, start_ns: int, until_ns: int | None, fast_forwarding: bool) -> Step | FastForward | None:
+        done = super()._run(index, start_ns, until_ns, fast_forwarding)
+        if done is not None:
+            self._endings += [(done.ended_ns, index)] * len(done.finished)
+        return done
+
+
+Choose = Callable[[Sequence], int]
+#: Of a cache-aware router, with the defaults of sglang-router 0.3.2.
+THRESHOLDS = {"cache_threshold": 0.3, "balance_abs_threshold": 64.0, "balance_rel_threshold": 1.5}
+_REMEMBERED_TOKENS = 2**24  # of each replica's prompts, by a cache-aware router
+
+
+def _random(timeline: RoutedTimeline, routing: Routing) -> Choose:
+    rng = Random(routing.seed)
+    return lambda _sequence: rng.choice(timeline.open_to)
+
+
+def _round_robin(timeline: RoutedTimeline, routing: Routing) -> Choose:  # noqa: ARG001 - all policies are made alike
+    turn = -1
+
+    def choose(_sequence: Sequence) -> int:
+        nonlocal turn
+        turn += 1
+        return timeline.open_to[turn % len(timeline.open_to)]
+
+    return choose
+
+
+def _power_of_two(timeline: RoutedTimeline, routing: Routing) -> Choose:
+    rng = Random(routing.seed)
+
+    def choose(_sequence: Sequence) -> int:
+        pair = rng.sample(timeline.open_to, 2) if len(timeline.open_to) > 1 else timeline.open_to
+        return min(pair, key=timeline.load)
+
+    return choose
+
+
+def _least_loaded(timeline: RoutedTimeline, routing: Routing) -> Choose:  # noqa: ARG001
+    return lambda _sequence: timeline.least_loaded()
+
+
+def _by_session(timeline: RoutedTimeline, routing: Routing) -> Choose:
+    """Requests carry no session header, so all of them belong to one session: vllm-router 0.1.17 sends them all to one
+    replica."""
+    chosen = Random(routing.seed).randrange(len(timeline.engines))
+    return lambda _sequence: timeline.open_to[chosen % len(timeline.open_to)]
+
+
+def _cache_aware(timeline: RoutedTimeline, routing: Routing) -> Choose:
+    """The policy of vllm-router and sglang-router. They compare characters or token ids; this policy compares tokens.
+
+    If the loads differ by more than `balance_abs_threshold` and by more than the factor `balance_rel_threshold`, the
+    replica with the fewest requests gets the request. Otherwise it is the replica that got the longest prefix of this
+    prompt earlier, if the prefix is longer than `cache_threshold` of the prompt, else the one with the fewest requests.
+    The router remembers what it sent, and does not know what the replicas have evicted.
+    """
+    values = THRESHOLDS | dict(routing.thresholds)
+    trees = [RadixTree() for _ in timeline.engines]
+
+    def choose(sequence: Sequence) -> int:
+        chosen = select(sequence)
+        trees[chosen].insert(sequence.prompt, sequence.salt)
+        trees[chosen].evict(trees[chosen].size - _REMEMBERED_TOKENS)
+        return chosen
+
+    def select(sequence: Sequence) -> int:
+        loads = [timeline.load(index) for index in timeline.open_to]
+        difference = max(loads) - min(loads)
+        if difference > values["balance_abs_threshold"] and max(loads) > min(loads) * values["balance_rel_threshold"]:
+            return timeline.least_loaded()
+        matched = {index: trees[index].match(sequence.prompt, sequence.salt)[0] for index in timeline.open_to}
+        longest = max(matched.values())
+        if not sequence.prompt or longest / len(sequence.prompt) <= values["cache_threshold"]:
+            return timeline.least_loaded()
+        return min((index for index, length in matched.items() if length == longest), key=timeline.load)
+
+    return choose
+
+
+def _kv_aware(timeline: RoutedTimeline, routing: Routing) -> Choose:  # noqa: ARG001
+    """The replica with the fewest prompt tokens to compute before this prompt's first token: those of the requests that
+    wait there, and those of this prompt that its prefix cache lacks now. Of equals the one with the fewest requests."""
+    def cost(index: int, probe: Sequence) -> tuple[int, int]:
+        waiting = sum(other.length - other.computed for other in timeline.engines[index].scheduler.waiting)
+        return waiting + len(probe.prompt) - timeline.cached_tokens(index, probe), timeline.load(index)
+
+    def choose(sequence: Sequence) -> int:
+        probe = Sequence(-1, sequence.prompt, sequence.max_tokens, sequence.arrived_ns, sequence.salt)
+        return min(timeline.open_to, key=lambda index: cost(index, probe))
+
+    return choose
+
+
+#: Policy → what makes its choice for a timeline.
+POLICIES: dict[str, Callable[[RoutedTimeline, Routing], Choose]] = {
+    "random": _random,
+    "round_robin": _round_robin,
+    "power_of_two": _power_of_two,
+    "least_loaded": _least_loaded,
+    "cache_aware": _cache_aware,
+    "kv_aware": _kv_aware,
+    "consistent_hash": _by_session,
+    "sticky_least_loaded": _by_session,
+}

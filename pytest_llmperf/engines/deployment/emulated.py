@@ -1,0 +1,48 @@
+"""The emulator in place of a deployment: one process that plays the replicas and their router."""
+
+from __future__ import annotations
+
+from pytest_llmperf.config.emulation import GPUS
+from pytest_llmperf.engines.control import lazy_httpx as httpx
+from pytest_llmperf.engines.deployment.pages import NumberedPages
+from pytest_llmperf.engines.routers.door import router_adapter_of
+from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.ranks import DATA, gpus_of, size_of
+
+#: Options of a cache-aware router that the emulated router has, too.
+THRESHOLDS = ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
+
+
+def emulated_words(spec: EngineSpec) -> list[str]:
+    """Options of the emulator for a deployment; none for a server.
+
+    Raises:
+        SpecError: the emulated host has too few GPUs, or each replica is data parallel itself.
+    """
+    if not isinstance(spec, Deployment):
+        return []
+    flags = flags_of(spec)
+    if size_of(flags, DATA) > 1:
+        raise SpecError(f"{spec}: the emulator knows no replicas that are data parallel themselves. Leave {DATA[0]} "
+                        "out, or drop --emulate.")
+    if (needed := gpus_of(flags) * spec.servers) > GPUS:
+        raise SpecError(f"{spec} needs {needed} GPUs, and an emulated host has {GPUS}. Name fewer replicas.")
+    policy = router_adapter_of(spec.router).policies[spec.router.policy]
+    given = {name: value for name, value in spec.router.values.items() if name in THRESHOLDS}
+    thresholds = [word for name, value in given.items() for word in ("--router-threshold", f"{name}={value}")]
+    return ["--replicas", str(spec.servers), "--router", policy, *thresholds]
+
+
+def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | None:
+    """The metrics page of each emulated replica; None for a server.
+
+    Args:
+        client: reaches the emulator.
+    """
+    if spec.servers == 1:
+        return None
+    return NumberedPages({str(number): (client, f"/replicas/{number}/metrics")
+                          for number in range(1, spec.servers + 1)})
