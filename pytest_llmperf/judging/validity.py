@@ -21,6 +21,7 @@ from pytest_llmperf.results.causes.servers import (
     LmcacheUnused,
     OtherModel,
     Preemptions,
+    ReplicaIdle,
     ServerRestarted,
     ServiceScaled,
     TokensMiscounted,
@@ -32,6 +33,7 @@ HIT_RATE_SLACK = 0.02
 #: A limit from below lets any excess of these through, and a ratio does: only a limit from above judges it.
 EXCESS = ("prefix_cache_hit_rate", "send_delay")
 STREAMED = ("ttft", "tpot")  # what exists only where an answer comes token by token
+LEAST_REQUESTS_EACH = 10  # of fewer for each replica, a router may send one none by chance
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
 
 
@@ -154,6 +156,8 @@ def _server_problems(
 ) -> Iterator[Fault]:
     if run.restarted:
         yield ServerRestarted(run.restarted)
+    if "replica_imbalance" not in named:
+        yield from _idle_replica(measurement, run)
     if "prefix_cache_hit_rate" not in named:
         yield from _unexpected_cache_hits(run, metrics)
     yield from _unused_lmcache(measurement, run, metrics, named)
@@ -161,6 +165,17 @@ def _server_problems(
     if preemptions and "preemptions" not in named and not measurement.may_preempt:
         yield Preemptions(preemptions)
     yield from _token_count_mismatch(run)
+
+
+def _idle_replica(measurement: Measurement, run: Run) -> Iterator[Fault]:
+    """A replica of a deployment without any of many requests. A service may have reasons that no session knows."""
+    router = measurement.conditions.get("router")
+    if router is None or len(run.records) < LEAST_REQUESTS_EACH * len(run.replicas):
+        return
+    idle = [name for name, counters in run.replicas.items() if counters.get("requests_finished") == 0]
+    if idle:
+        policy = measurement.conditions.get("router.policy", "")
+        yield ReplicaIdle(idle[0], len(run.replicas), len(run.records), f"{router} with policy {policy}")
 
 
 def _unexpected_cache_hits(run: Run, metrics: RunMetrics) -> Iterator[Fault]:

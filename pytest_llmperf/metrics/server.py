@@ -87,6 +87,14 @@ def _searched(suffix: str, formula: str) -> tuple[ServerFormula, ServerFormula]:
             replace(of_conversations, needs="a search with conversations: perf.max_rate(…)"))
 
 
+def _of_replicas(name: str, value: str, words: str) -> ServerFormula:
+    """Largest ÷ mean of a value of each replica; `telemetry.replicas.balance` makes both counters."""
+    return ServerFormula(name, Unit.COUNT, Direction.LOWER,
+                         lambda counters: ratio(counters, f"replica_largest_{value}", f"replica_mean_{value}"),
+                         f"largest ÷ mean over the replicas of: {words}",
+                         "a deployment of replicas, or a service with metrics=, whose replicas count tokens")
+
+
 def _share(name: str, part: str, whole: str) -> ServerFormula:
     return ServerFormula(name, Unit.SHARE, Direction.HIGHER, lambda counters: ratio(counters, part, whole),
                          f"Δ{part} ÷ Δ{whole}", f"{_COUNTERS} {part} and {whole}")
@@ -130,6 +138,10 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
             "--enable-expert-distribution-metrics and SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC=1); vLLM only logs it"),
     _plain("tensor_parallel", Unit.COUNT, Direction.NEITHER, "tensor_parallel",
            "number of ranks that share each layer, as resolved by the server"),
+    _of_replicas("replica_imbalance", "computed_tokens",
+                 "prompt tokens that a replica computed and tokens that it generated. 1 if all replicas did the same "
+                 "work, their number if one replica did all of it"),
+    _of_replicas("replica_slowdown", "tpot", "mean TPOT of a replica. 1 if all replicas are equally fast"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
     *_searched("", "highest offered rate that a search found to be within the SLO"),

@@ -25,7 +25,8 @@ from pytest_llmperf.stats.mean import t_interval
 from pytest_llmperf.telemetry.replicas import total_increases
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
-HIT_RATE = "prefix_cache_hit_rate"
+#: Metric of a replica → head of its column.
+OF_REPLICA = {"prefix_cache_hit_rate": "hit rate", "queue_time_mean": "mean queue time", "preemptions": "preemptions"}
 CONFIDENCE = 0.95  # of each limit
 
 
@@ -130,15 +131,15 @@ def _interval(metric: Metric, run_values: Sequence[float | None]) -> str:
 
 
 def replica_rows(measurement: Measurement) -> list[tuple[str, ...]]:
-    """A row for each replica of a service: finished requests, prompt tokens and hit rate over all runs, after a head.
+    """A row for each replica of a service over all runs, after a head: finished requests, prompt tokens, hit rate, mean
+    time in the queue, preemptions.
 
     Empty for a server alone.
     """
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(name for run in measurement.runs for name in run.replicas):
         sums = total_increases({str(number): run.replicas.get(name, {}) for number, run in enumerate(measurement.runs)})
-        requests, prompt_tokens = sums.get("requests_finished"), sums.get("prompt_tokens")
-        hit_rate = SERVER[HIT_RATE].take(sums)
-        counts = ("-" if count is None else f"{count:.0f}" for count in (requests, prompt_tokens))
-        rows.append((name, *counts, value_text(HIT_RATE, hit_rate)))
-    return [("replica", "requests", "prompt tokens", "hit rate"), *rows] if rows else []
+        counts = ("-" if count is None else f"{count:.0f}"
+                  for count in (sums.get("requests_finished"), sums.get("prompt_tokens")))
+        rows.append((name, *counts, *(value_text(metric, SERVER[metric].take(sums)) for metric in OF_REPLICA)))
+    return [("replica", "requests", "prompt tokens", *OF_REPLICA.values()), *rows] if rows else []

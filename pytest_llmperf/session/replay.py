@@ -32,7 +32,7 @@ from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.telemetry.accelerators import TraceOf
-from pytest_llmperf.telemetry.replicas import ALONE, Counters, increases, total_increases
+from pytest_llmperf.telemetry.replicas import ALONE, Counters, balance, increases, total_increases
 from pytest_llmperf.wire.completions import CountTokens, emulated_record, to_record
 from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.workload import Workload
@@ -125,7 +125,7 @@ class Replayer:
             seed=seed,
             start_id=server.start_id,
             records=RunRecords(records),
-            counters=total_increases(by_replica) | _peaks(gauges) | _constants(server)
+            counters=total_increases(by_replica) | balance(by_replica) | _peaks(gauges) | _constants(server)
             | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
             cache_reset=cache_reset,
             restarted=server.counters.restart(),

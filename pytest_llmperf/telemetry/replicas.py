@@ -10,6 +10,7 @@ from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, Scrape, 
 
 #: Name of a server that is no replica of a service.
 ALONE = ""
+LEAST_REPLICAS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,34 @@ def total_increases(increases_by_replica: Mapping[str, Mapping[str, float | None
             before = sums.get(name, 0.0)
             sums[name] = None if value is None or before is None else before + value
     return sums
+
+
+def balance(increases_by_replica: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
+    """How the work is divided over the replicas: the largest and the mean value of a replica, as counters of the run.
+
+    `computed_tokens` are the prompt tokens without cached tokens, and the generated tokens. `tpot` is the mean time per
+    output token in seconds. A value is left out if a replica does not count it, or if there is one replica.
+    """
+    values = {"computed_tokens": [_computed_tokens(each) for each in increases_by_replica.values()],
+              "tpot": [_mean_tpot_s(each) for each in increases_by_replica.values()]}
+    counters: dict[str, float] = {}
+    for name, each in values.items():
+        known = [value for value in each if value is not None]
+        if len(known) == len(each) >= LEAST_REPLICAS:
+            counters |= {f"replica_largest_{name}": max(known), f"replica_mean_{name}": sum(known) / len(known)}
+    return counters
+
+
+def _computed_tokens(counters: Mapping[str, float | None]) -> float | None:
+    prompt, generated = counters.get("prompt_tokens"), counters.get("generation_tokens")
+    if prompt is None or generated is None:
+        return None
+    return prompt - (counters.get("prompt_tokens_cached") or 0.0) + generated
+
+
+def _mean_tpot_s(counters: Mapping[str, float | None]) -> float | None:
+    total_s, count = counters.get("tpot_s_sum"), counters.get("tpot_count")
+    return None if total_s is None or not count else total_s / count
 
 
 class ReplicaLog:

@@ -31,6 +31,8 @@ COUNTERS = MappingProxyType({
     "engine_steps": "vllm:iteration_tokens_total_count",
     "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
     "queue_time_count": "vllm:request_queue_time_seconds_count",
+    "tpot_s_sum": "vllm:request_time_per_output_token_seconds_sum",
+    "tpot_count": "vllm:request_time_per_output_token_seconds_count",
     "spec_drafts": "vllm:spec_decode_num_drafts_total",
     "spec_draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "spec_accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",

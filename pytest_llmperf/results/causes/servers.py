@@ -89,6 +89,20 @@ class ServiceScaled(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaIdle(Fault):
+    """A router sent none of the requests to a replica."""
+
+    replica: str
+    replicas: int
+    requests: int
+    router: str
+
+    def reason(self) -> str:
+        return (f"replica {self.replica} of {self.replicas} served none of {self.requests} requests: {self.router} "
+                "sends nothing there. Choose another policy, or let a check judge it: replica_imbalance <= 1.3.")
+
+
+@dataclass(frozen=True, slots=True)
 class CacheNotEmpty(Fault):
     hit_rate: float
     most_hit_rate: float

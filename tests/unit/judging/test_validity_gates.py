@@ -26,6 +26,7 @@ from pytest_llmperf.results.causes.servers import (
     LmcacheUnused,
     OtherModel,
     Preemptions,
+    ReplicaIdle,
     ServerRestarted,
     ServiceScaled,
     TokensMiscounted,
@@ -315,6 +316,26 @@ def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
 def test_replica_that_appears_or_vanishes_during_a_run_invalidates_the_run(problems):
     (problem,) = problems(["ttft_p99"], scaled="replica b:1 vanished (refused)")
     assert states(problem, ServiceScaled, text="replica b:1 vanished (refused)", run=1, seed=0)
+
+
+@pytest.mark.parametrize(("requests", "named", "conditions", "invalid"), [
+    (20, [], {"router": "nginx", "router.policy": "consistent_hash"}, True),
+    (19, [], {"router": "nginx", "router.policy": "consistent_hash"}, False),
+    (20, ["replica_imbalance"], {"router": "nginx", "router.policy": "consistent_hash"}, False),
+    (20, [], {}, False),  # a service
+])
+def test_replica_without_any_of_many_requests_invalidates_the_run(
+    make_run, make_measurement, requests, named, conditions, invalid
+):
+    run = make_run(records=records(requests), replicas={"1": {"requests_finished": float(requests)},
+                                                        "2": {"requests_finished": 0.0}})
+    measurement = make_measurement(run)
+    measurement = replace(measurement, conditions={**measurement.conditions, **conditions})
+    found = [each for each in validity_problems(measurement, set(named), SETTINGS)
+             if isinstance(each.fault, ReplicaIdle)]
+    assert bool(found) is invalid
+    if invalid:
+        assert "replica 2 of 2 served none of 20 requests: nginx with policy consistent_hash" in found[0].fault.reason()
 
 
 def test_service_that_scales_between_two_runs_is_not_steady(make_run, make_measurement):

@@ -7,14 +7,16 @@ from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.writer import write_test
 
 HALF = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 50.0}
-NONE = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 0.0}
+NONE = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 0.0, "queue_time_s_sum": 0.5,
+        "queue_time_count": 10.0, "preemptions": 3.0}
 
 
 def test_hit_rate_of_each_replica_is_over_all_runs(make_run, make_measurement):
     runs = [make_run(seed=0, replicas={"a:1": HALF, "b:1": NONE}), make_run(seed=1, replicas={"a:1": NONE, "b:1": {}})]
     measurement = make_measurement(*runs)
     assert replica_rows(measurement) == [
-        ("replica", "requests", "prompt tokens", "hit rate"), ("a:1", "20", "200", "25 %"), ("b:1", "10", "100", "0 %")]
+        ("replica", "requests", "prompt tokens", "hit rate", "mean queue time", "preemptions"),
+        ("a:1", "20", "200", "25 %", "50 ms", "3"), ("b:1", "10", "100", "0 %", "50 ms", "3")]
     assert "a:1" in text_of_test(TestResult("t", complete=True, error=None, measurements=(measurement,), checks=()))
 
 

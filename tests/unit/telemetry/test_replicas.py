@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.telemetry.prometheus import START_TIME
-from pytest_llmperf.telemetry.replicas import ALONE, Counters, ReplicaLog, increases, total_increases
+from pytest_llmperf.telemetry.replicas import ALONE, Counters, ReplicaLog, balance, increases, total_increases
 
 A, B, C = "10.0.0.5:8000", "10.0.0.6:8000", "10.0.0.7:8000"
 
@@ -75,3 +75,15 @@ def test_page_of_an_earlier_process_shows_several_processes_and_no_restart():
     log = log_of({ALONE: {START_TIME: 200.0, "hits": 9.0}}, {ALONE: {START_TIME: 100.0, "hits": 2.0}})
     assert log.scaling().startswith("several processes answer for one /metrics (started at 200 and 100)")
     assert log.restart() is None
+
+
+def test_balance_is_of_computed_tokens_and_of_time_per_token():
+    one = {"prompt_tokens": 100.0, "prompt_tokens_cached": 60.0, "generation_tokens": 20.0, "tpot_s_sum": 2.0,
+           "tpot_count": 100.0}
+    other = {"prompt_tokens": 100.0, "generation_tokens": 20.0, "tpot_s_sum": 3.0, "tpot_count": 100.0}
+    assert balance({A: one, B: other}) == {
+        "replica_largest_computed_tokens": 120.0, "replica_mean_computed_tokens": 90.0,
+        "replica_largest_tpot": 0.03, "replica_mean_tpot": 0.025}
+    assert balance({A: one}) == {}
+    assert "replica_mean_tpot" not in balance({A: one, B: other | {"tpot_count": 0.0}})
+    assert balance({A: one, B: {}}) == {}
