@@ -31,6 +31,9 @@ FAULTS = [
     ("truncated=2%", "serving", "answers_come_in_time", "error_rate", "FAIL"),
     ("limited=2%", "serving", "answers_come_in_time", "rate limited", "ERROR"),
     ("disconnects=ignored", "cancellations", "cancelled", "blocks are still held", "ERROR"),
+    ("router=round_robin", "replicas", "sooner and 2-", "prefix_cache_hit_rate(a)", "FAIL"),
+    ("starved_replica=2", "replicas", "nothing and 2-", "replica 2 of 2 served none", "ERROR"),
+    ("slow_replica=+20%:2", "replicas", "nothing and 2-", "replica_slowdown", "FAIL"),
 ]
 # flag, suite, -k, words that name the cause: docs/gpu_runners.md has the same rows, for hardware.
 PLANTED = [

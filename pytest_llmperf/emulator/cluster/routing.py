@@ -52,9 +52,9 @@ class RoutedTimeline(Timeline):
         self.open_to = [index for index in range(len(engines)) if index + 1 != routing.starved]
         self._endings: list[tuple[int, int]] = []  # when a step ends with the last token of a request, and where
 
-    def route(self, sequence: Sequence, now_ns: int) -> int:
+    def submit(self, sequence: Sequence, now_ns: int) -> None:
         self._endings = [ending for ending in self._endings if ending[0] > now_ns]
-        return self._choose(sequence)
+        self.give(self._choose(sequence), sequence, now_ns)
 
     def load(self, index: int) -> int:
         """Requests that the router has sent to a replica and whose answers have not ended."""

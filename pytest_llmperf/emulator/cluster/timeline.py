@@ -36,9 +36,9 @@ class Timeline:
         Raises:
             ValueError: see `give`.
         """
-        self.give(self.route(sequence, now_ns) if len(self.engines) > 1 else 0, sequence, now_ns)
+        self.give(self.route() if len(self.engines) > 1 else 0, sequence, now_ns)
 
-    def route(self, sequence: Sequence, now_ns: int) -> int:  # noqa: ARG002 - the engines of one server are equal
+    def route(self) -> int:
         """Index of the engine that gets the next sequence. Of equally loaded engines it is the next one in turn."""
         count = len(self.engines)
         turn = [(self._turn + offset) % count for offset in range(count)]
