@@ -29,9 +29,9 @@ def test_cache_aware_router_sends_a_prefix_to_one_replica(case: Case, perf: Perf
     engine = vllm(case.model, max_model_len=4096)
     load = shared_prefix(prefix=1024, suffix=64, output=8, groups=9, arrivals=closed(3), requests=45)
     aware = replicas(engine, 2, router=vllm_router(policy="cache_aware"))
-    by_prefix = perf.measure(aware, load, runs=1)
-    by_turn = perf.measure(aware.with_router(policy="round_robin"), load, runs=1)
-    perf.check(by_prefix, "error_rate == 0", "prefix_cache_hit_rate >= 68%")  # 9 of 45 prefixes are computed
+    by_prefix = perf.measure(aware, load)
+    by_turn = perf.measure(aware.with_router(policy="round_robin"), load)
+    perf.check(by_prefix, "error_rate == 0", "prefix_cache_hit_rate >= 65%")  # 9 of 45 prefixes are computed
     perf.check(by_turn, "error_rate == 0", "prefix_cache_hit_rate <= 60%", "replica_imbalance <= 1.2")  # 18 of 45
 
 

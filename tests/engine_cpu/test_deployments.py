@@ -1,0 +1,57 @@
+"""Two real vLLM replicas behind vLLM's router and nginx: what each served, and the death of one. No times."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.engine_cpu.conftest import ROOT
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
+ROUTERS = ROOT / ".engines" / "routers" / "bin" / "python"
+if not ROUTERS.exists():
+    pytest.skip(f"{ROUTERS} is missing: make routers", allow_module_level=True)
+
+SUITE = """
+import os, signal, threading
+import pytest
+from pytest_llmperf import closed, nginx, replicas, shared_prefix, sglang_router, vllm, vllm_router
+
+pytestmark = pytest.mark.cpu
+FLEET = replicas(vllm("tiny", max_model_len=4096), 2, router=vllm_router(policy="cache_aware"))
+LOAD = shared_prefix(prefix=1024, suffix=64, output=8, groups=9, arrivals=closed(3), requests=45)
+
+
+def test_prefixes(perf):
+    run = perf.measure(FLEET, LOAD, runs=1)
+    perf.check(run, "error_rate == 0", "prefix_cache_hit_rate >= 68%", "replica_imbalance <= 2")
+
+
+@pytest.mark.engine(FLEET.with_router({other}))
+def test_turns(engine, perf):
+    run = perf.measure(engine, LOAD, runs=1)
+    perf.check(run, "error_rate == 0", "prefix_cache_hit_rate <= 62%", "replica_imbalance <= 1.3")
+    pids = engine.pids
+    killer = threading.Timer(1.0, os.kill, (pids[-1], signal.SIGKILL))
+    killer.start()
+    perf.measure(engine, shared_prefix(prefix=1024, suffix=64, output=64, groups=9, arrivals=closed(3), requests=900),
+                 runs=1)
+"""
+
+
+def test_replicas_behind_real_routers_are_counted_and_dead_replica_is_named(run_real, pytester):
+    nginx = shutil.which("nginx", path="/usr/sbin:/usr/bin:/bin")
+    other = "nginx()" if nginx else 'policy="round_robin"'
+    result, cases = run_real(SUITE.replace("{other}", other), f"--llmperf-engine=vllm_router={ROUTERS.parents[1]}")
+    assert cases == {"test_prefixes": set(), "test_turns": {"error"}}
+    result.stdout.re_match_lines([r".*Replica 2 of 2 \(vllm\('tiny'.* died: signal 9"])
+    files = [json.loads(path.read_text()) for path in pytester.path.glob(".llmperf/runs/*/tests/*.json")]
+    measured = {file["test"].split("::")[1]: file["measurements"][0] for file in files}
+    for name, router in (("test_prefixes", "vllm_router"), ("test_turns", other.partition("(")[0])):
+        conditions, (run,) = measured[name]["conditions"], measured[name]["runs"]
+        assert conditions["replicas"] == "2"
+        assert conditions["router"] == (router if "(" in other or name == "test_prefixes" else "vllm_router")
+        assert conditions["router.version"] != "unknown"
+        assert sum(counters["requests_finished"] for counters in run["replicas"].values()) == 45
+    assert {counters["requests_finished"] for counters in measured["test_turns"]["runs"][0]["replicas"].values()} == {
+        22.0, 23.0}
