@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.options import Mode, mode_of
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import ending_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.baseline.update_plan import UpdatePlan
-
-RUN_FILE = "llmperf.run_file"
-Mode = Literal["all", "new"]
-
-
-def run_file_of(report: pytest.TestReport | pytest.CollectReport) -> Path | None:
-    """Where the results of a test lie; None where it left none."""
-    run_files = [str(value) for name, value in getattr(report, "user_properties", ()) if name == RUN_FILE]
-    return Path(run_files[-1]) if run_files else None
-
-
-def mode_of(config: pytest.Config) -> Mode | None:
-    """Which baselines this run changes; None: none."""
-    if config.getoption("--update-baselines"):
-        return "all"
-    return "new" if config.getoption("--update-baselines-new") else None
-
 
 def refuse_contradictory_options(config: pytest.Config) -> None:
     """Raise UsageError for contradictory options, before the first test runs."""
@@ -73,7 +58,7 @@ class BaselineUpdater:
     _partial = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if (path := run_file_of(report)) is not None:
+        if (path := ending_of(report).path) is not None:
             self.run_files[report.nodeid] = path
 
     @pytest.hookimpl(tryfirst=True)

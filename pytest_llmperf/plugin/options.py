@@ -6,10 +6,11 @@ import re
 from argparse import ArgumentTypeError
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+Mode = Literal["all", "new"]
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 #: Short names of options, each valid unless another plugin has an option of this name.
 SHORT = {f"--{name}": f"--llmperf-{name}" for name in ("budget", "reference", "resume")}
@@ -235,6 +236,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         if name in SHORT and name not in others:
             args[position] = f"{SHORT[name]}{equals}{value}"
     early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy(early_config.option))
+
+
+def mode_of(config: pytest.Config) -> Mode | None:
+    """Which baselines this run changes; None: none."""
+    if config.getoption("--update-baselines"):
+        return "all"
+    return "new" if config.getoption("--update-baselines-new") else None
 
 
 def has_settings(root: Path) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.reports import JUnit, is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import TEST, ending_of, reason_of_skip
@@ -117,7 +116,7 @@ class Outcomes:
         heard = self._heard[nodeid]
         ending = ending_of(heard.report)
         word = max(filter(None, (ending.verdict, *heard.errors)), key=severity, default="REPORTED")
-        test, path = _test_of(heard.report), run_file_of(heard.report)
+        test, path = _test_of(heard.report), ending.path
         measured = bool(ending.conditions)
         return EndedTest(
             test, word, tuple(check_from(parse(text.encode(), test)) for text in ending.checks),

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.clock import SystemClock
-from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import reason_of_skip
+from pytest_llmperf.plugin.verdicts import ending_of, reason_of_skip
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"
@@ -34,7 +33,7 @@ class SessionRecord:
         self._text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if (path := run_file_of(report)) is not None:
+        if (path := ending_of(report).path) is not None:
             self._folders.add(path.parents[1])
         self._seconds[report.nodeid] += report.duration
         named = {name: str(value) for name, value in report.user_properties}

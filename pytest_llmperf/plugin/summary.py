@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import mode_of
 from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, requested_kinds, way_out
+from pytest_llmperf.plugin.options import mode_of
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import RUN_FILE, mode_of
 from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.options import mode_of
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def tell(item: pytest.Item, ending: Ending, properties: Iterable[tuple[str, str]
     """Replace what the item's next report says of its end."""
     item.stash[ENDING] = ending
     own = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
-    values = {RUN_FILE: ending.run_file, "llmperf.earlier": ",".join(ending.earlier), VERDICT: ending.verdict or ""}
+    values = {"llmperf.run_file": ending.run_file, "llmperf.earlier": ",".join(ending.earlier),
+              VERDICT: ending.verdict or ""}
     item.user_properties[:] = [*own, *properties, *((name, value) for name, value in values.items() if value)]
 
 

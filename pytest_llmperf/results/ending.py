@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_llmperf.model.verdict import Verdict
 
@@ -39,6 +40,11 @@ class Ending:
     run_file: str = ""
     test: str = ""
     undecided: tuple[str, str] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The run file; None without a run file."""
+        return Path(self.run_file) if self.run_file else None
 
     @property
     def verdict(self) -> str | None:
