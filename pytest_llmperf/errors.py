@@ -28,7 +28,7 @@ def escaped(text: str) -> str:
 
 
 def echo(value: object) -> str:
-    """What a message repeats of an input: on one line, escaped, at most 200 characters."""
+    """An input as a message repeats it: on one line, escaped, at most 200 characters."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python prints

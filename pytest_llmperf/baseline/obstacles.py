@@ -62,10 +62,10 @@ def _blocking_obstacles(test: TestResult, fresh: Measurement) -> Iterator[str]:
 def acceptable_obstacles(
     test: TestResult, fresh: Measurement, provenance: Provenance, *, young: bool = False
 ) -> list[Obstacle]:
-    """What a person may accept, whatever is stored.
+    """Obstacles that follow from the new runs alone, and that a person may accept.
 
     Args:
-        young: so few sessions are stored that a comparison which they leave open is no doubt.
+        young: whether few sessions are stored. Then an INCONCLUSIVE comparison with them is no obstacle.
     """
     checks = [check for check in test.checks if not (young and is_undecided_comparison(check))]
     obstacles = [

@@ -1,4 +1,4 @@
-"""Which sessions a baseline keeps, and which one it takes only on a person's word.
+"""Decides which sessions a baseline keeps, and which session it stores only as an accepted change.
 
 The anchor is the first session, the last one whose level a person accepted, or the last proven improvement. It keeps
 small steps from adding up: each may lie within the margin while their sum does not.
@@ -42,7 +42,7 @@ def tolerances(metrics: Iterable[str], margins: Mapping[str, float], kind: str) 
 
 
 def tolerated_distance(metric: str, margins: Mapping[str, float]) -> float:
-    """The same as a distance on the metric's scale."""
+    """The tolerated change of a metric, as a distance on the metric's scale."""
     return scale_of(find(metric)).width(margins[metric])
 
 
@@ -71,7 +71,7 @@ def newest_sessions(sessions: Iterable[StoredSession]) -> tuple[StoredSession, .
 
 
 def merge_runs(stored: StoredSession, session: StoredSession, stale: Collection[str] = ()) -> StoredSession:
-    """The runs of two results of one session together. A run that is already stored does not count twice.
+    """Merge the runs of two results of one session. A run that is already stored is not added again.
 
     Runs are compared by the metrics that this version knows, because its run files contain no others.
 
@@ -95,7 +95,7 @@ def merge_runs(stored: StoredSession, session: StoredSession, stale: Collection[
 def gradual_drift(
     sessions: Sequence[StoredSession], primaries: Iterable[str], margins: Mapping[str, float]
 ) -> list[LevelShift]:
-    """Where the mean over the sessions to be stored has left the anchor by more than is tolerated."""
+    """Primary metrics whose mean over the sessions to store differs from the anchor by more than the margin."""
     anchor = next(session for session in sessions if session.anchor)
     shifts = []
     for metric in primaries:
@@ -131,7 +131,7 @@ def far_from_anchor(
 def outlier_shifts(
     session: StoredSession, others: Sequence[StoredSession], primaries: Iterable[str], margins: Mapping[str, float]
 ) -> list[LevelShift]:
-    """Where a session lies further from the others than four of their sd, or than is tolerated, whichever is more.
+    """Primary metrics in which a session differs from the others by more than four of their sd and the margin.
 
     Median and median absolute deviation (Leys et al., 2013): a few bad sessions among the others must not hide one.
     """

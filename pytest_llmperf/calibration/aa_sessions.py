@@ -72,7 +72,7 @@ class CalibratedMetric:
 
     @property
     def advice(self) -> str:
-        """How smaller changes are seen. Too few sessions let only gross changes fail, whatever the margin."""
+        """How to detect smaller changes. Too few sessions let only gross changes fail, whatever the margin."""
         if self.deciding_sessions is not None:
             return f"Store at least {self.deciding_sessions} sessions: fewer let only larger changes fail."
         return f'Widen its margin (margins={{"{self.metric}": …}}), store more sessions, or quieten the machine.'
@@ -177,8 +177,8 @@ def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[Calibrated
         UsageError: no measurement has a baseline comparison, or no metric could be calibrated.
     """
     if not sessions:
-        raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
-                         "Write perf.compare_with_baseline(run).")
+        raise UsageError("No valid measurement here is compared with a baseline, and only compared measurements are "
+                         "calibrated. Write perf.compare_with_baseline(run).")
     counts = {kind: _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
     learnt, unknown = [], []
     suites = {kind: _suite(sessions, kind) for kind in counts}

@@ -256,7 +256,7 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> EnginePlace:
 
 @contextmanager
 def measuring(arguments: argparse.Namespace, name: str, resume: str | None = None) -> Iterator[Execution]:
-    """What measures, here or on the emulator; stops every server in the end and writes the run folder.
+    """The execution that measures, here or on the emulator. At the end it stops all servers and writes the run folder.
 
     Args:
         arguments: of the command.

@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the examination depends on. Tests hand in their own values.
+    """Facts that the checks of `llmperf doctor` depend on. Tests pass their own values.
 
     Args:
         root: of the project.

@@ -112,7 +112,8 @@ class Faults:
                        answer_caching=not self.answer_cache_off)
 
     def of_request(self, seed: int, number: int, max_tokens: int) -> HttpFault | None:
-        """How request `number` ends badly; None: it is served. A fixed function of the seed and the number."""
+        """The planted fault of request `number`; None if the request is served. It depends only on the seed and the
+        number."""
         bounds = tuple(accumulate((self.errors, self.hangs, self.truncated, self.limited)))
         if not bounds[-1]:
             return None

@@ -53,7 +53,7 @@ def flags_of(spec: EngineSpec) -> dict[str, object]:
 
 
 def secrets_of(spec: EngineSpec) -> tuple[str, ...]:
-    """What must not be written down of its flags and variables."""
+    """Secret values in the flags and variables of a spec, which every output must mask."""
     return tuple(secret_values(flags_of(spec), dict(spec.env)))
 
 
@@ -109,8 +109,8 @@ def _as_variable(engine: str, name: object, value: object) -> tuple[str, str]:
         raise SpecError(f"{engine}(…, env={{{name!r}: …}}): a variable's name must be text without '=' and NUL.")
     if isinstance(value, bool) or not isinstance(value, str | int | float | PathLike):
         raise SpecError(
-            f"{engine}(…, env={{{name!r}: …}}): a variable is text, a number or a path, and this is of type "
-            f"{type(value).__name__}. Write the text that the server shall read, \"1\" or \"true\", say."
+            f"{engine}(…, env={{{name!r}: …}}): a variable must be text, a number or a path, got a value of type "
+            f"{type(value).__name__}. Write the text that the server shall read, such as \"1\" or \"true\"."
         )
     if "\0" in str(value):
         raise SpecError(f"{engine}(…, env={{{name!r}: …}}): no variable can hold a NUL. Leave it out.")

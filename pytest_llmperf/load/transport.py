@@ -1,4 +1,4 @@
-"""What replays a plan, the load processes of a replay, and its progress: good enough to watch, never judged."""
+"""The interface of a transport, which replays a plan, and the progress of a replay. No verdict uses the progress."""
 
 from __future__ import annotations
 

@@ -232,13 +232,13 @@ def find(name: str) -> Metric:
         SloError: no such metric; the message suggests near ones, or the statistics of a latency named without one.
     """
     if not isinstance(name, str):
-        raise SloError(f"a metric is named by a text, such as 'ttft_p50', and this is {name!r}")
+        raise SloError(f"a metric must be a text such as 'ttft_p50', got {name!r}")
     metric = _find_uncached(name)
     if metric is not None:
         return metric
     if family_named(name) is not None:
         stats = ", ".join(f"{name}_{stat}" for stat in STATS)
-        raise SloError(f"{name!r} is a whole sample; say which statistic of it: {stats}")
+        raise SloError(f"{name!r} names all values of a latency; write one statistic of them: {stats}")
     raise SloError(f"there is no metric {name!r}{suggestion(name, all_metrics())}")
 
 

@@ -22,7 +22,7 @@ def refuse_contradictory_options(config: pytest.Config) -> None:
     if config.getoption("--plant-flag") and mode_of(config) is not None:
         raise pytest.UsageError("--plant-flag plants a regression: what it measures never becomes a baseline.")
     if config.getoption("--llmperf-accept") is not None and mode_of(config) is None:
-        raise pytest.UsageError("--llmperf-accept REASON goes with --update-baselines or --update-baselines-new.")
+        raise pytest.UsageError("--llmperf-accept REASON needs --update-baselines or --update-baselines-new.")
     if config.getoption("--llmperf-accept") is not None and not config.getoption("--llmperf-accept").strip():
         raise pytest.UsageError('--llmperf-accept "": say why; the reason is stored beside the values.')
 

@@ -1,4 +1,4 @@
-"""What goes on now, as words."""
+"""Texts for the phase that a test is in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sentence(status: Status, elapsed_s: float) -> str:
 
 
 def facts(status: Measuring) -> Iterator[str]:
-    """What is known of a run that goes on, the surest first."""
+    """Facts about a run in progress, the most certain first."""
     yield f"{status.done} of {status.requests} answered"
     if status.failed:
         yield f"{status.failed} failed"

@@ -71,9 +71,9 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
 
 
 def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterator[str]:
-    """What a reviewer wants to know of two states, path → baseline.
+    """Differences between two states of the baselines, path → baseline.
 
-    A line per measurement that is not the same, and per file that has become another test's.
+    One line per measurement that differs, and per file whose test has changed.
     """
     for path in sorted(old.keys() | new.keys()):
         if path in old and path in new and old[path].test != new[path].test:

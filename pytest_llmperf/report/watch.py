@@ -87,7 +87,7 @@ class Watch(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often lines come.
+    """How often progress lines are printed.
 
     Args:
         first_s: into a phase, its first line.

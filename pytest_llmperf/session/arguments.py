@@ -183,8 +183,8 @@ def check_starts(starts: int, engine: object) -> None:
     if type(starts) is not int or starts < 1:
         raise SpecError(f"perf.measure(…, starts={starts!r}): at least one start, and a whole number.")
     if starts > 1 and (isinstance(engine, RunningServer | Server) or getattr(engine, "url", None) is not None):
-        raise SpecError(f"perf.measure(engine, …, starts={starts}): that server runs already. Hand over the spec of "
-                        "one that is started: perf.measure(engine.spec, …).")
+        raise SpecError(f"perf.measure(engine, …, starts={starts}): that server runs already. Give the spec of a "
+                        "server that this test starts: perf.measure(engine.spec, …).")
 
 
 def check_measurement(measurement: Measurement, call: str, argument: str = "the first argument") -> None:
@@ -258,7 +258,7 @@ def refuse_arguments(
 
 
 def texts_of(given: str | Iterable[str], argument: str) -> tuple[str, ...]:
-    """One text, or several.
+    """The texts of an argument that is a text or a sequence of texts.
 
     Raises:
         SloError: it is neither.

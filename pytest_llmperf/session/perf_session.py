@@ -163,7 +163,7 @@ class PerfSession:
 
     @property
     def replayer(self) -> Replayer:
-        """What sends a workload."""
+        """A replayer with the transport, limits and telemetry of this session."""
         return Replayer(
             self.transport,
             self.now,
@@ -185,7 +185,7 @@ class PerfSession:
         return spec.with_installation(REFERENCE)
 
     def beside(self, spec: EngineSpec) -> tuple[EngineSpec, ...]:
-        """What is measured in turn with this specification: its reference."""
+        """The specs that are measured in turn with this spec: its reference build, if one is named."""
         reference = self.reference_of(spec)
         return () if reference is None else (reference,)
 

@@ -152,8 +152,8 @@ def read_provenance(run_dir: Path) -> Provenance:
             f"{path}: schema {table['schema'].value}, and this pytest-llmperf reads {SCHEMA}. Install a newer one."
         )
     if HOSTS in table:
-        raise BaselineError(f"{path}: this session went on on another host, and a baseline holds one host a session. "
-                            "Measure on one host, without --resume.")
+        raise BaselineError(f"{path}: this session was continued on another host, and a baseline has one host per "
+                            "session. Measure on one host, without --resume.")
     fields = top.fields(("schema", "session", "date", "commit", "dirty", "host"), optional=table)
     return Provenance(
         session=fields["session"].text(),

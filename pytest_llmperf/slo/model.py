@@ -19,7 +19,7 @@ _SUFFIX = {Unit.MS: "ms", Unit.S: "s", Unit.SHARE: "%", Unit.REQUESTS_PER_S: "/s
 
 
 class Comparison(Enum):
-    """How a value must stand to a limit."""
+    """The comparison of a value with a limit."""
 
     AT_MOST = "<="
     AT_LEAST = ">="
@@ -37,7 +37,7 @@ class Comparison(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LatencyLimit:
-    """One latency that every good request meets, as inside "goodput(ttft <= 500ms)"."""
+    """A limit on a latency that every good request meets, as inside "goodput(ttft <= 500ms)"."""
 
     family: str
     limit_ms: float
@@ -52,7 +52,7 @@ class Slo:
 
     Args:
         metric: canonical name.
-        comparison: how the value must stand to the limit.
+        comparison: comparison of the value with the limit.
         limit: in the metric's unit.
         within: the latency limits of goodput and slo_attainment.
         text: as the user wrote it; two SLOs that mean the same are equal.
@@ -68,7 +68,7 @@ class Slo:
 
     @property
     def named(self) -> set[str]:
-        """What it is about: the metric, and the latencies that goodput and slo_attainment limit."""
+        """Names in the requirement: the metric, and the latencies that goodput and slo_attainment limit."""
         return {self.metric, *(limit.family for limit in self.within)}
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How many times one side's metric is the other's: metric(numerator) / metric(denominator) against `ratio`."""
+    """A limit on the ratio of a metric of two sides: metric(numerator) / metric(denominator) compared with `ratio`."""
 
     metric: str
     numerator: Side
@@ -97,7 +97,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times one side's metric is the other's, of which nothing is demanded."""
+    """The ratio of a metric of two sides, without a limit: metric(numerator) / metric(denominator)."""
 
     metric: str
     numerator: Side
@@ -113,7 +113,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """What one side must show for a claim to be believed, e.g. that its cache was hit; further fields as in `Slo`."""
+    """A limit on a metric of one side that shows why a claim holds, e.g. cache hits; other fields as in `Slo`."""
 
     metric: str
     side: Side

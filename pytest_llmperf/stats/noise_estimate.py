@@ -1,4 +1,4 @@
-"""How much runs and sessions of one's own differ, and what can be seen through that."""
+"""Estimates the noise between runs and between sessions, and the smallest change that can be detected."""
 
 from __future__ import annotations
 

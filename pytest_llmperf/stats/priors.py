@@ -44,7 +44,7 @@ from pytest_llmperf.stats.interval import factor
 
 
 class Scale(Enum):
-    """Where a metric's errors add up."""
+    """The scale on which errors of a metric are additive: logarithm, or percentage points."""
 
     LOG = "log"
     POINTS = "points"

@@ -18,7 +18,7 @@ from pytest_llmperf.stats.mean import mean, sd, t_quantile
 
 @dataclass(frozen=True, slots=True)
 class StartSd:
-    """How much a metric's logarithm moves from one server start to the next.
+    """The between-start sd of the logarithm of a metric.
 
     Args:
         value: standard deviation of the natural logarithm; 0.03 is 3 %.

@@ -145,7 +145,7 @@ def name_of(pid: int) -> str | None:
 
 
 def user_of(pid: int) -> str | None:
-    """Who runs it; the number where that has no name."""
+    """Name of the user who runs process `pid`, or the user id if it has no name; None if the process has ended."""
     try:
         uid = Path(f"/proc/{pid}").stat().st_uid
     except OSError:

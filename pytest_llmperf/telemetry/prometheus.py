@@ -84,11 +84,11 @@ class Scrape:
         return dict.fromkeys(sums, nan) if isnan(self.counter(name) or 0.0) else sums
 
     def has_prefix(self, prefix: str) -> bool:
-        """Whether the page has a sample whose name begins so."""
+        """Whether the page has a sample whose name begins with `prefix`."""
         return any(sample.name.startswith(prefix) for sample in self.samples)
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """Labels of the first such sample; empty where there is none."""
+        """Labels of the first sample with this name; empty without such a sample."""
         return next((s.labels for s in self.samples if s.name == name), {})
 
 
@@ -138,7 +138,7 @@ def _sample(line: str) -> PageSample | None:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """One after the other: all at once take many times the memory of the page."""
+    """The lines one by one, because a list of all lines takes many times the memory of the page."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]

@@ -138,7 +138,7 @@ def with_text_after_the_last_token(body):
     return [*events[:-2], *[more] * 8, *events[-2:]]
 
 
-def test_text_beyond_the_usage_is_an_error_whatever_errors_are_limited(measured):
+def test_more_text_than_usage_counts_is_an_error_under_any_error_rate_limit(measured):
     with serving(only_when_measured(with_text_after_the_last_token)) as url:
         (result,) = measured(url, "error_rate <= 99%")
     problem = result.problems[0]

@@ -279,7 +279,7 @@ def test_changed_code_is_refused_as_dirty(emulate, pytester):
     ("args", "complaint"),
     [
         (("--update-baselines", "--update-baselines-new"), "*choose one*"),
-        (("--llmperf-accept", "why"), "*goes with --update-baselines*"),
+        (("--llmperf-accept", "why"), "*needs --update-baselines*"),
         (("--update-baselines", "--llmperf-accept", " "), "*say why*"),
     ],
 )

@@ -1,1 +1,1 @@
-"""One command a module: see `cli.parser`."""
+"""The commands of llmperf, one per module; see `cli.parser`."""

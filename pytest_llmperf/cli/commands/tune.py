@@ -97,8 +97,8 @@ def _search(arguments: argparse.Namespace) -> Search:
         search_terms(arguments.slo, arguments.precision)  # a typo costs no server start
         workload.at_rate(workload.rate)  # a workload without a rate has no highest rate
     elif arguments.write is not None:
-        raise UsageError(f'--write {arguments.write}: a test is written of a proof, which needs --slo "ttft_p99 <= '
-                         '500ms".')
+        raise UsageError(f'--write {arguments.write}: only a proven setting can be written as a test. State '
+                         'the SLO: --slo "ttft_p99 <= 500ms".')
     metrics = arguments.metric or ([] if arguments.slo else METRICS)
     listed = [dict(map(target.flag, shlex.split(text))) for text in arguments.setting]
     candidates = distinct(spec, [*combinations_of(arguments.grid), *listed])

@@ -64,7 +64,7 @@ class RealTime:
                 self.arrive(stream)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Processes the events of the engine when they are due, until the task is cancelled."""
         while True:
             due_ns = self._due_ns()
             if due_ns is None or due_ns > time.monotonic_ns():

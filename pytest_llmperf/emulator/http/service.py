@@ -87,11 +87,11 @@ class Service:
         return self._numbers - 1
 
     def fault_of(self, number: int, max_tokens: int) -> HttpFault | None:
-        """How a planted fault ends request `number`; None: it is served."""
+        """The planted fault of request `number`; None if the request is served."""
         return self._faults.of_request(self._seed, number, max_tokens)
 
     def sequences(self, ask: GenerationRequest, arrived_ns: int) -> list[Sequence]:
-        """What the request puts into the engine."""
+        """The sequences of a request for the engine, one per prompt."""
         made = [
             Sequence(self._ids + index, prompt, ask.max_tokens, arrived_ns, ask.salt)
             for index, prompt in enumerate(ask.prompts)

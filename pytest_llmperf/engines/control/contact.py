@@ -87,7 +87,7 @@ class Contact:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What the server was sent and must not be written down, even where the server repeats it."""
+        """Secret texts that requests contain. They are masked even where the server repeats them."""
         return sent_secrets(self.headers)
 
     @cached_property

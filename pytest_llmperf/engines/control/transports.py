@@ -96,7 +96,7 @@ def _unpacked(packed: bytes, encodings: list[str]) -> bytes:
     body = packed
     for encoding in reversed([encoding for encoding in encodings if encoding not in ("", "identity")]):
         if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise httpx.DecodingError(f"the answer is packed as {encoding[:40]!r}, and was asked for unpacked")
+            raise httpx.DecodingError(f"the answer must not be compressed, got {encoding[:40]!r}")
         try:
             body = zlib.decompressobj(_ZLIB_OR_GZIP).decompress(body, ANSWER_BYTES + 1)
         except zlib.error as problem:

@@ -15,7 +15,7 @@ from pytest_llmperf.process.supervisor import Supervised
 
 
 class DeploymentUnit(Unit):
-    """What starts, lives and ends together: if one part ends, the whole deployment is of no use.
+    """The processes of a deployment, which start and end together. If one process ends, the deployment is unusable.
 
     Args:
         spec: what was asked for.

@@ -1,4 +1,4 @@
-"""How servers that are measured in turn live: at the same time, one awake and the others asleep, or alone."""
+"""Decides how servers that are measured in turn run: all awake, one awake and the others asleep, or one at a time."""
 
 from __future__ import annotations
 

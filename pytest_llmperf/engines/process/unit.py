@@ -14,7 +14,7 @@ DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 
 
 class Unit:
-    """What starts, lives and ends together.
+    """The processes of one server, which start and end together.
 
     Args:
         spec: what was asked for.
@@ -50,7 +50,7 @@ class Unit:
 
     @property
     def evidence(self) -> Evidence | None:
-        """What the process left; None for an endpoint."""
+        """Command, ending and log of the process; None for an endpoint."""
         return None if self.process is None else self.process.evidence()
 
     def check_alive(self) -> None:

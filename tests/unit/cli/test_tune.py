@@ -213,7 +213,7 @@ def test_invalid_tuning_is_refused_before_anything_starts(tmp_path, capsys, opti
 
 def test_test_without_a_proof_is_not_written(capsys):
     assert main(("tune", *SMALL, "--try", "max_num_seqs=4", "--write", WRITTEN)) == 2
-    assert f"--write {WRITTEN}: a test is written of a proof" in capsys.readouterr().err
+    assert f"--write {WRITTEN}: only a proven setting can be written as a test" in capsys.readouterr().err
 
 
 def test_tuning_of_running_server_is_refused(capsys):

@@ -36,7 +36,7 @@ def test_environment_values_become_text_and_missing_values_are_omitted():
 
 @pytest.mark.parametrize("value", [True, {"a": "hunter22"}, ["hunter22"], b"hunter22"])
 def test_invalid_environment_value_is_refused_without_showing_value(value):
-    with pytest.raises(SpecError, match=r"env=\{'P': …\}\): a variable is text, a number or a path") as caught:
+    with pytest.raises(SpecError, match=r"env=\{'P': …\}\): a variable must be text, a number or a path") as caught:
         vllm("m", env={"P": value})
     assert "hunter22" not in str(caught.value)
 

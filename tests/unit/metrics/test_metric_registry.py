@@ -31,7 +31,7 @@ def test_a_latency_without_statistic_lists_the_statistics():
 
 @pytest.mark.parametrize("name", [None, 50, ["ttft_p50"], {"ttft_p50": 1}])
 def test_metric_name_of_other_type_is_refused(name):
-    with pytest.raises(SloError, match="a metric is named by a text, such as 'ttft_p50', and this is "):
+    with pytest.raises(SloError, match="a metric must be a text such as 'ttft_p50', got "):
         find(name)
 
 

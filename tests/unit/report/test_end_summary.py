@@ -160,7 +160,7 @@ def test_without_run_folder_is_measured_again_as_next_step(message):
     message(shown[-1])
 
 
-def test_summary_names_each_crossed_build_once(message):
+def test_summary_names_each_build_change_of_baselines_once(message):
     def upgraded(now):
         return check("PASS: baseline tpot_mean: +0.4 %", engine="vllm", compared_sessions=1, changed_sessions=1,
                      build_changes={"engine.version": ["0.26.0", now]})

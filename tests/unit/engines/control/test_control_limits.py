@@ -103,7 +103,7 @@ def test_packed_answer_within_the_limits_is_unpacked(ask):
     assert b"accept-encoding: identity" in server.requests[0].head.lower()
 
 
-@pytest.mark.parametrize(("encoding", "problem"), [(b"br", "packed as 'br'"), (b"gzip", "is no gzip")])
+@pytest.mark.parametrize(("encoding", "problem"), [(b"br", "not be compressed, got 'br'"), (b"gzip", "is no gzip")])
 def test_answer_that_cannot_be_unpacked_is_an_error_of_httpx(ask, encoding, problem):
     with pytest.raises(httpx.DecodingError, match=problem):
         ask([Send(HEAD + b"content-encoding: " + encoding + b"\r\ncontent-length: 4\r\n\r\nabcd")])

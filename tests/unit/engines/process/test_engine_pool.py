@@ -260,7 +260,7 @@ def test_plan_of_a_session_does_not_change(launcher, tmp_path):
         assert [pool.acquire(ONE, beside=[TWO]).spec, pool.acquire(TWO, beside=[ONE]).spec] == first
 
 
-def test_memory_is_measured_while_started_server_is_awake(launcher, tmp_path, turns):
+def test_start_callback_runs_while_started_server_is_awake(launcher, tmp_path, turns):
     notes = []
     turns._on_start = lambda spec, server: notes.append((spec, server.spec.model, server.control.asleep, spec.kind))
     turns.acquire(ONE.on("h200"), beside=[TWO])

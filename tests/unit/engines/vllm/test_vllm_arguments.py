@@ -145,7 +145,7 @@ def test_malformed_vllm_server_info_gives_no_configuration(answer):
     ("answer", "done"),
     [(httpx.Response(200, json={"success": True}), True), (httpx.Response(200), True), (httpx.Response(404), False)],
 )
-def test_the_cache_is_emptied_or_the_server_cannot(answer, done):
+def test_reset_reports_whether_vllm_emptied_its_prefix_cache(answer, done):
     assert VllmAdapter().reset_cache(client(answer), external=True) is done
 
 
