@@ -15,7 +15,17 @@ from pytest_llmperf.metrics.units import Direction, Unit
 Counters = Mapping[str, float | None]
 _COUNTERS = "the server counters"
 #: Counts of a server that no speed moves. A ratio with a value of 0 is an ERROR.
-COUNTED = ("kv_blocks", "spec_acceptance_rate", "spec_acceptance_length")
+COUNTED = ("kv_blocks", "kv_cache_tokens", "spec_acceptance_rate", "spec_acceptance_length")
+#: Where an engine finds the tokens of a cached prompt.
+TIERS = {"device": "GPU memory", "host": "host memory", "disk": "a disk or another store",
+         "p2p": "another server's memory"}
+MOVED_BYTES = {
+    "kv_loaded_bytes": "KV cache that came from host memory",
+    "kv_stored_bytes": "KV cache that went to host memory",
+    "kv_tier_read_bytes": "KV cache that came from a tier below host memory",
+    "kv_tier_written_bytes": "KV cache that went to a tier below host memory",
+    "kv_transferred_bytes": "KV cache that came from another server, by NIXL",
+}
 POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 
@@ -107,6 +117,9 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("cached_tokens", Unit.COUNT, Direction.HIGHER, "prompt_tokens_cached", "Δprompt_tokens_cached"),
     _share("external_cache_hit_rate", "external_cache_hits", "external_cache_queries"),
     _plain("external_cached_tokens", Unit.COUNT, Direction.HIGHER, "external_cache_hits", "Δexternal_cache_hits"),
+    *(_plain(f"cached_tokens_{tier}", Unit.COUNT, Direction.NEITHER, f"cached_tokens_{tier}",
+             f"Δcached_tokens_{tier}: prompt tokens found in {place}") for tier, place in TIERS.items()),
+    *(_plain(name, Unit.COUNT, Direction.NEITHER, name, f"Δ{name}: {text}") for name, text in MOVED_BYTES.items()),
     _share("lmcache_hit_rate", "lmcache_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l1_hit_rate", "lmcache_l1_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l2_hit_rate", "lmcache_l2_hit_tokens", "lmcache_lookup_tokens"),
@@ -115,6 +128,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("lmcache_evictions", Unit.COUNT, Direction.LOWER, "lmcache_evictions",
            "number of times that LMCache dropped chunks because the host memory was full"),
     _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),
+    _plain("admission_rejections", Unit.COUNT, Direction.LOWER, "admission_rejections",
+           "Δadmission_rejections: requests that a limit of the server's queue refused"),
     ServerFormula("tokens_per_step", Unit.TOKENS_PER_STEP, Direction.HIGHER,
                   lambda counters: ratio(counters, "generation_tokens", "engine_steps"),
                   "Δgeneration_tokens ÷ Δengine_steps: mean number of answers that a step extends; a draft can add "
@@ -124,7 +139,11 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _peak("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "largest sampled share of KV blocks held"),
     _peak("running_peak", Unit.COUNT, Direction.NEITHER, "largest sampled number of running requests"),
     _peak("waiting_peak", Unit.COUNT, Direction.LOWER, "largest sampled number of waiting requests"),
-    _plain("kv_blocks", Unit.COUNT, Direction.HIGHER, "kv_blocks", "blocks of the KV cache, as the server made them"),
+    _plain("kv_blocks", Unit.COUNT, Direction.HIGHER, "kv_blocks",
+           "blocks of the KV cache, as the server made them; of a hybrid model blocks of several kinds: see "
+           "kv_cache_tokens"),
+    _plain("kv_cache_tokens", Unit.COUNT, Direction.HIGHER, "kv_cache_tokens",
+           "tokens that the KV cache holds, as the server states them; in vLLM of requests of the longest length"),
     _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
            "largest number of tokens of an engine step, as resolved by the server"),
     _plain("eager", Unit.COUNT, Direction.NEITHER, "eager",

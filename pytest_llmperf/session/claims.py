@@ -28,7 +28,7 @@ from pytest_llmperf.session.series import Series
 from pytest_llmperf.workload import Workload
 
 #: A claim that names one of these is about memory, which no server beside it may take.
-MEMORY_METRICS = frozenset({"kv_blocks", "kv_usage_peak", "preemptions", "startup_s"})
+MEMORY_METRICS = frozenset({"kv_blocks", "kv_cache_tokens", "kv_usage_peak", "preemptions", "startup_s"})
 #: Metrics that show what memory or time a server takes alone. A server beside others has less of the memory.
 SIZES = MEMORY_METRICS - {"preemptions"}
 

@@ -19,7 +19,7 @@ from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
 
 # KV blocks follow from the memory that is free at start-up: 57,489 and 57,606 on two starts of one spec on an H200.
-MEASURED = ("num_gpu_blocks",)
+MEASURED = ("num_gpu_blocks", "kv_cache_size_tokens")
 IN_FLAGS = ("enable_expert_parallel",)  # never resolved to anything else than the flag, which is compared
 
 

@@ -41,7 +41,8 @@ from pytest_llmperf.workload.prompts import relabelled
 CONSTANTS = {  # metric → names of the fact, by engine
     "chunk_budget": ("max_num_batched_tokens",),
     "kv_blocks": ("num_gpu_blocks",),
-    "block_size": ("block_size",),
+    "kv_cache_tokens": ("kv_cache_size_tokens",),
+    "block_size": ("effective_attention_block_size", "block_size"),
     "eager": ("enforce_eager",),
     "tensor_parallel": TENSOR,
     "expert_parallel": ("enable_expert_parallel",),

@@ -34,6 +34,8 @@ COUNTERS = {
     "expert_balance_sum": "sglang:eplb_balancedness_sum",  # one value a step, from the first rank of a replica alone
     "expert_balance_steps": "sglang:eplb_balancedness_count",
     "process_start_time_s": "process_start_time_seconds",
+    "kv_loaded_bytes": "sglang:load_back_bytes_total",
+    "kv_stored_bytes": "sglang:hicache_backup_bytes_total",
 }
 OF_THE_SCHEDULER = {
     "preemptions": "sglang:num_retracted_requests_total",
@@ -191,7 +193,7 @@ class SglangAdapter(EngineAdapter):
         if isinstance(page, int) and page > 0:
             values["block_size"] = str(page)
             if isinstance(tokens, int):
-                values["num_gpu_blocks"] = str(tokens // page)
+                values["num_gpu_blocks"], values["kv_cache_size_tokens"] = str(tokens // page), str(tokens)
         if isinstance(chunk, int) and chunk > 0:  # -1: prompts are not divided
             values["max_num_batched_tokens"] = str(chunk)
         if isinstance(experts := answer.get("ep_size"), int):
@@ -275,7 +277,10 @@ def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | No
     """Cached prompt tokens by source. SGLang shows a source only after its first hit."""
     by_source = scrape.by_label(CACHED_TOKENS, "cache_source")
     total = by_source.pop("total", None) if by_source else scrape.counter(CACHED_TOKENS)
+    known = bool(by_source) or total is None  # a total without sources says nothing of the tiers
     device = by_source.pop("device", 0.0)
+    tiers = {"device": device, "host": by_source.get("host", 0.0),
+             "disk": sum(value for name, value in by_source.items() if name.startswith("storage"))}
     external: float | None = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
     if total is not None and total > device + (external or 0.0):
         external = None  # some of them name no source
@@ -283,6 +288,7 @@ def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | No
         "prompt_tokens_cached": device + (external or 0.0) if total is None else total,
         "external_cache_hits": external,
         "external_cache_queries": None if prompt_tokens is None else prompt_tokens - device,
+        **({f"cached_tokens_{tier}": value for tier, value in tiers.items()} if known else {}),
     }
 
 

@@ -14,6 +14,7 @@ from pytest_llmperf.engines.lmcache.settings import CONNECTORS, in_process_setti
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
+from pytest_llmperf.metrics.server import TIERS
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
 from pytest_llmperf.telemetry.prometheus import Scrape
@@ -27,6 +28,12 @@ COUNTERS = MappingProxyType({
     "external_cache_hits": "vllm:external_prefix_cache_hits_total",
     "generation_tokens": "vllm:generation_tokens_total",
     "preemptions": "vllm:num_preemptions_total",
+    "admission_rejections": "vllm:admission_rejections_total",
+    "kv_loaded_bytes": "vllm:kv_offload_load_bytes_total",
+    "kv_stored_bytes": "vllm:kv_offload_store_bytes_total",
+    "kv_tier_read_bytes": "vllm:kv_offload_tiering_read_bytes_total",
+    "kv_tier_written_bytes": "vllm:kv_offload_tiering_write_bytes_total",
+    "kv_transferred_bytes": "vllm:nixl_bytes_transferred_sum",
     "requests_finished": "vllm:request_success_total",
     "engine_steps": "vllm:iteration_tokens_total_count",
     "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
@@ -43,7 +50,8 @@ GAUGES = MappingProxyType({
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
 })
-CACHE_FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
+CACHE_FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "kv_cache_size_tokens")
+ATTENTION_BLOCK = "effective_attention_block_size"  # of a hybrid model, whose other layers have blocks of their own
 CONFIG_FACTS = {
     "scheduler_config": ("max_num_batched_tokens", "max_num_seqs", "async_scheduling"),
     "parallel_config": (
@@ -171,6 +179,8 @@ class VllmAdapter(EngineAdapter):
         values = dict(super().counters(scrape))
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         values |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
+        tiers = scrape.by_label("vllm:prompt_tokens_cached_by_source_total", "source")
+        values |= {f"cached_tokens_{tier}": tiers[tier] for tier in TIERS if tier in tiers}
         if "generation_tokens" in values and "spec_draft_tokens" not in values:
             values |= dict.fromkeys(SPEC_COUNTERS, 0.0)  # vLLM shows them only where it speculates
         return values
@@ -181,7 +191,9 @@ class VllmAdapter(EngineAdapter):
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
         labels = scrape.labels("vllm:cache_config_info")
-        return {name: labels[name] for name in CACHE_FACTS if name in labels}
+        facts = {name: labels[name] for name in CACHE_FACTS if labels.get(name, "None") != "None"}
+        attention = labels.get(ATTENTION_BLOCK, "None")
+        return facts | ({ATTENTION_BLOCK: attention} if attention not in ("None", facts.get("block_size")) else {})
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
         answer = json_object(client.get("/server_info", params={"config_format": "json"},

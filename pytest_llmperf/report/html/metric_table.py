@@ -8,6 +8,7 @@ from math import isinf
 
 from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.families import turns_of
+from pytest_llmperf.metrics.server import MOVED_BYTES, TIERS
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
 from pytest_llmperf.report.metric_rows import MetricCells, mean_of, metric_cells
@@ -23,10 +24,11 @@ GROUPS = {
     "Throughput and errors": ("request_throughput", "output_throughput", "total_token_throughput", "duration_s",
                               "error_rate", "goodput", "slo_attainment"),
     "Caches": ("prefix_cache_hit_rate", "cached_tokens", "external_cache_hit_rate", "external_cached_tokens",
-               "lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate", "lmcache_evictions"),
+               "lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate", "lmcache_evictions",
+               *(f"cached_tokens_{tier}" for tier in TIERS), *MOVED_BYTES),
     CONVERSATIONS: ("conversation_throughput",),
-    "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "kv_usage_peak", "kv_blocks",
-                  "chunk_budget", "tensor_parallel"),
+    "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "admission_rejections",
+                  "kv_usage_peak", "kv_blocks", "kv_cache_tokens", "chunk_budget", "tensor_parallel"),
     "Energy and cost": ("energy_j", "joules_per_token", "energy_gap", "gpu_utilization", "cost_per_million_tokens"),
     "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted", "max_conversation_rate",
                      "max_conversation_rate_proven", "max_conversation_rate_refuted"),

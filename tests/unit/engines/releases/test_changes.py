@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.engines.releases.rehearsal import grouped, rehearse
+from pytest_llmperf.engines.releases.rehearsal import ON_A_PAGE, grouped, rehearse
 from pytest_llmperf.engines.releases.suite_uses import uses_of, uses_of_package
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.releases.changes import DEFAULT, GONE, NEW, VALUES, changed_defaults, changes
@@ -130,6 +130,15 @@ def test_shipped_package_writes_nothing_that_the_newest_releases_lack():
         package = uses_of_package(engine, ENGINES / engine)
         touches, _ = rehearse(changes(oldest, newest), [package], package)
         assert [str(each) for each in touches if each.breaks] == []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_metric_that_an_adapter_reads_is_one_of_the_newest_release(engine):
+    read = {word for word in uses_of_package(engine, ENGINES / engine).words
+            if word.startswith(f"{engine}:") and not word.endswith(":")}
+    exported = {ON_A_PAGE.sub("", name) for name in release(engine, versions(engine)[-1]).metrics}
+    assert len(read) > 10
+    assert {name for name in read if ON_A_PAGE.sub("", ON_A_PAGE.sub("", name)) not in exported} == set()
 
 
 def test_every_change_is_in_one_of_the_two_lists(suite):

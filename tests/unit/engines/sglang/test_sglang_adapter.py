@@ -191,11 +191,21 @@ def test_sglang_cached_tokens_are_split_by_source(sources, cached, external):
     assert counters["external_cache_queries"] == 3000 - sources.get("device", 0)
 
 
+def test_cached_tokens_are_counted_by_tier_and_moved_bytes_over_all_ranks():
+    lines = ['sglang:cached_tokens_total{cache_source="device"} 700',
+             'sglang:cached_tokens_total{cache_source="host"} 200', 'sglang:cached_tokens_total{cache_source="storage_file"} 100',
+             'sglang:load_back_bytes_total{tp_rank="0"} 5', 'sglang:load_back_bytes_total{tp_rank="1"} 6',
+             'sglang:hicache_backup_bytes_total{tp_rank="0"} 9']
+    counters = ADAPTER.counters(parse(PAGE + "\n".join(lines) + "\n"))
+    assert [counters[f"cached_tokens_{tier}"] for tier in ("device", "host", "disk")] == [700, 200, 100]
+    assert (counters["kv_loaded_bytes"], counters["kv_stored_bytes"]) == (11, 9)
+
+
 @pytest.mark.parametrize("labels", ["", '{model_name="m"}'])
 def test_cached_tokens_of_no_stated_source_are_cached_all_the_same(labels):
     counters = ADAPTER.counters(parse(PAGE + f"sglang:cached_tokens_total{labels} 1200\n"))
     assert counters["prompt_tokens_cached"] == 1200
-    assert "external_cache_hits" not in counters
+    assert not {"external_cache_hits", "cached_tokens_device"} & counters.keys()
 
 
 def test_sglang_hit_rate_is_computed_from_token_counters():
@@ -260,6 +270,7 @@ def test_sglang_resolved_configuration_is_read_from_server_info(path):
     assert ADAPTER.resolved(server) == {
         "version": "0.5.23", "page_size": "16", "chunked_prefill_size": "4096", "schedule_policy": "lpm",
         "block_size": "16", "num_gpu_blocks": "2500", "max_num_batched_tokens": "4096",
+        "kv_cache_size_tokens": "40000",
     }  # fmt: skip
     assert ADAPTER.loaded(server) == "/models/llama"
 

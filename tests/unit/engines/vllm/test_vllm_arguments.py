@@ -112,6 +112,32 @@ def test_vllm_counters_are_summed_under_common_names():
     }
 
 
+def test_counters_of_cache_tiers_and_of_admission_control_are_read():
+    page = "\n".join([
+        'vllm:admission_rejections_total{reason="max_num_queued_reqs"} 3',
+        'vllm:admission_rejections_total{reason="max_num_queued_tokens"} 1',
+        'vllm:prompt_tokens_cached_by_source_total{source="device"} 640',
+        'vllm:prompt_tokens_cached_by_source_total{source="host"} 320',
+        'vllm:prompt_tokens_cached_by_source_total{source="external_unspecified"} 64',
+        "vllm:kv_offload_load_bytes_total 4096", "vllm:kv_offload_store_bytes_total 8192",
+        "vllm:kv_offload_tiering_read_bytes_total 100", "vllm:kv_offload_tiering_write_bytes_total 200",
+        "vllm:nixl_bytes_transferred_sum 77", "vllm:nixl_bytes_transferred_count 2", "",
+    ])
+    assert VllmAdapter().counters(parse(page)) == {
+        "admission_rejections": 4, "cached_tokens_device": 640, "cached_tokens_host": 320, "kv_loaded_bytes": 4096,
+        "kv_stored_bytes": 8192, "kv_tier_read_bytes": 100, "kv_tier_written_bytes": 200, "kv_transferred_bytes": 77,
+    }
+
+
+@pytest.mark.parametrize(("attention", "stated"), [("None", {}), ("528", {}),
+                                                   ("16", {"effective_attention_block_size": "16"})])
+def test_block_size_of_attention_is_a_fact_only_of_hybrid_models(attention, stated):
+    page = ('vllm:cache_config_info{block_size="528",num_gpu_blocks="900",kv_cache_size_tokens="311000",'
+            f'effective_attention_block_size="{attention}"}} 1\n')
+    facts = {"block_size": "528", "num_gpu_blocks": "900", "kv_cache_size_tokens": "311000"}
+    assert VllmAdapter().facts(parse(page)) == facts | stated
+
+
 def test_vllm_speculation_counters_are_zero_and_foreign_counters_are_ignored():
     assert VllmAdapter().counters(parse("vllm:generation_tokens_total 5\n"))["spec_draft_tokens"] == 0
     assert VllmAdapter().counters(parse("other_total 5\n")) == {}
