@@ -9,6 +9,7 @@ from pytest_llmperf.engines.adapters import check_configured, package_of, starta
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.engines.process.environment import SHARED, Environment, configured_place, find_environment
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
+from pytest_llmperf.releases.stored import untested
 
 HUB_PREFIX = "models--"
 
@@ -40,7 +41,8 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
                           f"see whether it is whole: {' '.join(environment.prefix)} must have {engine}'s metadata")
         else:
             versions[name] = version
-            yield Finding("engines", f"{name} {version} at {environment.origin}")
+            note = untested(engine, version)
+            yield Finding("engines", f"{name} {version} at {environment.origin}{note and f' ({note})'}")
     for name, why in missing:
         fact, _, remedy = why.partition(". ")
         measures_gpu = place.hardware.kind != "cpu"  # without a GPU, --emulate needs no engine

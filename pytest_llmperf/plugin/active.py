@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.additions import know_additions
 from pytest_llmperf.plugin.baselines import BaselineUpdater
 from pytest_llmperf.plugin.budget import register as register_budget
@@ -71,7 +73,24 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         place = f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
     else:
         place = f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else ""
-    return [line for line in (place, profile_header(config)) if line]
+    notes = [] if state.emulation is not None else _version_notes(config)
+    return [line for line in (place, profile_header(config), *notes) if line]
+
+
+def _version_notes(config: pytest.Config) -> Iterator[str]:
+    """A line for each configured engine whose version is none of the known versions. Containers are not asked."""
+    from pytest_llmperf.engines.process.environment import find_environment
+    from pytest_llmperf.engines.process.installed import installed_version
+    from pytest_llmperf.releases.stored import untested, versions
+
+    for name, place in config.stash[STATE].settings.engines.items():
+        installed_as, _, kind = name.partition("@")
+        if not versions(engine := installed_as.partition(":")[0]) or place.startswith("image:"):
+            continue
+        with suppress(LlmperfError):  # the test that needs the engine says what is wrong
+            environment = find_environment(installed_as, kind or "cpu", place, config.rootpath)
+            if note := untested(engine, installed_version(environment, engine)):
+                yield f"llmperf: note: {note}"
 
 
 def _end_cleanly_on_sigterm() -> None:

@@ -120,3 +120,16 @@ def build_of(engine: str, version: str | None) -> Release | None:
     """The stored version of a build, "0.32.0" for "0.32.0+cpu"; None if that version is not stored."""
     numbers = version_numbers(version or "")[:3]
     return next((release(engine, each) for each in versions(engine) if version_numbers(each)[:3] == numbers), None)
+
+
+def untested(engine: str, version: str | None) -> str:
+    """A note on a version that is not stored; "" for a stored version, an unknown one, and an engine without any.
+
+    >>> untested("vllm", "0.33.0"), untested("transformers", "5.0")
+    ('', '')
+    """
+    if version is None or not versions(engine) or build_of(engine, version) is not None:
+        return ""
+    newest, this = versions(engine)[-1], ".".join(map(str, version_numbers(version)[:3]))
+    return (f"{engine} {version} is none of the versions that this package knows ({', '.join(versions(engine))}); "
+            f"llmperf engine-changes {engine} {newest} {this} lists what is different")

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmperf.results.conditions import PLANTED
+from pytest_llmperf.releases.stored import untested
+from pytest_llmperf.results.conditions import PLANTED, VERSION
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_session
 
@@ -52,12 +53,20 @@ def session_facts(folders: Sequence[Path], tests: Sequence[TestResult]) -> Sessi
     return SessionFacts(
         origin=tuple((name, str(value)) for name, value in origin.items()
                      if name not in APART and not isinstance(value, dict | list))
-        + tuple(("canary", text) for text in canaries),
+        + tuple(("canary", text) for text in canaries)
+        + tuple(("engine version", note) for note in dict.fromkeys(version_notes(conditions))),
         duration_s=sum(durations) if durations else None,
         emulated="; ".join(dict.fromkeys(emulated or kinds)),
         planted="; ".join(dict.fromkeys(each[PLANTED] for each in conditions if PLANTED in each)),
         skipped=_skipped(sessions),
     )
+
+
+def version_notes(conditions: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A note for each measurement of an engine's version that is not stored here."""
+    for each in conditions:
+        if note := untested(each.get("engine", ""), each.get(VERSION)):
+            yield note
 
 
 def canary_texts(session: Mapping[str, object]) -> list[str]:

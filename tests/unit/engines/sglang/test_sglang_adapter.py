@@ -193,7 +193,8 @@ def test_sglang_cached_tokens_are_split_by_source(sources, cached, external):
 
 def test_cached_tokens_are_counted_by_tier_and_moved_bytes_over_all_ranks():
     lines = ['sglang:cached_tokens_total{cache_source="device"} 700',
-             'sglang:cached_tokens_total{cache_source="host"} 200', 'sglang:cached_tokens_total{cache_source="storage_file"} 100',
+             'sglang:cached_tokens_total{cache_source="host"} 200',
+             'sglang:cached_tokens_total{cache_source="storage_file"} 100',
              'sglang:load_back_bytes_total{tp_rank="0"} 5', 'sglang:load_back_bytes_total{tp_rank="1"} 6',
              'sglang:hicache_backup_bytes_total{tp_rank="0"} 9']
     counters = ADAPTER.counters(parse(PAGE + "\n".join(lines) + "\n"))
