@@ -46,7 +46,7 @@ class Door(Mapping[str, T]):
         Raises:
             ConfigError: two packages add the same name.
         """
-        return iter((*self._shipped, *self._installed(), *self._added))
+        return iter((*self.taken(), *self._added))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -93,6 +93,14 @@ class Door(Mapping[str, T]):
         finally:
             for name in names:
                 del self._added[name]
+
+    def taken(self) -> tuple[str, ...]:
+        """The names of shipped and installed additions. A project cannot choose them.
+
+        Raises:
+            ConfigError: two packages add the same name.
+        """
+        return (*self._shipped, *self._installed())
 
     def unknown(self, name: object) -> str:
         """The message for an unknown name, with the nearest known name and all names."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.kinds import GPU_KINDS, HardwareKind, kind_names, kind_of_row
+from pytest_llmperf.kinds import CPU, GPU_KINDS, HardwareKind, kind_of_row
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 
@@ -191,10 +191,10 @@ def _kinds(table: object, problems: list[str]) -> Mapping[str, HardwareKind]:
     """The kinds of a table of rows. What is wrong with the rows is added to `problems`."""
     kinds: dict[str, HardwareKind] = {}
     for name, row in table.items() if isinstance(table, Mapping) else [("", table)]:
-        if name in kind_names():
+        if name in (*GPU_KINDS.taken(), CPU):
             problems.append(f"kinds.{name}: this kind is known already; choose another name")
         elif not isinstance(row, Mapping):
-            problems.append(f"kinds.{name}: must be a table [tool.llmperf.kinds.NAME]")
+            problems.append(f"{f'kinds.{name}'.rstrip('.')} = {row!r}: must be a table [tool.llmperf.kinds.NAME]")
         elif price := row.get("gpu_hour_price") is not None and _price_problem(row["gpu_hour_price"]):
             problems.append(f"kinds.{name}: gpu_hour_price: {price}")
         else:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pytest_llmperf.cli import main
+
 ROW = """
 [tool.llmperf.kinds.rtx_4090]
 nvml_words = ["rtx", "4090"]
@@ -84,6 +86,7 @@ def test_marker_without_performance_test_stays_pytests_own(run):
 
 @pytest.mark.parametrize(("row", "problem"), [
     ('[tool.llmperf.kinds.h200]\npower_w = 1\n', "*kinds.h200: this kind is known already; choose another name*"),
+    ("[tool.llmperf]\nkinds = 3\n", "*pyproject.toml: kinds = 3: must be a table *tool.llmperf.kinds.NAME*"),
     ('[tool.llmperf.kinds.rtx-4090]\npower_w = 1\n', "*'rtx-4090' is no name*bf16_flops is missing*"),
     (ROW + "bandwith = 3\n", "*kinds.rtx_4090: bandwith: unknown; known: *bandwidth_bytes_per_s*"),
     (ROW.replace("24.0", "-24.0"), "*nvml_memory_gib = -24.0: must be a number above 0*"),
@@ -93,6 +96,19 @@ def test_wrong_row_of_a_kind_is_a_usage_error(run, row, problem):
     result = run(MARKED.format(marker="h200"), settings=row)
     assert result.ret == 4
     result.stderr.fnmatch_lines([problem])
+
+
+@pytest.mark.parametrize("command", ["show", "doctor", "baselines list"])
+def test_commands_accept_the_kind_of_a_project(pytester, command, capsys):
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\n" + ROW)
+    main(command.split())
+    assert "rtx_4090" not in capsys.readouterr().err
+
+
+def test_command_refuses_a_kind_that_ships(pytester, capsys):
+    pytester.makepyprojecttoml(ROW.replace("rtx_4090", "h200"))
+    assert main(["show"]) == 2
+    assert "kinds.h200: this kind is known already; choose another name" in capsys.readouterr().err
 
 
 def test_undefined_emulated_kind_is_a_usage_error(run):
