@@ -24,12 +24,11 @@ from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 TIMEOUT_S = 30.0
 FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
 PULL_TIMEOUT_S = 900.0
-LEAST_FLAGS = 20  # fewer are the options of a small parser before the server's own
 ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 ASK_MODULE = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]) is not None)"
 # Runs an engine's own program up to the point where it parses its command line, and prints the options that it knows.
 # Should that point not be reached, --help ends the program.
-ASK_FLAGS = f"""
+ASK_FLAGS = """
 import argparse, json, os, runpy, sys
 parse = argparse.ArgumentParser.parse_known_args
 def tell(parser, args=None, namespace=None):
@@ -38,8 +37,8 @@ def tell(parser, args=None, namespace=None):
         for action in one._actions:
             if isinstance(action, argparse._SubParsersAction):
                 parsers += [below for name, below in action.choices.items() if name in sys.argv[1:]]
-    options = sorted({{option for one in parsers for option in one._option_string_actions}})
-    if len(options) < {LEAST_FLAGS} or "--served-model-name" not in options:
+    options = sorted({option for one in parsers for option in one._option_string_actions})
+    if "--help" not in options or not set(options) - {"-h", "--help"}:  # a parser before the server's own
         return parse(parser, args, namespace)
     print("\\n" + json.dumps(options), flush=True)
     os._exit(0)
@@ -226,6 +225,6 @@ def _asked(
 def _flags(answer: str | None) -> frozenset[str] | None:
     with suppress(TypeError, ValueError):
         parsed = json.loads(answer or "")
-        if isinstance(parsed, list) and len(parsed) >= LEAST_FLAGS:
+        if isinstance(parsed, list) and parsed:
             return frozenset(str(option).replace("_", "-") for option in parsed)
     return None

@@ -72,6 +72,11 @@ def test_server_flags_are_read_from_the_parser_once_per_version(bundle, tmp_path
     assert (tmp_path / "asked").read_text() == "xx"
 
 
+def test_server_with_few_flags_tells_all_of_them(bundle, tmp_path):
+    few = "import argparse; parser = argparse.ArgumentParser(); parser.add_argument('--step-ms'); parser.parse_args()"
+    assert ask(bundle(few), tmp_path) == {"-h", "--help", "--step-ms"}
+
+
 @pytest.mark.parametrize("main", [
     "raise SystemExit(3)", "print('no parser')", "print('[]')",
     "import argparse; argparse.ArgumentParser().parse_args(); print('a server would start now')",
