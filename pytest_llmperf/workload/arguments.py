@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
@@ -18,14 +19,22 @@ Built = TypeVar("Built")
 
 
 def keywords_only(builder: Callable[Parameters, Built]) -> Callable[Parameters, Built]:
-    """A builder of workloads whose refusal of positional arguments names the keywords."""
-    name, keywords = builder.__name__, ", ".join(f"{keyword}=…" for keyword in signature(builder).parameters)
+    """A builder of workloads that refuses positional, unknown and missing arguments, and names the right ones."""
+    name, parameters = builder.__name__, signature(builder).parameters
+    keywords = ", ".join(f"{keyword}=…" for keyword in parameters)
+    needed = [keyword for keyword, parameter in parameters.items() if parameter.default is parameter.empty]
 
     @wraps(builder)
     def by_keyword(*positional: Parameters.args, **named: Parameters.kwargs) -> Built:
         if positional:
             raise SpecError(f"{name}({', '.join(map(repr, positional))}, …): name every argument of a workload: "
                             f"{name}({keywords}).")
+        for keyword in named.keys() - parameters.keys():
+            near = get_close_matches(keyword, parameters, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"Write {name}({keywords})."
+            raise SpecError(f"{name}: there is no argument {keyword}. {hint}")
+        if missing := [keyword for keyword in needed if keyword not in named]:
+            raise SpecError(f"{name}: {' and '.join(missing)} must be given.")
         return builder(*positional, **named)
 
     return by_keyword

@@ -66,8 +66,9 @@ def _part(name: str, given: Mapping[str, Any] | Workload) -> RandomTokens:
     if isinstance(given, Mapping):
         try:
             given = random_tokens(**given)
-        except TypeError as error:
-            raise SpecError(f"mixed: {name} takes the arguments of random_tokens: {error}.") from None
+        except (SpecError, TypeError) as error:
+            text = str(error).rstrip(".")
+            raise SpecError(f"mixed: {name} takes the arguments of random_tokens: {text}.") from None
     if not isinstance(given, RandomTokens):
         raise SpecError(f"mixed: {name} must be the arguments of random_tokens or such a workload, got {given!r}.")
     if given.concurrency is not None and given.arrivals.offsets_ns(1, 0) is not None:

@@ -259,6 +259,9 @@ TALK = {"input": 1, "output": 1, "turns": 1, "arrivals": closed(1), "conversatio
     (lambda: random_tokens(512, 64, closed(1), 1), r"random_tokens\(512, 64, .*: name every argument of a workload: "
      r"random_tokens\(input=…, output=…, arrivals=…, requests=…"),
     (lambda: sharegpt("a.json", requests=1, arrivals=closed(1)), r"sharegpt\(path=…, arrivals=…, requests=…, seed=…\)"),
+    (lambda: random_tokens(**ONE, request=3), "random_tokens: there is no argument request. Did you mean requests?"),
+    (lambda: sharegpt(path="a.json", rate=1), r"no argument rate. Write sharegpt\(path=…, arrivals=…, requests=…, see"),
+    (lambda: multi_turn(input=1, output=1, turns=2), "multi_turn: arrivals and conversations must be given"),
     (lambda: mixed(RANDOM, RANDOM), r"mixed\(stream=…, prefill=…, seed=…\)"),
 ])
 def test_invalid_workload_is_refused_in_one_paragraph(make, part):
