@@ -39,7 +39,8 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     ]
     if left_out := [test for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {counts(left_out)}; each of them with -v")
-    lines += [cut(line, width) for line in (*_builds(ordered), *_decided(ordered))]
+    lines += [cut(line, width) for line in _builds(ordered)]
+    lines += [line for text in _decided(ordered) for line in wrap(text, width, subsequent_indent=" " * INDENT)]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
 
 
