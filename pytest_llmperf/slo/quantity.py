@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from math import isfinite
+from unicodedata import normalize
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.slo.model import Comparison
@@ -74,7 +75,8 @@ def read_quantity(cursor: Cursor, metric: str, unit: Unit) -> float:
     factor = _FACTORS[unit].get(written)
     if factor is None and not (number == 0 and not written):
         complaint = f"{written!r} is not one" if written else "there is none"
-        spellings = ", ".join(repr(name) for name in _FACTORS[unit] if name) or "no unit"
+        written_alike = dict.fromkeys(normalize("NFKC", name) for name in _FACTORS[unit] if name)
+        spellings = ", ".join(map(repr, written_alike)) or "no unit"
         raise cursor.error(unit_token if written else token,
                            f"{metric} takes {spellings}, and {complaint}; write it like {_EXAMPLES[unit]}")
     value = number * Decimal(factor or "1")

@@ -102,6 +102,7 @@ def test_claim_equals_claim_parsed_from_canonical_text(ratio, side, comparison):
     ("ttft <= 5ms", "ttft", "ttft_p99"),
     ("ttft_p99 <= 500", "500", "there is none; write it like 500ms"),
     ("ttft_p99 <= 5 MB", "MB", "'MB' is not one"),
+    ("ttft_p99 <= 5 msec", "msec", "takes 's', 'ms', 'us', 'μs', and 'msec' is not one"),
     ("ttft_p99 <= 5/s", "/", "'/s' is not one"),
     ("joules_per_token <= 5 W", "W", "write it like 0.5 J"),
     ("joules_per_token >= 5 J", ">=", "better when lower; did you mean '<='"),
