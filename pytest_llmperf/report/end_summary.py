@@ -40,7 +40,7 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     if left_out := [test for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {counts(left_out)}; each of them with -v")
     lines += [cut(line, width) for line in _builds(ordered)]
-    lines += [line for text in _decided(ordered) for line in wrap(text, width, subsequent_indent=" " * INDENT)]
+    lines += [line for text in _decided(ordered) for line in _wrapped(text, width)]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
 
 
@@ -50,8 +50,12 @@ def _fitted(test: EndedTest, head: str, width: int) -> list[str]:
     check = test.deciding
     if check is not None and test.outcome == Verdict.INCONCLUSIVE.value:
         text = head + test.decided_by.replace(cause_text(check), reason_text(check))
-        return wrap(text, width, subsequent_indent=" " * INDENT, break_on_hyphens=False)
+        return _wrapped(text, width)
     return [cut((head + test.decided_by).rstrip(), width)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(text, width, subsequent_indent=" " * INDENT, break_on_hyphens=False)
 
 
 def _decided(ended: Sequence[EndedTest]) -> list[str]:

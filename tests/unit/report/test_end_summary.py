@@ -310,7 +310,7 @@ def test_undecided_test_in_virtual_time_advises_show_instead_of_repetition():
     assert shown[-1] == "  llmperf show R1 test_a"
 
 
-@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("width", [26, 36, 40, 80])
 def test_what_would_decide_is_not_cut(width):
     open_check = replace(check("INCONCLUSIVE: baseline itl_p50: -1.2 %"), facts={"deciding_sessions": 4})
     shown = " ".join(line.strip() for line in lines(ended("INCONCLUSIVE", "test_a", open_check), width=width))
