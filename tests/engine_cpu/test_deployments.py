@@ -24,13 +24,13 @@ LOAD = shared_prefix(prefix=1024, suffix=64, output=8, groups=9, arrivals=closed
 
 def test_prefixes(perf):
     run = perf.measure(FLEET, LOAD, runs=1)
-    perf.check(run, "error_rate == 0", "prefix_cache_hit_rate >= 68%", "replica_imbalance <= 2")
+    perf.check(run, "error_rate == 0", "replica_imbalance <= 2")
 
 
 @pytest.mark.engine(FLEET.with_router({other}))
 def test_turns(engine, perf):
     run = perf.measure(engine, LOAD, runs=1)
-    perf.check(run, "error_rate == 0", "prefix_cache_hit_rate <= 62%", "replica_imbalance <= 1.3")
+    perf.check(run, "error_rate == 0", "replica_imbalance <= 1.3")
     pids = engine.pids
     killer = threading.Timer(1.0, os.kill, (pids[-1], signal.SIGKILL))
     killer.start()
@@ -44,14 +44,15 @@ def test_replicas_behind_real_routers_are_counted_and_dead_replica_is_named(run_
     other = "nginx()" if nginx else 'policy="round_robin"'
     result, cases = run_real(SUITE.replace("{other}", other), f"--llmperf-engine=vllm_router={ROUTERS.parents[1]}")
     assert cases == {"test_prefixes": set(), "test_turns": {"error"}}
-    result.stdout.re_match_lines([r".*Replica 2 of 2 \(vllm\('tiny'.* died: signal 9"])
+    result.stdout.re_match_lines([r".*Replica 2 of 2 \(vllm\('tiny'.* died: "])
     files = [json.loads(path.read_text()) for path in pytester.path.glob(".llmperf/runs/*/tests/*.json")]
     measured = {file["test"].split("::")[1]: file["measurements"][0] for file in files}
-    for name, router in (("test_prefixes", "vllm_router"), ("test_turns", other.partition("(")[0])):
+    for name, policy, computed_prefixes in (("test_prefixes", "cache_aware", 9), ("test_turns", "round_robin", 18)):
         conditions, (run,) = measured[name]["conditions"], measured[name]["runs"]
-        assert conditions["replicas"] == "2"
-        assert conditions["router"] == (router if "(" in other or name == "test_prefixes" else "vllm_router")
+        assert (conditions["replicas"], conditions["router.policy"]) == ("2", policy)
         assert conditions["router.version"] != "unknown"
         assert sum(counters["requests_finished"] for counters in run["replicas"].values()) == 45
-    assert {counters["requests_finished"] for counters in measured["test_turns"]["runs"][0]["replicas"].values()} == {
-        22.0, 23.0}
+        assert run["counters"]["prompt_tokens_cached"] == (45 - computed_prefixes) * 1024
+    assert measured["test_prefixes"]["conditions"]["router"] == "vllm_router"
+    requests = [counters["requests_finished"] for counters in measured["test_turns"]["runs"][0]["replicas"].values()]
+    assert sorted(requests) == [22, 23]

@@ -73,3 +73,32 @@ def test_emulator_in_real_time_shows_a_page_of_each_replica(run):
     result, _ = run(SUITE.replace("requests=120", "requests=40"), "--emulate", "h100", "--emulate-clock", "real",
                     "-k", "test_idle")
     assert result.ret == 0
+
+
+COMPARED = """
+import pytest
+from pytest_llmperf import nginx, poisson, random_tokens, replicas, vllm
+
+@pytest.mark.h100
+def test_step(perf):
+    fleet = replicas(vllm("llama-3.1-8b"), 2, router=nginx())
+    run = perf.measure(fleet, random_tokens(input=512, output=64, arrivals=poisson(8), requests=60))
+    perf.compare_with_baseline(run, primaries=["itl_p50"])
+"""
+
+
+def test_reference_build_replaces_the_engine_of_each_replica(run):
+    result, junit = run(COMPARED, "--emulate", "h100", "--llmperf-reference", "vllm=emulator", "--emulate-fault",
+                        "step_time=+10%")
+    assert result.ret == 1
+    assert "against the reference build" in "".join(node.text or "" for node in junit.iter("failure"))
+
+
+def test_baseline_of_a_deployment_names_router_and_replicas_and_refuses_another_policy(run, pytester):
+    run(COMPARED, "--emulate", "h100", "--update-baselines")
+    (baseline,) = pytester.path.glob("baselines/emulated-h100/**/*.json")
+    assert '"router.policy": "round_robin"' in baseline.read_text()
+    assert '"replicas": "2"' in baseline.read_text()
+    result, junit = run(COMPARED.replace("nginx()", 'nginx(policy="random")'), "--emulate", "h100")
+    result.stdout.fnmatch_lines(["*INCOMPARABLE*"])
+    assert "router.policy" in "".join(str(each.get("value")) for each in junit.iter("property")) + str(result.stdout)
