@@ -90,7 +90,8 @@ def _as_json(engine: str, name: str, value: Flag) -> str:
         return json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"{engine}(…, {name}={value!r}): a flag is text, a number, a boolean, or a dict or list of them ({error})."
+            f"{engine}(…, {name}={value!r}): a flag must be text, a number, a boolean, or a dict or list of "
+                        f"them ({error})."
         ) from error
 
 

@@ -78,8 +78,8 @@ def _refuse_moving_the_root(config: pytest.Config) -> None:
         folder = config.getoption(name)
         if name in typed and not (here / folder).resolve().is_relative_to(here.resolve()):
             raise pytest.UsageError(
-                f"{name} {folder}: as a word of its own pytest takes this folder for one of tests once it exists, and "
-                f"moves its rootdir, where baselines are, above {here}. Write it as one word: {name}={folder}"
+                f"{name} {folder}: once this folder exists, pytest would take it for a folder of tests and move its "
+                f"rootdir, where baselines are, above {here}. Write it as one word: {name}={folder}"
             )
 
 

@@ -152,7 +152,8 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
     by_request = views[0]
     everything = total([total(run) for run in by_request.over])
     if not everything.of or not 0 < allowed < 1:
-        raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
+        raise ValueError(f"there must be observations and an allowed share between 0 and 1, got {everything.of} "
+                         f"observations and {allowed}")
     growth = GROWTH_STARTS if count_at_margin is None else GROWTH_LEVELLED_STARTS
     each = effective_fraction(views, starts, allowed, confidence, growth, seeds=seeds, per_step=per_step)
     return Exceedance(

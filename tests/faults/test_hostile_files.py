@@ -192,7 +192,7 @@ def readers(name, calls):
     return {what: call for what, call in calls.items() if any(what.startswith(word) for word in chosen.split("|"))}
 
 
-def test_mutated_files_give_sentences_in_time_and_memory(project, capsys):
+def test_readers_of_mutated_files_end_within_time_and_memory_without_traceback(project, capsys):
     failures = []
     for call in tried().values():
         call()  # imports count for none of the mutations
@@ -236,7 +236,7 @@ def special(path, kind):
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "folder", "loop", "socket", "sparse", "outside", "/dev/zero", "/dev/tty"])
-def test_special_files_give_sentences_in_time_and_memory(project, capsys, kind):
+def test_readers_of_special_files_end_within_time_and_memory_without_traceback(project, capsys, kind):
     failures = []
     for name in targets(project):
         kept = name.read_bytes()

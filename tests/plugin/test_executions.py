@@ -118,7 +118,7 @@ def test_hidden_first_execution_still_counts_as_fail(execute, pytester):
     assert "execution 1: FAIL" in properties(junit)["llmperf.executions"]
 
 
-def test_a_fail_that_all_runs_still_show_stands(execute):
+def test_rerun_fails_if_the_pooled_runs_still_fail(execute):
     """The second execution alone is given twice: pooled with the first it fails as before."""
     result, junit, (run_file,) = execute('perf.check(run, "ttft_p50 <= 1ms")', "--reruns=1")
     assert result.ret == 1

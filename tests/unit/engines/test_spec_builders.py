@@ -69,7 +69,7 @@ def test_flags_are_rendered_as_command_line():
         (lambda: vllm(""), "the model is a shape name, a path or a hub id"),
         (lambda: vllm(None), "the model is a shape name, a path or a hub id"),
         (lambda: vllm("m", a=object()), r"vllm\(…, a=<object"),
-        (lambda: vllm("m", a=float("nan")), "a flag is text, a number"),
+        (lambda: vllm("m", a=float("nan")), "a flag must be text, a number"),
         (lambda: vllm("m", port=8000), "port is set by the launcher"),
         (lambda: vllm("m").with_flags(served_model_name="x"), "served_model_name is set by the launcher"),
         (lambda: vllm("m").with_flags(model="n"), "model is not a flag"),

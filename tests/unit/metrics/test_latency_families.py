@@ -86,7 +86,7 @@ def test_unsaid_token_counts_are_unknown_not_zero():
     assert take("tpot", silent) is None
 
 
-def test_one_request_that_cannot_say_makes_the_whole_sample_unavailable():
+def test_one_request_without_token_count_makes_latency_per_token_unavailable():
     run = measure([make_record(0), replace(make_record(1, intended_ms=5), chunk_tokens=None, output_tokens=None)])
     assert run.value("tpot_mean") is None
     assert run.value("itl_per_token_p99") is None

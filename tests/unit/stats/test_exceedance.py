@@ -210,7 +210,7 @@ def test_single_observation_is_inconclusive():
 
 @pytest.mark.parametrize(("runs", "allowed"), [([[]], 0.01), ([[Count(0, 5)]], 0.0), ([[Count(0, 5)]], 1.0)])
 def test_exceedance_without_observations_or_valid_share_is_refused(runs, allowed):
-    with pytest.raises(ValueError, match="decide nothing"):
+    with pytest.raises(ValueError, match="there must be observations and an allowed share between 0 and 1"):
         exceedance([View(runs)], ["s"], allowed)
 
 

@@ -72,7 +72,7 @@ def test_aborted_or_short_sglang_stream_is_a_failed_request():
     assert record_of([native(1), native(4), DONE]).outcome is not Outcome.OK  # it never finished
 
 
-def test_counts_are_missing_where_the_server_does_not_say():
+def test_counts_that_the_server_does_not_send_are_missing():
     record = to_record(request_of(6), stream_exchange(StreamShape((1, 3, 2), continuous_usage=False)))
     assert record.ok
     assert record.chunk_tokens is None

@@ -68,7 +68,7 @@ def test_weights_are_split_by_tensor_parallelism():
 H100, HOST = 80 * GIB, 200 * GIB
 
 
-def test_sleeping_specs_have_the_gpu_without_remains_of_sleeping_siblings():
+def test_kv_cache_of_sleeping_specs_leaves_room_for_sleeping_siblings():
     one, two = sleeping_specs([LLAMA, sglang("llama-3.1-8b")], 40 * GIB, HOST).specs
     assert flags(one)["enable_sleep_mode"] is True
     assert flags(two)["enable_memory_saver"] is True
