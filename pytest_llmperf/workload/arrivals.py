@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from random import Random
 
 from pytest_llmperf.clock import seconds
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.workload.arguments import integer, number, plain
 from pytest_llmperf.workload.prompts import stream
 
@@ -49,7 +49,8 @@ class Arrivals(ABC):
         Raises:
             SpecError: the arrival process has no single rate.
         """
-        raise SpecError(f"{self} has no one rate that could be raised. Use constant(8), poisson(8) or gamma(8, …).")
+        raise SpecError(f"{echo(self)} has no one rate that could be raised. Use constant(8), poisson(8) or "
+                        "gamma(8, …).")
 
     def at_rate(self, rate: float) -> Arrivals:
         """The same arrival process with another mean rate, in requests per second.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self, cast
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import integer
 from pytest_llmperf.workload.arrivals import Arrivals, Recorded
@@ -153,7 +153,7 @@ def check_arrivals(call: str, arrivals: object, count: int) -> None:
         raise SpecError(f"{call}: arrivals must be one of constant, poisson, gamma, ramp, at_times and closed, as in "
                         f"arrivals=poisson(8), got {arrivals!r}.")
     if isinstance(arrivals, Recorded):
-        raise SpecError(f"{call}: arrivals={arrivals} needs recorded times, and only trace(…) has them.")
+        raise SpecError(f"{call}: arrivals={echo(arrivals)} needs recorded times, and only trace(…) has them.")
     if arrivals.capacity is not None and arrivals.capacity < count:
         raise SpecError(f"{call}: {count} requests need {count} arrival times, at_times has {arrivals.capacity}.")
 
@@ -171,7 +171,7 @@ def arrival_count(call: str, name: str, value: object, arrivals: object) -> int:
         raise SpecError(f'{call}: {name}={value!r} is no number and no duration. Write {name}=600 or {name}="10min" '
                         "(s, min or h).")
     if not isinstance(arrivals, Arrivals) or arrivals.concurrency is not None:
-        raise SpecError(f"{call}: {name}={value!r} needs a rate, and arrivals={arrivals} has none. Write "
+        raise SpecError(f"{call}: {name}={value!r} needs a rate, and arrivals={echo(arrivals)} has none. Write "
                         f"arrivals=poisson(8), or a number of {name}.")
     return max(1, round(float(matched[1]) * _SECONDS[matched[2]] * arrivals.mean_rate))
 

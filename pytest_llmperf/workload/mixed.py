@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.base import Workload
@@ -72,6 +72,6 @@ def _part(name: str, given: Mapping[str, Any] | Workload) -> RandomTokens:
     if not isinstance(given, RandomTokens):
         raise SpecError(f"mixed: {name} must be the arguments of random_tokens or such a workload, got {given!r}.")
     if given.concurrency is not None and given.arrivals.offsets_ns(1, 0) is not None:
-        raise SpecError(f"mixed: {name} has arrivals={given.arrivals}, and a class of a mix has no limit beside its "
-                        "arrivals. Use closed(16) or poisson(8).")
+        raise SpecError(f"mixed: {name} has arrivals={echo(given.arrivals)}, and a class of a mix has no limit beside "
+                        "its arrivals. Use closed(16) or poisson(8).")
     return given

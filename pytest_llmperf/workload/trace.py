@@ -171,7 +171,7 @@ def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float
         check_arrivals(call, arrivals, count)
         if reply == "server":
             raise SpecError(f'{call}: reply="server" follows the times of the trace: write arrivals=recorded(), '
-                            f"recorded(speed=2) or recorded(rate=8), got {arrivals}.")
+                            f"recorded(speed=2) or recorded(rate=8), got {echo(arrivals)}.")
     begin = number(call, "begin_s", begin_s, least=0)
     return Trace(str(path), arrivals, count, begin,
                  None if end_s is None else number(call, "end_s", end_s, above=begin),

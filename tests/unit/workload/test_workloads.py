@@ -26,6 +26,7 @@ from pytest_llmperf.workload import (
 from pytest_llmperf.workload.base import MOST_KEPT_TOKENS
 from pytest_llmperf.workload.prompts import relabelled
 
+MANY = at_times(tuple(range(1000)))
 RANDOM = random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)
 SHARED = shared_prefix(prefix=96, suffix=(8, 32), output=4, groups=3, arrivals=closed(4), requests=12)
 TURNS = multi_turn(conversations=3, turns=4, input=(20, 40), output=30, arrivals=constant(1), think_s=0.5)
@@ -322,3 +323,13 @@ def test_duration_gives_number_of_requests_at_rate(duration, count):
 def test_duration_without_rate_or_unit_is_refused(arrivals, duration, message):
     with pytest.raises(SpecError, match=message):
         random_tokens(input=8, output=4, arrivals=arrivals, requests=duration)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: MANY.mean_rate, lambda: random_tokens(input=8, output=4, arrivals=MANY, requests="10min"),
+    lambda: mixed(stream={"input": 8, "output": 4, "arrivals": MANY.at_most(4), "requests": 2}, prefill=RANDOM),
+])
+def test_refusal_repeats_only_the_begin_of_many_times(make):
+    with pytest.raises(SpecError, match="at_times") as caught:
+        make()
+    assert len(str(caught.value)) < 400
