@@ -146,7 +146,8 @@ def test_unreachable_index_is_reported_with_the_stored_versions(tmp_path, monkey
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match=r"vllm 0\.30\.0: the package index does not answer.*: 0\.26\.0, "):
         release_of("vllm", "0.30.0", tmp_path)
 
