@@ -31,8 +31,8 @@ def test_prefixes(perf):
 def test_turns(engine, perf):
     run = perf.measure(engine, LOAD, runs=1)
     perf.check(run, "error_rate == 0", "replica_imbalance <= 1.3")
-    pids = engine.pids
-    killer = threading.Timer(1.0, os.kill, (pids[-1], signal.SIGKILL))
+    replica = engine._handle.parts["2"].unit.process  # its first process: that of the API
+    killer = threading.Timer(1.0, os.kill, (replica.pid, signal.SIGKILL))
     killer.start()
     perf.measure(engine, shared_prefix(prefix=1024, suffix=64, output=64, groups=9, arrivals=closed(3), requests=900),
                  runs=1)
@@ -44,7 +44,7 @@ def test_replicas_behind_real_routers_are_counted_and_dead_replica_is_named(run_
     other = "nginx()" if nginx else 'policy="round_robin"'
     result, cases = run_real(SUITE.replace("{other}", other), f"--llmperf-engine=vllm_router={ROUTERS.parents[1]}")
     assert cases == {"test_prefixes": set(), "test_turns": {"error"}}
-    result.stdout.re_match_lines([r".*Replica 2 of 2 \(vllm\('tiny'.* died: "])
+    result.stdout.re_match_lines([r".*Replica 2 of 2 \(vllm\('tiny'.* died: signal 9"])
     files = [json.loads(path.read_text()) for path in pytester.path.glob(".llmperf/runs/*/tests/*.json")]
     measured = {file["test"].split("::")[1]: file["measurements"][0] for file in files}
     for name, policy, computed_prefixes in (("test_prefixes", "cache_aware", 9), ("test_turns", "round_robin", 18)):
