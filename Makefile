@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: demo engine-releases demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm routers soak soak-baselines soak-load calibration bench bench-clients clean
+.PHONY: demo engine-releases demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm routers soak soak-baselines soak-load calibration calibration-emulated bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -162,10 +162,15 @@ soak-baselines: $(VENV)/wheel
 soak-load: $(VENV)/wheel
 	$(BIN)/python scripts/soak_load.py --streams 200 500 --minutes 30
 
-# .llmperf/calibration.md: emulated suite runs with nothing planted and with known faults, and SLOs at their exact limit.
-# Goes on where it was stopped; six hours on one core.
+# .llmperf/calibration.md: every simulated error rate, 1,000 suite runs a row, before a release. The fast tables take 75 minutes on
+# one core, and the slow ones follow (SLOW in the script). `make test` runs a small form (tests/unit/scripts/test_simulations.py).
 calibration: $(VENV)/wheel
-	$(BIN)/python scripts/simulate_verdicts.py whole_suites starts_apart slow trust --suites 100 --out .llmperf/calibration.md
+	$(BIN)/python scripts/simulate_verdicts.py --suites 1000 --out .llmperf/calibration.md
+
+# .llmperf/whole_suites.md: emulated suite runs with nothing planted and with known faults. Goes on where it was stopped; six hours
+# on one core.
+calibration-emulated: $(VENV)/wheel
+	$(BIN)/python scripts/simulate_verdicts.py whole_suites --suites 100 --out .llmperf/whole_suites.md
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only -o pythonpath=benchmarks

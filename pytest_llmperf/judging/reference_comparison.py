@@ -40,7 +40,7 @@ REFERENCE_LOOKS = {3: 0.4, 5: 0.6, 8: 0.8, 16: 1.0}
 #: After this number of pairs both servers start anew, because more pairs of the same starts add little information.
 PAIRS_OF_START = 8
 #: Degrees of freedom of the between-start sd. Few starts have shown it, so a FAIL must allow for a larger sd. If
-#: starts differ by twice the stated sd, 19 % of suites of 15 metrics are red where it counts as known, 1.3 % with 8.
+#: starts differ by twice the stated sd, 14 % of suites of 15 metrics are red where it counts as known, 1.4 % with 8.
 START_DF = 8.0
 #: Probability with which the smallest detectable change fails.
 POWER = 0.9

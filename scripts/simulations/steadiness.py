@@ -96,9 +96,9 @@ def paired_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 #: Sd of mean TPOT between runs of the tests of `H200_TESTS` (docs/evidence/compared_metrics.md), and of its level
-#: between seeds and of one request within a run.
+#: between seeds and of one request within a run. The answers of "TP 4" are too short for the check.
 H200_RUN_SD = {"serving": 0.0078, "chunked prefill": 0.0105, "prefix cache": 0.0078, "offload": 0.0171,
-               "roofline": 0.0003, "speculation": 0.0262, "TP 2": 0.0421, "TP 4": 0.1722}  # fmt: skip
+               "roofline": 0.0003, "speculation": 0.0262, "TP 2": 0.0421}  # fmt: skip
 SEED_SD, REQUEST_SD = 0.02, 0.10
 
 
@@ -116,10 +116,11 @@ def h200_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
 
 def errors_of(suite: Suite, rng: np.random.Generator) -> Iterator[list[bool]]:
     """Of each test whether its TPOTs are not steady, and whether each primary metric drifts from its stored runs."""
-    for run_sd, test in zip(H200_RUN_SD.values(), compared(suite, *draw(suite, rng, RUNS)), strict=True):
+    for name, test in zip(H200_TESTS, compared(suite, *draw(suite, rng, RUNS)), strict=True):
         drifts = [drift_p(shift(metric.runs, metric.stored, metric.prior), metric.stored, metric.margins.tolerated)
                   is not None for metric in test]
-        yield [tpot_is_unsteady(run_sd, suite.sessions, rng), *drifts]
+        run_sd = H200_RUN_SD.get(name)
+        yield [run_sd is not None and tpot_is_unsteady(run_sd, suite.sessions, rng), *drifts]
 
 
 def tpot_is_unsteady(run_sd: float, sessions: int, rng: np.random.Generator) -> bool:

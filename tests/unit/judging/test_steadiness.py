@@ -28,10 +28,11 @@ PRIOR = Prior(0.006, 0.004, 6, "test")
 def measured(make_run, make_measurement):
     """Runs with the given times per token, in ms. `starts` gives the server start of each run."""
 
-    def measured(levels, starts=(1, 1, 1), conditions=None, spread=0.02):
+    def measured(levels, starts=(1, 1, 1), conditions=None, spread=0.02, chunks=10):
         rng = np.random.default_rng(7)
         runs = [
-            make_run([make_record(i, intended_ms=100 * i, itl_ms=level * float(np.exp(rng.normal(0, spread))))
+            make_run([make_record(i, intended_ms=100 * i, itl_ms=level * float(np.exp(rng.normal(0, spread))),
+                                  chunks=chunks)
                       for i in range(40)], seed=seed, counters=False, start_id=start)
             for seed, (level, start) in enumerate(zip(levels, starts, strict=True))
         ]
@@ -97,6 +98,11 @@ def test_steadiness_is_checked_for_each_of_two_starts_that_take_turns(measured):
 
 def test_two_runs_cannot_show_drift(measured):
     assert list(unsteady_starts(measured((5.67, 4.7), starts=(1, 1)))) == []
+
+
+@pytest.mark.parametrize(("chunks", "faults"), [(9, 1), (8, 0), (4, 0)])
+def test_tpot_drift_is_ignored_for_answers_with_few_gaps(measured, chunks, faults):
+    assert len(list(unsteady_starts(measured(WARMING_UP, chunks=chunks)))) == faults
 
 
 def test_tpot_drift_is_ignored_for_answers_of_one_token(make_run, make_measurement):
