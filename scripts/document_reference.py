@@ -180,7 +180,7 @@ def looks() -> str:
             f"**Until the suite has {ENOUGH_DF} degrees of freedom** only a gross regression fails: a loss of "
             f"{GROSS_MARGINS} tolerated margins or a factor of {GROSS_FACTOR:g}, whichever is less. One metric needs "
             f"{deciding_sessions(1)} stored sessions for that, two need {deciding_sessions(2)}, four "
-            f"{deciding_sessions(4)}, and eight or more 2. All metrics of a session can share its effect, so a loss "
+            f"{deciding_sessions(4)}, and eight or more 2. A loss "
             f"against two stored sessions must also exceed {MARGINS_OF_TWO_SESSIONS} negligible margins.")
 
 
