@@ -96,7 +96,7 @@ def field_rules(settings: Settings) -> FieldRules:
     ]
     for field in settings.same_build:
         if field not in BUILD and not field.startswith(RESOLVED):
-            names = {part: name for name in sorted(BUILD) for part in (name, name.rpartition(".")[2])}
+            names = {part: name for name in (*sorted(BUILD), VERSION) for part in (name, name.rpartition(".")[2])}
             close = get_close_matches(field, names, n=1)
             hint = f"Did you mean {names[close[0]]}?" if close else f"Known: {', '.join(sorted(BUILD))}, {RESOLVED}…"
             problems.append(f"same_build names {field}, which is no field of the build. {hint}")

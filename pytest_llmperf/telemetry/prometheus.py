@@ -52,7 +52,7 @@ class Scrape:
     samples: tuple[PageSample, ...]
 
     def counter(self, name: str) -> float | None:
-        """Sum over all label sets (engines, ranks), no finite number if one of them is none; None where the page has no
+        """Sum over all label sets (engines, ranks), not finite if one value is not finite; None where the page has no
         sample of this name."""
         values = [s.value for s in self.samples if s.name == name]
         return sum(values) if values else None
