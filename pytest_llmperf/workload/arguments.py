@@ -34,7 +34,9 @@ def keywords_only(builder: Callable[Parameters, Built]) -> Callable[Parameters, 
             hint = f"Did you mean {near[0]}?" if near else f"Write {name}({keywords})."
             raise SpecError(f"{name}: there is no argument {keyword}. {hint}")
         if missing := [keyword for keyword in needed if keyword not in named]:
-            raise SpecError(f"{name}: {' and '.join(missing)} must be given.")
+            *others, last = missing
+            listed = f"{', '.join(others)} and {last}" if others else last
+            raise SpecError(f"{name}: {listed} must be given.")
         return builder(*positional, **named)
 
     return by_keyword

@@ -145,5 +145,5 @@ def test_counters_are_found_where_the_adapter_looks(engine, flags):
         assert counters["spec_accepted_tokens"] <= counters["spec_draft_tokens"] == 3 * counters["spec_drafts"]
         assert counters["spec_accepted_pos_0"] >= counters["spec_accepted_pos_2"]
         assert set(adapter.facts(parse(page))) == {
-            "block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching"
+            "block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "kv_cache_size_tokens"
         }  # fmt: skip

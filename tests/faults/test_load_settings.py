@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def https_endpoint(tmp_path):
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "identity.pem"))
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     with (
-        reserve_port(random.Random()) as lease,
+        closing(reserve_port(random.Random())) as lease,
         subprocess.Popen([sys.executable, STUBS / "engine.py", "serve", "m", "--port", str(lease.port),
                           "--served-model-name", "m"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
         subprocess.Popen([sys.executable, STUBS / "tls_front.py", str(lease.port), tmp_path / "identity.pem"],

@@ -49,5 +49,5 @@ def test_session_resolves_model_and_environment_of_started_server_once(calls):
     counts = calls("--llmperf-engine", f"vllm={sys.executable} {STUB}")
     assert counts["acquire"] > 2
     assert counts["resolve_model"] == 1
-    assert counts["find_environment"] == 2  # for the digest of the tests' inputs, and for the start
+    assert counts["find_environment"] == 3  # for the header's note, the digest of the tests' inputs, and the start
     assert counts["child_environment"] == counts["launched"] == 2

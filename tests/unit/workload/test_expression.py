@@ -34,7 +34,7 @@ def test_builders_of_a_text_are_the_names_to_import():
 @pytest.mark.parametrize(("text", "words"), [
     ("multiturn(turns=5)", "multiturn is no builder, did you mean multi_turn"),
     ("random_tokens(input=4", "cannot be read"),
-    ("random_tokens(input=4)", "missing"),
+    ("random_tokens(input=4)", "output, arrivals and requests must be given"),
     ("poisson(8)", "this is no workload"),
     ("8", "this is no workload"),
     ("__import__('os').system('true')", "is no builder"),
