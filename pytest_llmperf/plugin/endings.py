@@ -28,7 +28,7 @@ from pytest_llmperf.plugin.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmperf.results.ending import Ending
+    from pytest_llmperf.results.ending import ExecutionEnding
     from pytest_llmperf.session.executions import Execution
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -52,20 +52,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[
     None, pytest.TestReport, pytest.TestReport
 ]:
-    """Report a test that has measured as failed despite `xfail`, and attach its `Ending` for the xdist controller."""
-    from pytest_llmperf.results.ending import Ending
+    """Report a test that has measured as failed despite `xfail`, and attach its ending for the xdist controller."""
+    from pytest_llmperf.results.ending import ExecutionEnding
 
     report = yield
     raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
     if raised and hasattr(report, "wasxfail") and has_measured(item):
         report.outcome = "failed"
         del report.wasxfail
-    ending = replace(item.stash.get(ENDING, Ending()), test=test_id(item) if uses_llmperf(item) else "")
+    ending = replace(item.stash.get(ENDING, ExecutionEnding()), test=test_id(item) if uses_llmperf(item) else "")
     report.llmperf = asdict(replace(ending, undecided=_undecided(report, call, ending)))  # type: ignore[attr-defined]
     return report
 
 
-def _undecided(report: pytest.TestReport, call: pytest.CallInfo[None], ending: Ending) -> tuple[str, str] | None:
+def _undecided(
+    report: pytest.TestReport, call: pytest.CallInfo[None], ending: ExecutionEnding
+) -> tuple[str, str] | None:
     """Outcome and reason of a failed phase that no check decided; None for any other phase."""
     from pytest_llmperf.masking import mask
 

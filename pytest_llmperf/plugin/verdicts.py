@@ -19,11 +19,11 @@ from pytest_llmperf.plugin.state import STATE
 if TYPE_CHECKING:
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import CheckResult
-    from pytest_llmperf.results.ending import Ending
+    from pytest_llmperf.results.ending import ExecutionEnding
     from pytest_llmperf.session.executions import Execution
 
 EXECUTION: pytest.StashKey[Execution] = pytest.StashKey()
-ENDING: pytest.StashKey[Ending] = pytest.StashKey()  # how the item's newest execution ended
+ENDING: pytest.StashKey[ExecutionEnding] = pytest.StashKey()  # how the item's newest execution ended
 VERDICT = "llmperf.verdict"
 TEST = "llmperf.test"
 OURS = "llmperf "  # how each of our failures begins
@@ -84,14 +84,14 @@ def socket_blocker(error: BaseException) -> str | None:
 
 def forget_execution(item: pytest.Item) -> None:
     """A re-run reports only its own results. Reports of earlier executions are neither repeated nor changed."""
-    from pytest_llmperf.results.ending import Ending
+    from pytest_llmperf.results.ending import ExecutionEnding
 
     if EXECUTION in item.stash:
         del item.stash[EXECUTION]
-    tell(item, Ending())
+    tell(item, ExecutionEnding())
 
 
-def end(item: pytest.Item, word: str, **changes: Any) -> None:  # noqa: ANN401 - fields of `Ending`
+def end(item: pytest.Item, word: str, **changes: Any) -> None:  # noqa: ANN401 - fields of `ExecutionEnding`
     """Note how an item ended, and what its report says of that: figures, where they lie, earlier executions."""
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
@@ -106,7 +106,7 @@ def end(item: pytest.Item, word: str, **changes: Any) -> None:  # noqa: ANN401 -
     tell(item, ending, [*figures, *([("llmperf.executions", history(execution))] if execution.number > 1 else [])])
 
 
-def tell(item: pytest.Item, ending: Ending, properties: Iterable[tuple[str, str]] = ()) -> None:
+def tell(item: pytest.Item, ending: ExecutionEnding, properties: Iterable[tuple[str, str]] = ()) -> None:
     """Replace what the item's next report says of its end."""
     item.stash[ENDING] = ending
     own = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
@@ -194,11 +194,11 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
     return bool(policy == "fail" if policy else os.environ.get("CI"))
 
 
-def ending_of(report: pytest.TestReport | pytest.CollectReport) -> Ending:
+def ending_of(report: pytest.TestReport | pytest.CollectReport) -> ExecutionEnding:
     """What a report says of the end of its test; empty for tests of others and for a worker that crashed."""
-    from pytest_llmperf.results.ending import Ending
+    from pytest_llmperf.results.ending import ExecutionEnding
 
-    return Ending(**getattr(report, "llmperf", {}))
+    return ExecutionEnding(**getattr(report, "llmperf", {}))
 
 
 def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:

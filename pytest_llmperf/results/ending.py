@@ -12,7 +12,7 @@ USAGE = "USAGE"
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExecutionEnding:
     """How one execution of a test ended. It travels with pytest's reports, also from xdist's workers.
 
     Args:

@@ -19,7 +19,7 @@ from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.check_json import check_json
-from pytest_llmperf.results.ending import Ending
+from pytest_llmperf.results.ending import ExecutionEnding
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
@@ -72,7 +72,7 @@ class Execution:
         self.test = test
         self.kind = kind
         self.earlier = earlier
-        self.ending = Ending()
+        self.ending = ExecutionEnding()
         self._results: list[CheckResult] = []
         self.series: list[Series] = []
         #: Rates of a resumed search, until the search takes them over.
@@ -162,7 +162,7 @@ class Execution:
             self.session.folder.begin()
             self.write()
 
-    def end(self, word: str | None, **changes: Any) -> Ending:  # noqa: ANN401 - fields of `Ending`
+    def end(self, word: str | None, **changes: Any) -> ExecutionEnding:  # noqa: ANN401 - fields of `ExecutionEnding`
         """Note how the test ended. A test that only checks what another test has measured gets a run file, too."""
         told = ending_of(self.results, self.measurements)
         self.ending = replace(
@@ -200,9 +200,9 @@ class Execution:
         )
 
 
-def ending_of(results: Sequence[CheckResult], measurements: Sequence[Measurement]) -> Ending:
+def ending_of(results: Sequence[CheckResult], measurements: Sequence[Measurement]) -> ExecutionEnding:
     """The end of a complete test that its checks decided."""
-    return Ending(
+    return ExecutionEnding(
         verdict_of_test(results).value,
         complete=True,
         checks=tuple(json.dumps(check_json(result)) for result in results),
