@@ -52,7 +52,7 @@ Samples = dict[str, list[tuple[float, float]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the loads one after the other, print their tables; the exit code."""
+    """Run each load in turn and print its table. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[200, 500], help="requests in flight (200 500)")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long each load lasts (30)")

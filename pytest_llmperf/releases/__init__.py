@@ -1,1 +1,1 @@
-"""Released versions of engines: what is stored of them, and what changed between two."""
+"""Stored facts about released versions of engines, and the differences between two versions."""

@@ -116,7 +116,7 @@ def _values(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _contrast(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str]:
-    """The choices that only one of them has, or else what each takes."""
+    """Before and after in words: the choices that only one version has, or else the types of the values."""
     past, now = ({str(choice) for choice in each.get("choices") or ()} for each in (before, after))
     if past and now and past != now:
         return ", ".join(sorted(past - now)) or ABSENT, ", ".join(sorted(now - past)) or ABSENT

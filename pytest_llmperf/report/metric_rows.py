@@ -69,7 +69,7 @@ def metric_cells(
     """The cells of a metric.
 
     Args:
-        name: of the metric, perhaps one that only another version knows.
+        name: name of the metric. A run file of another version of the plugin may have unknown names.
         measurement: the measurement.
         stored: the measurement's baseline; None: it has none.
         checks: comparisons of this measurement.

@@ -146,7 +146,7 @@ class EndedTest:
 
     @property
     def remedy(self) -> Remedy | None:
-        """The step that can decide all of its open checks; None where they need different steps, or none helps."""
+        """The step that can decide all open checks of the test; None: no single step can."""
         remedies = {_remedy(check) for check in self.checks if check.verdict is Verdict.INCONCLUSIVE}
         return remedies.pop() if len(remedies) == 1 else None
 

@@ -120,7 +120,7 @@ class Sources:
         return set().union(*(part.names | part.texts for part in parts))
 
     def _whole_file(self, path: Path) -> list[str]:
-        """The inputs of a file of which every part counts: equal for all tests that reach it, so found once."""
+        """The inputs of a file of which every statement counts. They are found once, because tests share helpers."""
         if path not in self._whole:
             self._whole[path] = [f"file {self._shown(path)} {self._digest(path)}",
                                  *self._outside_code(path, self._module(path).parts)]
@@ -177,7 +177,7 @@ class Sources:
                         yield f"data {self._shown(file)} {self._digest(file)}"
 
     def _below(self, folder: Path, text: str) -> Path | None:
-        """The path that a text names from a folder; None where the folder has nothing of that name.
+        """The path of a text below a folder; None: the folder has no entry with the first part of the text.
 
         The folder is listed once, because a project's code has tens of thousands of texts.
         """

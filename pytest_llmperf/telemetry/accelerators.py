@@ -207,7 +207,7 @@ def _held_bytes(nvml: Nvml, gpu: Gpu, pids: frozenset[int], *, alone: bool) -> i
 
 
 def _busy(nvml: Nvml, gpu: Gpu, free_bytes: int) -> str | None:
-    """A sentence about a GPU on which somebody holds more; None where nobody does, or the driver does not say."""
+    """A sentence about a GPU with more memory in use than `free_bytes`; None: less is in use, or the use is unknown."""
     handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
     used = memory_in_use(nvml, handle)
     if used is None or used <= free_bytes:

@@ -153,8 +153,11 @@ def _cache_aware(timeline: RoutedTimeline, routing: Routing) -> Choose:
 
 
 def _kv_aware(timeline: RoutedTimeline, routing: Routing) -> Choose:  # noqa: ARG001
-    """The replica with the fewest prompt tokens to compute before this prompt's first token: those of the requests that
-    wait there, and those of this prompt that its prefix cache lacks now. Of equals the one with the fewest requests."""
+    """The replica with the fewest prompt tokens to compute before the first token of this prompt.
+
+    Waiting requests count with their uncomputed tokens, and this prompt with the tokens that the replica's prefix cache
+    lacks. Between equal replicas, the number of requests decides.
+    """
     def cost(index: int, probe: Sequence) -> tuple[int, int]:
         waiting = sum(other.length - other.computed for other in timeline.engines[index].scheduler.waiting)
         return waiting + len(probe.prompt) - timeline.cached_tokens(index, probe), timeline.load(index)

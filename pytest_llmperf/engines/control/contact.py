@@ -87,7 +87,7 @@ class Contact:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Secret texts that requests contain. They are masked even where the server repeats them."""
+        """Secret texts in requests. Logs and messages mask these texts, also if an answer of the server has them."""
         return sent_secrets(self.headers)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The emulator in place of a deployment: one process that plays the replicas and their router."""
+"""The emulator in place of a deployment: one process emulates all replicas and the router."""
 
 from __future__ import annotations
 

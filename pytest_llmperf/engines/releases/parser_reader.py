@@ -296,7 +296,7 @@ def main_name(action: argparse.Action) -> str:
 
 
 def action_name(action: argparse.Action) -> str | None:
-    """None for an action that stores what it is given."""
+    """The name of an option's action, "store_true"; None: the option stores its value."""
     if isinstance(action, argparse.BooleanOptionalAction):
         return "boolean"
     names = {argparse._StoreAction: None, argparse._StoreTrueAction: "store_true",

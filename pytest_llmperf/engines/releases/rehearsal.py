@@ -39,7 +39,7 @@ class Touch:
 
 
 def rehearse(found: Sequence[Change], tests: Sequence[Uses], package: Uses) -> tuple[list[Touch], list[Change]]:
-    """Differences that touch these tests, and the others.
+    """Sort the differences between two versions: differences that touch tests, and the rest.
 
     Args:
         found: all differences between the two versions.

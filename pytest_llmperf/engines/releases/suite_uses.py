@@ -16,7 +16,7 @@ LMCACHE = "with_lmcache"
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What one test names, itself or through functions and constants of its file.
+    """Flags, metrics and other names of an engine in the code of one test and of the functions that the test calls.
 
     Args:
         test: "test_fp8.py::test_name"; of a part of this package a text for people.

@@ -132,7 +132,7 @@ def test_starved_replica_gets_nothing(policy):
 
 
 def test_replicas_with_one_policy_equal_their_steps_run_one_by_one():
-    """A fast-forward of one replica changes nothing for the others."""
+    """Skipping ahead in one replica leaves the steps of other replicas unchanged."""
     stepped = deployment("least_loaded")
     advance = stepped._timeline.advance
     stepped._timeline.advance = lambda until_ns, fast_forwarding: advance(until_ns, False)  # type: ignore[method-assign]
