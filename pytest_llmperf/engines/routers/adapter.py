@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_llmperf.model.deployment import Router
+from pytest_llmperf.model.engine import Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +76,8 @@ class RouterAdapter(ABC):
         """Arguments with which the command prints its options, so that a mistyped option is found before a start; empty
         if no option of a spec goes to the command line."""
         return ()
+
+
+def switched_on(**wanted: bool) -> dict[str, Flag]:
+    """The options that are on. An option that is off is left out, so that equal routers are equal."""
+    return {name: True for name, on in wanted.items() if on}

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
-from pytest_llmperf.engines.routers.vllm_router import switches
+from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement, switched_on
 from pytest_llmperf.model.deployment import Router, router_of
 
 CONFIGURATION = "nginx.conf"
@@ -82,4 +81,4 @@ def nginx(*, policy: str = "round_robin", retries: bool = False, circuit_breaker
     Raises:
         SpecError: an option is no boolean.
     """
-    return router_of("nginx", policy, switches(retries=retries, circuit_breaker=circuit_breaker))
+    return router_of("nginx", policy, switched_on(retries=retries, circuit_breaker=circuit_breaker))

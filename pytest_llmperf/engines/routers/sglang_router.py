@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from pytest_llmperf.engines.routers.adapter import switched_on
 from pytest_llmperf.engines.routers.rust_router import RustRouter
-from pytest_llmperf.engines.routers.vllm_router import switches
 from pytest_llmperf.model.deployment import Router, router_of
 from pytest_llmperf.model.engine import Flag
 
@@ -39,4 +39,4 @@ def sglang_router(*, policy: str = "cache_aware", retries: bool = False, circuit
     Raises:
         SpecError: the value of an option is not JSON.
     """
-    return router_of("sglang_router", policy, options | switches(retries=retries, circuit_breaker=circuit_breaker))
+    return router_of("sglang_router", policy, options | switched_on(retries=retries, circuit_breaker=circuit_breaker))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from pytest_llmperf.engines.routers.adapter import switched_on
 from pytest_llmperf.engines.routers.rust_router import RustRouter
 from pytest_llmperf.model.deployment import Router, router_of
 from pytest_llmperf.model.engine import Flag
@@ -36,9 +37,4 @@ def vllm_router(*, policy: str = "cache_aware", retries: bool = False, circuit_b
     Raises:
         SpecError: the value of an option is not JSON.
     """
-    return router_of("vllm_router", policy, options | switches(retries=retries, circuit_breaker=circuit_breaker))
-
-
-def switches(**wanted: bool) -> dict[str, Flag]:
-    """The options that are on. An option that is off is left out, so that equal routers are equal."""
-    return {name: True for name, on in wanted.items() if on}
+    return router_of("vllm_router", policy, options | switched_on(retries=retries, circuit_breaker=circuit_breaker))
