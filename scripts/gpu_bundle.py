@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Pack an engine and this plugin, or lm-evaluation-harness, for a GPU host that reaches no package registry.
+"""Pack an engine and this plugin, or what stands beside an engine, for a GPU host that reaches no package registry.
 
     python scripts/gpu_bundle.py --kind vllm --wheel dist/pytest_llmperf-*.whl
+    python scripts/gpu_bundle.py --kind nixl
     python scripts/gpu_bundle.py --kind lm_eval
 
 The script reads the pins of scripts/engines/gpu/KIND.txt (and of every --add) for Python 3.12 on x86-64 and fetches the
 packages with pip. It removes files that a serving process does not load, and thins CUDA code to one compute capability
 (scripts/device_code.py). The result is one tar.xz in parts with two folders: engine/ for --llmperf-engine, plugin/ for
-PYTHONPATH. The two folders are separate because they pin different versions. The harness has a bundle of its own
-with the folder lm_eval/. The script needs pip and xz, about 3 GB of free space, and some minutes, mostly for the
+PYTHONPATH. The two folders are separate because they pin different versions. NIXL with vllm-router, and
+lm-evaluation-harness, have bundles of their own. NIXL's bundle unpacks into engine/, the harness into lm_eval/. The
+script needs pip and xz, about 3 GB of free space, and some minutes, mostly for the
 compression.
 """
 
@@ -34,6 +36,8 @@ PINS = HERE / "engines" / "gpu"
 PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)), "manylinux2014_x86_64",
              "manylinux1_x86_64", "any")
 JUDGE = "lm_eval"
+#: Kind of a bundle that unpacks beside an engine's → the name that `--llmperf-engine` gives its folder.
+BESIDE = {"nixl": "vllm_router", JUDGE: JUDGE}
 SOURCES = ("**/__pycache__", "**/*.hpp", "**/*.cuh", "**/*.h", "**/*.a")
 
 
@@ -68,6 +72,13 @@ RECIPES = {
         "**/__pycache__", "**/*.a", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*", "sgl_kernel/sm100",
         "triton_kernels", "sglang/multimodal_gen", "sglang/srt/grpc/_core*", "tools", "zstandard/_cffi*",
     ), hollow="sglang_hollow", environment="export TVM_FFI_CACHE_DIR=/tmp/sglang_jit; "),
+    # UCX alone moves KV cache; the other plugins reach disks and object stores. Expert parallelism is left out, too.
+    "nixl": Recipe((
+        "**/__pycache__", "nixl_ep", "nixl_ep_cu13", "nixl_cu13.scripts", "nixl_cu13-*.data", "nixl_cu13.libs/nixl",
+        ".nixl_cu13.mesonpy.libs/plugins/libplugin_[!U]*", "nixl_cu13.libs/*aws*", "nixl_cu13.libs/*azure*",
+        "nixl_cu13.libs/libs2n*", "nixl_cu13.libs/libgusli*", "nixl_cu13.libs/libxml2*",
+        "nixl_cu13.libs/ucx/*perftest*",
+    )),
     # Task files of the project and GSM8K; the harness brings 14,000 files of other tasks.
     "lm_eval": Recipe((
         "**/__pycache__", "lm_eval/tasks/*/", "lm_eval-*/RECORD",
@@ -81,8 +92,8 @@ class BundleError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--kind", choices=sorted(RECIPES), required=True, help="the engine, or the harness")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: .bundle, of the harness .bundle/lm_eval")
+    parser.add_argument("--kind", choices=sorted(RECIPES), required=True, help="what to pack")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: .bundle, or .bundle/KIND of nixl and lm_eval")
     parser.add_argument("--pins", type=Path, default=PINS, metavar="DIR", help="of KIND.txt and plugin.txt")
     parser.add_argument("--add", type=Path, action="append", default=[], metavar="LIST", help="more pins")
     parser.add_argument("--wheel", type=Path, action="append", default=[], metavar="FILE", help="for plugin/")
@@ -90,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--capability", type=int, default=90, metavar="N", help="of the GPU; default: 90, Hopper")
     parser.add_argument("--part-mib", type=float, default=58, metavar="N", help="largest part; default: 58")
     arguments = parser.parse_args(argv)
-    arguments.out = arguments.out or Path(".bundle", *([JUDGE] if arguments.kind == JUDGE else []))
+    arguments.out = arguments.out or Path(".bundle", *([arguments.kind] if arguments.kind in BESIDE else []))
     try:
         parts = bundle(arguments)
     except BundleError as error:
@@ -185,8 +196,9 @@ def pack(tree: Path, out: Path, part_bytes: int) -> list[Path]:
 def unpack_command(kind: str, out: Path) -> str:
     """What to run on the host, in the folder that holds the checkout and the parts."""
     unpacking = f"mkdir -p /tmp/llmperf && cat {out}/part.* | xz -dc -T0 | tar -C /tmp/llmperf -xf -\n"
-    if kind == JUDGE:
-        return f"{unpacking}# Add to the command of pytest: --llmperf-engine {kind}=/tmp/llmperf/{RECIPES[kind].folder}"
+    if kind in BESIDE:
+        option = f"--llmperf-engine {BESIDE[kind]}=/tmp/llmperf/{RECIPES[kind].folder}"
+        return f"{unpacking}# Add to the command of pytest: {option}"
     return (
         f"{unpacking}{RECIPES[kind].environment}export HF_HUB_OFFLINE=1 PYTHONPATH=/tmp/llmperf/plugin\n"
         f"python3 -m pytest -m h200 suites/ --llmperf-engine {kind}=/tmp/llmperf/engine"

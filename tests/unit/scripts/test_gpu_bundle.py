@@ -85,6 +85,21 @@ def test_harness_bundle_contains_gsm8k_alone_in_separate_folder(bundler, index, 
     assert "--llmperf-engine lm_eval=/tmp/llmperf/lm_eval" in capsys.readouterr().out
 
 
+def test_nixl_bundle_contains_one_transport_in_the_engine_folder(bundler, index, tmp_path, monkeypatch, capsys):
+    plugins = ".nixl_cu13.mesonpy.libs/plugins/libplugin_"
+    make_wheel(tmp_path / "index", "nixl", {
+        "nixl/__init__.py": "", f"{plugins}UCX.so": "", f"{plugins}GDS.so": "", "nixl_cu13.libs/libucp.so.0": "",
+        "nixl_cu13.libs/libaws-c-io.so": "", "nixl_ep_cu13/nixl_ep.so": "",
+    })
+    (index / "nixl.txt").write_text("nixl==1.0\n")
+    monkeypatch.chdir(tmp_path)
+    assert bundler.main(["--kind", "nixl", "--pins", str(index)]) == 0
+    assert unpacked(tmp_path / ".bundle" / "nixl", tmp_path / "host") == {
+        "engine/nixl/__init__.py", f"engine/{plugins}UCX.so", "engine/nixl_cu13.libs/libucp.so.0",
+    }
+    assert "--llmperf-engine vllm_router=/tmp/llmperf/engine" in capsys.readouterr().out
+
+
 def test_bundle_parts_stay_below_requested_size_and_replace_old_parts(bundler, index, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
