@@ -6,7 +6,7 @@ The emulator shares no code with the rest of the package. It reads this table be
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import inf
 
@@ -73,6 +73,7 @@ class HardwareKind:
 
 
 _WORDS = ("nvml_words", "other_words")
+_MEMORY_TOLERANCE = 0.08  # NVML shows less where ECC takes some
 
 
 def kind_of_row(name: str, row: Mapping[str, object]) -> HardwareKind:
@@ -80,12 +81,13 @@ def kind_of_row(name: str, row: Mapping[str, object]) -> HardwareKind:
 
     Args:
         name: the marker.
-        row: field of `HardwareKind` → value, without the name.
+        row: field of `HardwareKind` → value, without the name. `dense` = true states that the peaks are dense.
 
     Raises:
         ValueError: the text lists everything that is wrong with the row.
     """
     columns = {field.name: field for field in fields(HardwareKind)[1:]}
+    row, dense = {key: value for key, value in row.items() if key != "dense"}, row.get("dense") is True
     named = name.isidentifier() and name != CPU
     problems = [] if named else [f"{name!r} is no name: write a Python identifier, rtx_4090"]
     problems += [f"{key}: unknown; known: {', '.join(columns)}" for key in row.keys() - columns.keys()]
@@ -97,14 +99,56 @@ def kind_of_row(name: str, row: Mapping[str, object]) -> HardwareKind:
         problems += [f"{key} = {row[key]!r}: {problem}"] if problem else []
     if problems:
         raise ValueError("; ".join(sorted(problems)))
-    return HardwareKind(name, **values)  # type: ignore[arg-type]
+    kind = HardwareKind(name, **values)  # type: ignore[arg-type]
+    if not dense and (doubtful := _doubtful_peak(kind)):
+        raise ValueError(f"{doubtful} Is this the figure with sparsity? Data sheets print that figure, which is twice "
+                         "the dense one, beside it or alone. Write the dense figure. If this is the dense figure, add "
+                         "dense = true")
+    return kind
+
+
+_MOST_FLOPS_PER_BYTE = 450  # bfloat16 FLOP/s over bytes/s of memory: 37 to 420 on data sheets of twenty GPUs, dense
+_MOST_FP8_OVER_BF16 = 3.0  # 2 where both figures are dense
+
+
+def _doubtful_peak(kind: HardwareKind) -> str:
+    """What suggests that a peak counts products with zeros that the GPU skips; "" if nothing does."""
+    shipped = max((row.bf16_flops for row in SHIPPED if row.nvml_words <= kind.nvml_words), default=inf)
+    if kind.fp8_flops is not None and kind.fp8_flops > _MOST_FP8_OVER_BF16 * kind.bf16_flops:
+        return f"fp8_flops = {kind.fp8_flops:g} is {kind.fp8_flops / kind.bf16_flops:.1f} times bf16_flops."
+    if kind.bf16_flops > 1.5 * shipped:
+        return f"bf16_flops = {kind.bf16_flops:g}, and a shipped kind of this name has {shipped:g}."
+    per_byte = kind.bf16_flops / kind.bandwidth_bytes_per_s
+    if per_byte > _MOST_FLOPS_PER_BYTE:
+        return f"bf16_flops = {kind.bf16_flops:g} is {per_byte:.0f} FLOP for each byte of bandwidth_bytes_per_s."
+    return ""
+
+
+def same_gpu(kind: HardwareKind, others: Iterable[HardwareKind]) -> str | None:
+    """The name of another kind that stands for the same GPUs: same words, and nearly the same memory."""
+    return next((other.name for other in others if other.name != kind.name and other.nvml_words == kind.nvml_words
+                 and fits_memory(other, kind.nvml_memory_bytes)), None)
+
+
+def fits_memory(kind: HardwareKind, memory_bytes: int | None) -> bool:
+    """Whether a GPU with this memory, as NVML reports it, can be of that kind; an unknown memory can."""
+    return memory_bytes is None or abs(memory_bytes / kind.nvml_memory_bytes - 1) <= _MEMORY_TOLERANCE
 
 
 def row_of_kind(kind: HardwareKind) -> dict[str, object]:
     """The row from which `kind_of_row` makes an equal kind; JSON and TOML can hold the row."""
-    values = {field.name: getattr(kind, field.name) for field in fields(kind)[1:]}
+    values = {"dense": True, **{field.name: getattr(kind, field.name) for field in fields(kind)[1:]}}
     return {key: sorted(value) if key in _WORDS else value for key, value in values.items()
             if value not in (None, frozenset())}
+
+
+def words_of(name: str) -> frozenset[str]:
+    """The words of a GPU's name, in lower case.
+
+    >>> sorted(words_of("NVIDIA A100-SXM4-80GB"))
+    ['80gb', 'a100', 'nvidia', 'sxm4']
+    """
+    return frozenset(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def _cell(key: str, value: object) -> tuple[object, str]:
@@ -113,14 +157,20 @@ def _cell(key: str, value: object) -> tuple[object, str]:
         words = [value] if isinstance(value, str) else value
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words) or not words:
             return None, 'must be words of the name that nvidia-smi shows: ["rtx", "4090"]'
-        return frozenset(part for word in words for part in word.lower().split()), ""
+        parts = words_of(" ".join(words))
+        if glued := next((part for part in parts if re.match(r"(rtx|gtx|quadro|geforce|nvidia|tesla).", part)), None):
+            return None, f'no name that nvidia-smi -L shows has the word {glued!r}; separate words: ["rtx", "4090"]'
+        if key == "nvml_words" and not re.search(r"\d", " ".join(parts)):
+            return None, 'these words are in the names of many GPU models; add the model\'s own: ["rtx", "4090"]'
+        return parts, ""
     if key == "gpu_hour_price":
         return value, "" if isinstance(value, str) and value else "must be a text"
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
     return value, "" if good else "must be a number above 0"
 
 
-# NVIDIA's datasheets of L4, A100 80GB SXM, H100 SXM and H200 SXM. Memory as NVML and CUDA report it on such GPUs.
+# Data sheets of the makers; docs/gpu_runners.md names each. FLOP/s are dense. Memory as NVML and CUDA (or AMD SMI and
+# HIP) report it on such GPUs. MI300X: `link_bytes_per_s` is of one pair, and `cache_bytes` is the Infinity Cache.
 SHIPPED = (
     HardwareKind(
         "l4", frozenset({"l4"}), nvml_memory_gib=22.5, cuda_memory_gib=22.03, bandwidth_bytes_per_s=300e9,
@@ -140,6 +190,29 @@ SHIPPED = (
         "h200", frozenset({"h200"}), nvml_memory_gib=140.4, cuda_memory_gib=139.81,
         bandwidth_bytes_per_s=4.8e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
         link_bytes_per_s=450e9, power_w=700.0,
+    ),
+    HardwareKind(
+        "b200", frozenset({"b200"}), nvml_memory_gib=179.06, cuda_memory_gib=178.35, bandwidth_bytes_per_s=8e12,
+        cache_bytes=126e6, bf16_flops=2250e12, fp8_flops=4500e12, pcie_bytes_per_s=64e9, link_bytes_per_s=900e9,
+        power_w=1000.0,
+    ),
+    HardwareKind(
+        "l40s", frozenset({"l40s"}), nvml_memory_gib=44.99, cuda_memory_gib=44.53, bandwidth_bytes_per_s=864e9,
+        cache_bytes=96e6, bf16_flops=362e12, fp8_flops=733e12, pcie_bytes_per_s=32e9, power_w=350.0,
+    ),
+    HardwareKind(
+        "a10", frozenset({"a10"}), nvml_memory_gib=22.49, cuda_memory_gib=21.99, bandwidth_bytes_per_s=600e9,
+        cache_bytes=6e6, bf16_flops=125e12, pcie_bytes_per_s=32e9, power_w=150.0,
+    ),
+    HardwareKind(
+        "rtx_4090", frozenset({"rtx", "4090"}), nvml_memory_gib=23.99, cuda_memory_gib=23.64,
+        bandwidth_bytes_per_s=1.008e12, cache_bytes=72e6, bf16_flops=165.2e12, fp8_flops=330.3e12,
+        pcie_bytes_per_s=32e9, other_words=frozenset({"d", "laptop"}), power_w=450.0,
+    ),
+    HardwareKind(
+        "mi300x", frozenset({"mi300x"}), nvml_memory_gib=191.98, cuda_memory_gib=191.98, bandwidth_bytes_per_s=5.3e12,
+        cache_bytes=256e6, bf16_flops=1307.4e12, fp8_flops=2614.9e12, pcie_bytes_per_s=64e9, link_bytes_per_s=64e9,
+        power_w=750.0,
     ),
 )
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs pytest-llmperf and judges suites/ on one kind of GPU. Copy to ci/llmperf.sh of your project.
 # Arguments go to pytest; `KIND=h200 sh ci/llmperf.sh --emulate h200` tries the script without a GPU.
-#   KIND    kind of GPU: l4, a100, h100, h200
+#   KIND    kind of GPU: h200, l40s, ... (docs/gpu_runners.md lists all)
 #   ENGINE  environment of vLLM, such as /opt/engines/vllm (default: vllm on PATH)
 #   WHEEL   what pip installs: path of a wheel, such as ci/pytest_llmperf-0.1.0-py3-none-any.whl, or a URL that ends in
 #           #sha256=HASH. There is no default: on a package index anybody can register the name of a project.

@@ -40,7 +40,7 @@ ENGINE_OPTIONS: Options = {
     "--metrics": {"action": "append", "metavar": "ADDRESS",
                   "help": "metrics page of a replica of a running server, dns://NAME:PORT, or prometheus+http://…; "
                   "repeatable"},
-    "--kind": {"metavar": "KIND", "help": "hardware kind of a running server: l4, a100, h100, h200 or cpu"},
+    "--kind": {"metavar": "KIND", "help": "hardware kind of a running server: h200, l40s, ... or cpu"},
     "--protocol": {"choices": PROTOCOLS, "default": "completions",
                    "help": "of a running server (default: completions)"},
     "--dialect": {"choices": DIALECTS, "default": "vllm",
@@ -63,7 +63,7 @@ LOAD_OPTIONS: Options = {
     "--seed": {"type": int, "default": 0, "help": "of prompts and arrivals (default: 0)"},
 }
 PLACE_OPTIONS: Options = {
-    "--emulate": {"metavar": "KIND", "help": "the built-in emulator of l4, a100, h100 or h200"},
+    "--emulate": {"metavar": "KIND", "help": "the built-in emulator of a hardware kind: h200, l40s, ..."},
     "--emulate-seed": {"type": int, "default": 0, "metavar": "N", "help": "of its noise (default: 0)"},
     "--llmperf-engine": {"action": "append", "default": [], "metavar": "NAME=PLACE",
                          "help": "where an engine is installed, as pytest's option; repeatable"},

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.kinds import CPU, GPU_KINDS, HardwareKind, kind_of_row
+from pytest_llmperf.kinds import CPU, GPU_KINDS, HardwareKind, kind_of_row, same_gpu
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 
@@ -202,6 +202,10 @@ def _kinds(table: object, problems: list[str]) -> Mapping[str, HardwareKind]:
                 kinds[name] = kind_of_row(name, row)
             except ValueError as error:
                 problems.append(f"kinds.{name}: {error}")
+    for name, kind in kinds.items():
+        if (twin := same_gpu(kind, (*GPU_KINDS.values(), *kinds.values()))) is not None:
+            problems.append(f"kinds.{name}: the kind {twin} stands for the same GPU. Mark tests with {twin}, or give "
+                            "one of the kinds a further word of nvml_words")
     return MappingProxyType(kinds)
 
 

@@ -93,7 +93,7 @@ def _parser() -> _Parser:
         "--hardware h200 -- serve llama-3.1-8b --max-num-batched-tokens 1024.",
     )
     add = parser.add_argument
-    add("--hardware", required=True, help="hardware kind: l4, a100, h100, h200, or one that --hardware-row describes")
+    add("--hardware", required=True, help="hardware kind: h200, l40s, ... or one that --hardware-row describes")
     add("--hardware-row", metavar="JSON", help="row of a kind that a project defines: {\"bf16_flops\": …}")
     add("--gpus", type=int, default=1, help="how many of them (1)")
     add("--engine", choices=_ENGINES, help="whose flags and rules (vllm)")

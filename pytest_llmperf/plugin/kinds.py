@@ -204,7 +204,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     try:
         skip_what_cannot_run_here(item)
     except pytest.skip.Exception:
-        kind, needed = next(iter(kinds_of(item)), list(GPU_KINDS)[-1]), _gpus_of(item)
+        kind, needed = next(iter(kinds_of(item)), "h200"), _gpus_of(item)
         item.user_properties.append((CANNOT_RUN, f"{needed} × {kind}" if needed > 1 else kind))
         raise
     with leave_without_traceback(item):

@@ -90,7 +90,7 @@ OPTIONS = (
         "--emulate",
         default=None,
         metavar="KIND",
-        help="let the built-in emulator of this hardware (l4, a100, h100, h200, or a kind of the project) stand in for "
+        help="let the built-in emulator of this hardware (h200, l40s, ... or a kind of the project) stand in for "
         "every engine; results are labelled emulated",
     ),
     option(

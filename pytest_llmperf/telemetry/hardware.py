@@ -1,20 +1,20 @@
-"""The hardware of this machine: the GPUs that NVML lists, and the CPU."""
+"""The hardware of this machine: the GPUs that NVML or AMD SMI lists, and the CPU."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pytest_llmperf.kinds import CPU, GPU_KINDS, OTHER_GPU, HardwareKind
+from pytest_llmperf.kinds import CPU, GPU_KINDS, OTHER_GPU, fits_memory, words_of
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
-from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query, read_settings
+from pytest_llmperf.telemetry.nvml import AmdSmi, Nvml, amdsmi, loss_reason, pynvml, query, read_settings
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+AMD_VARIABLE = "HIP_VISIBLE_DEVICES"  # goes before the other on AMD's GPUs
 
 
 def visible_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
@@ -43,7 +43,6 @@ def _names(entry: str, gpu: Gpu) -> bool:
 
 
 NVML_TIMEOUT_S = 10.0
-_MEMORY_TOLERANCE = 0.08  # NVML shows less where ECC takes some
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +116,34 @@ def emulated_hardware(kind: str, gpus: int) -> Hardware:
 def gpu_kind(name: str, memory_bytes: int | None = None) -> str | None:
     """Marker of an NVML device: by whole words, so that an L40 is no L4, and by what limits depend on.
 
-    >>> gpu_kind("NVIDIA H100 80GB HBM3"), gpu_kind("NVIDIA L40S"), gpu_kind("NVIDIA A100-SXM4-80GB")
+    Raises:
+        ValueError: two kinds have equally many words of the name.
+
+    >>> gpu_kind("NVIDIA H100 80GB HBM3"), gpu_kind("NVIDIA L40"), gpu_kind("NVIDIA A100-SXM4-80GB")
     ('h100', None, 'a100')
     >>> gpu_kind("NVIDIA H100 PCIe"), gpu_kind("NVIDIA A100-SXM4-40GB", 40 * 2**30)
     (None, None)
     """
-    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    words = words_of(name)
     fitting = [kind for kind in GPU_KINDS.values() if kind.nvml_words <= words and not words & kind.other_words
-               and _fits(kind, memory_bytes)]
-    return max(fitting, key=lambda kind: len(kind.nvml_words)).name if fitting else None
-
-
-def _fits(kind: HardwareKind, memory_bytes: int | None) -> bool:
-    return memory_bytes is None or abs(memory_bytes / kind.nvml_memory_bytes - 1) <= _MEMORY_TOLERANCE
+               and fits_memory(kind, memory_bytes)]
+    most = max((len(kind.nvml_words) for kind in fitting), default=0)
+    nearest = [kind.name for kind in fitting if len(kind.nvml_words) == most]
+    if len(nearest) > 1:
+        raise ValueError(f"{name} is of the kinds {' and '.join(nearest)}. "
+                         "Give one of these kinds a further word of nvml_words")
+    return nearest[0] if nearest else None
 
 
 def detect(
-    nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S, environ: Mapping[str, str] = os.environ
+    nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S, environ: Mapping[str, str] = os.environ,
+    smi: AmdSmi | None = None,
 ) -> Hardware:
-    """Ask NVML, for at most `timeout_s`: a hanging driver must not hang every pytest run."""
-    hardware = call_with_timeout(lambda: _query_driver(nvml), timeout_s)
+    """Ask NVML, and AMD SMI if NVML shows no GPU, for at most `timeout_s`: a hanging driver must not hang every pytest
+    run."""
+    hardware = call_with_timeout(lambda: _query_drivers(nvml, smi), timeout_s)
+    if hardware and hardware.gpus and hardware.cuda is None and AMD_VARIABLE in environ:
+        environ = {**environ, VARIABLE: environ[AMD_VARIABLE]}
     hardware = replace(hardware or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
     seen = visible_gpus(hardware.gpus, environ)
     if hardware.gpus and not seen:
@@ -145,6 +152,34 @@ def detect(
     if (dead := next((gpu for gpu in seen if gpu.problem is not None), None)) is not None:
         return Hardware(problem=dead.problem, cpu=hardware.cpu)
     return replace(hardware, gpus=seen, hidden=tuple(gpu for gpu in hardware.gpus if gpu not in seen))
+
+
+def _query_drivers(nvml: Nvml | None, smi: AmdSmi | None) -> Hardware:
+    nvidia = _query_driver(nvml)
+    if nvidia.gpus or (smi := smi or amdsmi()) is None:
+        return nvidia
+    return _query_amd(smi) or nvidia
+
+
+def _query_amd(smi: AmdSmi) -> Hardware | None:
+    """AMD's GPUs; None if AMD SMI finds none."""
+    try:
+        smi.amdsmi_init()
+        handles = smi.amdsmi_get_processor_handles()
+        gpus = tuple(_amd_gpu(smi, index, handle) for index, handle in enumerate(handles))
+        driver = smi.amdsmi_get_gpu_driver_info(handles[0])["driver_version"] if handles else None
+        return Hardware(gpus, driver=f"amdgpu {driver}") if gpus else None
+    except Exception as error:
+        return Hardware(problem=f"AMD SMI: {error}")
+    finally:
+        with suppress(Exception):
+            smi.amdsmi_shut_down()
+
+
+def _amd_gpu(smi: AmdSmi, index: int, handle: object) -> Gpu:
+    name = str(smi.amdsmi_get_gpu_asic_info(handle)["market_name"])
+    total_bytes = int(smi.amdsmi_get_gpu_vram_info(handle)["vram_size"]) * 2**20  # AMD's "MB"
+    return Gpu(index, name, gpu_kind(name, total_bytes), total_bytes, str(smi.amdsmi_get_gpu_device_uuid(handle)))
 
 
 def _query_driver(nvml: Nvml | None) -> Hardware:

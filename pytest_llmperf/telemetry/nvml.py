@@ -23,6 +23,8 @@ REASONS = {
 
 #: The module pynvml, or a fake of tests (`testing.fake_nvml.FakeNvml`): `query` accepts that any call is missing.
 Nvml = Any
+#: The module amdsmi, or a fake of tests: names and memory of AMD's GPUs. Nothing is sampled from it.
+AmdSmi = Any
 
 
 class GpuLost(Exception):
@@ -54,6 +56,15 @@ def pynvml() -> Nvml | None:
     try:
         import pynvml as module
     except ImportError:
+        return None
+    return module
+
+
+def amdsmi() -> AmdSmi | None:
+    """AMD SMI's Python package; None where it is not installed or finds no library of the driver."""
+    try:
+        import amdsmi as module
+    except Exception:  # KeyError, OSError and others come out of its search for the library
         return None
     return module
 

@@ -216,10 +216,10 @@ def test_gpu_hidden_by_environment_does_not_count_for_gpus_marker(suite, measure
 
 def test_unknown_gpu_model_skips_tests_of_other_kinds(suite, measured):
     """Fault 75: it must not pass for one that is known, nor for a CPU."""
-    (suite.folder / "pynvml.py").write_text(FAKE + "gpu.name = 'NVIDIA L40S'\n")
+    (suite.folder / "pynvml.py").write_text(FAKE + "gpu.name = 'NVIDIA L40'\n")
     result, _ = suite.run("@pytest.mark.l4\ndef test_x(): pass\n@pytest.mark.cpu\ndef test_y(): pass\n", "-rs")
     result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["*needs l4; this machine has 1 × NVIDIA L40S*"])
+    result.stdout.fnmatch_lines(["*needs l4; this machine has 1 × NVIDIA L40*"])
 
 
 def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
@@ -227,7 +227,7 @@ def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
     different unknown GPU model has a baseline."""
     monkeypatch.setenv("CI", "true")
     text = SUITE.replace("@pytest.mark.h200\n", "") + "    perf.compare_with_baseline(run)\n"
-    for model in ("L40S", "B200"):
+    for model in ("L40", "B300"):
         (suite.folder / "pynvml.py").write_text(f"{FAKE}gpu.name = 'NVIDIA {model}'\n")
         kind = f"other-gpu-nvidia-{model.lower()}"
         result, _ = suite.run(text.format(body="pass", runs=1, slos=""))

@@ -66,9 +66,9 @@ def test_added_workload_is_a_word_of_the_command_line(run):
 @pytest.mark.emulated
 def test_kind_of_the_examples_settings_runs_emulated(run, tmp_path):
     shutil.copytree(EXAMPLES / "kind", tmp_path, dirs_exist_ok=True)
-    completed = run("pytest", "-m", "rtx_4090", "--emulate", "rtx_4090", "-p", "no:cacheprovider")
+    completed = run("pytest", "-m", "rtx_5090", "--emulate", "rtx_5090", "-p", "no:cacheprovider")
     assert completed.returncode == 0, completed.stdout
-    assert "emulated rtx_4090" in completed.stdout
+    assert "emulated rtx_5090" in completed.stdout
 
 
 def test_import_of_the_plugin_loads_no_added_object(run, tmp_path):

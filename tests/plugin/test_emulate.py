@@ -109,7 +109,7 @@ def test_it(perf):
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("--emulate", "b200"), "*--emulate b200: there is no such GPU kind.*"),
+        (("--emulate", "b300"), "*--emulate b300: there is no such GPU kind.*"),
         (("--emulate", "h200", "--emulate-fault", "gremlins=5"), "*--emulate-fault gremlins=5: no such fault.*"),
         (("--emulate-fault", "kv=-50%"), "*--emulate KIND is missing*"),
         (("--emulate", "h200", "-m", "l4"), "*-m asks for l4, and --emulate gives 8 × emulated h200*"),

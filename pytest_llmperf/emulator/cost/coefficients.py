@@ -35,7 +35,7 @@ class Coefficients:
             graphs disabled, and in a batch of a kind or size that was not captured.
         allreduce_s, allreduce_bandwidth: latency of one all-reduce, and share of the link's bandwidth.
         ingress_s, ingress_token_s: from the client's send to the queue and back, fixed and per token of the prompt.
-        provenance: source of these numbers. The text starts with "extrapolated" if they were not measured on this GPU.
+        provenance: source of these numbers. The text starts with "data sheet only" if none was measured on this GPU.
     """
 
     weight_bandwidth: float
@@ -79,7 +79,7 @@ def coefficients_for(engine: str, gpu: HardwareKind) -> Coefficients:
     data = stored()
     origin = data["provenance"]["summary"]
     if gpu.name not in _FITTED_GPUS:
-        origin = f"extrapolated from the datasheet of {gpu.name} with what was {origin}"
+        origin = f"data sheet only: not fitted on {gpu.name}; shares of its peaks were {origin}"
     return from_numbers(data["engines"][engine], origin)
 
 

@@ -48,9 +48,9 @@ def test_hardware_kind_is_read_from_conditions():
 
 
 def test_gpus_without_a_marker_lie_apart():
-    models = ("NVIDIA L40S", "NVIDIA B200", "NVIDIA GeForce RTX 4090", "../../x")
+    models = ("NVIDIA L40", "NVIDIA B300", "NVIDIA GeForce RTX 5090", "../../x")
     kinds = [kind_of({"hardware": "other-gpu", "gpu": model}) for model in models]
-    assert kinds[:3] == ["other-gpu-nvidia-l40s", "other-gpu-nvidia-b200", "other-gpu-nvidia-geforce-rtx-4090"]
+    assert kinds[:3] == ["other-gpu-nvidia-l40", "other-gpu-nvidia-b300", "other-gpu-nvidia-geforce-rtx-5090"]
     assert all(baseline_path("t.py::x", kind).startswith(f"{kind}/") for kind in kinds)
     assert "/" not in kinds[-1]
     assert kind_of({"hardware": "other-gpu"}) == "other-gpu"  # of an endpoint's machine nothing is known

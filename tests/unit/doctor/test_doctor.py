@@ -72,9 +72,9 @@ def test_a_driver_that_does_not_answer_is_no_machine_without_a_gpu(place):
 
 
 def test_unknown_gpu_model_is_a_problem_with_baseline_folder(place):
-    other = replace(place, hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="560.1"))
-    assert "lie under other-gpu-nvidia-l40s" in the(problems(other), "hardware", "L40S").remedy
-    assert "none for other-gpu-nvidia-l40s in" in the(problems(other), "baselines", "none").text
+    other = replace(place, hardware=Hardware((Gpu(0, "NVIDIA L40", None),), driver="560.1"))
+    assert "lie under other-gpu-nvidia-l40" in the(problems(other), "hardware", "L40").remedy
+    assert "none for other-gpu-nvidia-l40 in" in the(problems(other), "baselines", "none").text
 
 
 def test_mixed_gpu_kinds_are_a_problem_with_remedy(place):

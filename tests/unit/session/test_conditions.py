@@ -113,9 +113,9 @@ def test_an_emulated_host_has_neither_cuda_nor_a_cpu(conditions_of):
 
 
 def test_a_gpu_without_a_marker_is_a_gpu(conditions_of):
-    recorded = conditions_of(hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="580"), kind=OTHER_GPU)
-    assert (recorded["hardware"], recorded["gpu"]) == ("other-gpu", "NVIDIA L40S")
-    assert kind_of(recorded) == "other-gpu-nvidia-l40s"
+    recorded = conditions_of(hardware=Hardware((Gpu(0, "NVIDIA L40", None),), driver="580"), kind=OTHER_GPU)
+    assert (recorded["hardware"], recorded["gpu"]) == ("other-gpu", "NVIDIA L40")
+    assert kind_of(recorded) == "other-gpu-nvidia-l40"
 
 
 def test_endpoint_conditions_contain_url_but_no_hardware(conditions_of):

@@ -12,11 +12,11 @@ DATA = Path(__file__).parents[4] / "scripts" / "data" / "served_h100_h200.csv"
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
+@pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200", "b200", "mi300x"])
 def test_coefficient_provenance_names_extrapolated_gpus(engine, gpu):
     coefficients = coefficients_for(engine, GPU_KINDS[gpu])
-    extrapolated = f"extrapolated from the datasheet of {gpu}"
-    assert coefficients.provenance.startswith(extrapolated if gpu in ("l4", "a100") else "fitted on")
+    extrapolated = f"data sheet only: not fitted on {gpu}"
+    assert coefficients.provenance.startswith("fitted on" if gpu in ("h100", "h200") else extrapolated)
 
 
 def test_coefficients_were_fitted_on_stored_data():

@@ -40,13 +40,18 @@ def test_decode_floor_of_mixture_includes_only_active_experts():
 def test_shipped_kinds_have_the_figures_of_the_datasheets():
     """Roofline and emulator read one table. The figures stand here again, so that a slip in the table is seen."""
     assert {name: gpu.bandwidth_bytes_per_s for name, gpu in GPU_KINDS.items()} == {
-        "l4": 300e9, "a100": 2.039e12, "h100": 3.35e12, "h200": 4.8e12,
+        "l4": 300e9, "a100": 2.039e12, "h100": 3.35e12, "h200": 4.8e12, "b200": 8e12, "l40s": 864e9,
+        "a10": 600e9, "rtx_4090": 1.008e12, "mi300x": 5.3e12,
     }
     assert {name: (gpu.flops(2), gpu.flops(1)) for name, gpu in GPU_KINDS.items()} == {
         "l4": (121e12, 242e12), "a100": (312e12, 312e12), "h100": (989e12, 1979e12), "h200": (989e12, 1979e12),
+        "b200": (2250e12, 4500e12), "l40s": (362e12, 733e12), "a10": (125e12, 125e12), "rtx_4090": (165.2e12, 330.3e12),
+        "mi300x": (1307.4e12, 2614.9e12),
     }
     assert {name: (gpu.nvml_memory_gib, gpu.cuda_memory_gib) for name, gpu in GPU_KINDS.items()} == {
         "l4": (22.5, 22.03), "a100": (80.0, 79.15), "h100": (80.0, 79.19), "h200": (140.4, 139.81),
+        "b200": (179.06, 178.35), "l40s": (44.99, 44.53), "a10": (22.49, 21.99), "rtx_4090": (23.99, 23.64),
+        "mi300x": (191.98, 191.98),
     }
 
 
