@@ -95,7 +95,7 @@ engine-releases: $(VENV)/wheel
 test-ray: $(VENV)/wheel
 	test -d .ray-venv || $(PYTHON) scripts/make_venv.py .ray-venv
 	.ray-venv/bin/python -m pip install -q --disable-pip-version-check -c requirements-dev.txt "ray[client]" pytest-timeout hypothesis
-	.ray-venv/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
+	.ray-venv/bin/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[emulator]"
 	.ray-venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	sh scripts/isolated.sh .ray-venv/bin/pytest tests/ray -q --timeout 300 --durations 0 --durations-min 1
 

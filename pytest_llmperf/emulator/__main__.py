@@ -115,7 +115,11 @@ def _run(options: Options, service: Service) -> int:
 
         serve_pipe(service, sys.stdin, sys.stdout)
         return 0
-    from pytest_llmperf.emulator.http.server import serve_http
+    try:
+        from pytest_llmperf.emulator.http.server import serve_http
+    except ImportError as error:
+        raise UsageError(f"the emulator in real time needs {error.name}, which is not installed: "
+                         "pip install 'pytest-llmperf[emulator]'. Virtual time needs no further package.") from error
 
     return serve_http(service, options.record)
 

@@ -19,14 +19,33 @@ from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.slo.model import Comparison
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Difference, MetricComparison, decide
+from pytest_llmperf.stats.decision import (
+    PASS_CONFIDENCE,
+    Difference,
+    MetricComparison,
+    decide,
+    detectable_with_more,
+)
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.priors import Margins, Scale, margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.priors import (
+    Margins,
+    Scale,
+    margins_for,
+    prior_for,
+    reference_margins_for,
+    scale_of,
+    start_sd_for,
+    worse_when_larger,
+)
 from pytest_llmperf.stats.ratio import paired_difference
-from pytest_llmperf.stats.shift import SeededRun, shift
+from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 
 #: One-sided confidence of a difference between two settings of flags.
 SETTINGS_CONFIDENCE = 0.99
+#: Condition of a measurement that another load generator made: its name; and whether the two sides were made in turn.
+TOOL, MADE_IN_TURN = "tool", "made in turn"
+#: Numbers of further runs a side that a comparison recommends, and a number that shows what no run can lower.
+FURTHER_RUNS, MOST_FURTHER_RUNS = (2, 3, 5, 8, 13, 21, 34), 1000
 
 
 def seeded_runs(metric: Metric, measurement: Measurement) -> list[SeededRun]:
@@ -41,18 +60,42 @@ def seeded_runs(metric: Metric, measurement: Measurement) -> list[SeededRun]:
 def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alpha: float) -> CheckResult:
     """Compare a session with an earlier session by the rules for a baseline of one session, with the error `alpha`.
 
-    Two sessions show no spread between sessions: the prior's counts as known.
+    Two sessions show no spread between sessions: the prior's counts as known. A file of another load generator names no
+    hardware, so the prior grows with the spread of its runs, and one run a side decides nothing. Where the files were
+    made in turn, the spread between server starts takes the place of the spread between sessions.
 
     Raises:
         ValueError: a value is missing, infinite or 0, or the two have no seed in common.
     """
-    hardware = server_kind(after.conditions)
-    estimate = shift(seeded_runs(metric, after), [seeded_runs(metric, before)],
-                     replace(prior_for(metric, hardware), learnt=True))
-    margins = (after.margins.get(metric.name) or margins_for(metric, hardware)).on(scale_of(metric))
+    hardware, by_tool, in_turn = server_kind(after.conditions), TOOL in after.conditions, MADE_IN_TURN in after.conditions
+    fresh, stored = seeded_runs(metric, after), [seeded_runs(metric, before)]
+    prior = replace(prior_for(metric, hardware), learnt=True)
+    if in_turn:
+        prior = replace(prior, session_sd=start_sd_for(metric, hardware)[0])
+    if by_tool:
+        growth = max(1.0, shift(fresh, stored, prior).run_sd / prior.run_sd)
+        prior = replace(prior, session_sd=growth * prior.session_sd)
+    estimate = shift(fresh, stored, prior)
+    default = reference_margins_for(metric, hardware) if in_turn else margins_for(metric, hardware)
+    margins = (after.margins.get(metric.name) or default).on(scale_of(metric))
     (verdict,) = decide([MetricComparison(estimate, margins)], alpha)
+    if by_tool and min(len(fresh), len(stored[0])) < 2:
+        verdict = Verdict.INCONCLUSIVE
     return change_result("change", metric, verdict, level=estimate.level, difference=estimate, margins=margins,
-                         confidence=PASS_CONFIDENCE)
+                         confidence=PASS_CONFIDENCE, facts=_power(metric, estimate, margins, alpha))
+
+
+def _power(metric: Metric, estimate: Shift, margins: Margins, alpha: float) -> Facts:
+    """The smallest detectable change of these runs and of more, and how many more runs a side are worth their time."""
+    def detectable(more: int) -> float:
+        return change_of(metric, detectable_with_more(estimate, margins.negligible, alpha, more))
+
+    now, limit = (abs(detectable(more)) for more in (0, MOST_FURTHER_RUNS))
+    further = next((more for more in FURTHER_RUNS if abs(detectable(more)) <= 1.1 * limit), FURTHER_RUNS[-1])
+    facts: Facts = {"smallest_detectable": detectable(0), "session_sd": estimate.session_sd}
+    if abs(detectable(further)) < 0.9 * now:
+        facts |= {"further_runs": further, "detectable_then": detectable(further)}
+    return facts
 
 
 def is_proven_worse(

@@ -24,6 +24,7 @@ from pytest_llmperf.results.conditions import (
     requested_flags,
     unrecorded_conditions,
 )
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.ended_test import UNDECIDED
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.results.sentences import change, change_text
@@ -64,6 +65,7 @@ class Change:
             the reason, or is "" if the reason is unknown.
         verdict: FAIL for worse, IMPROVED for better, PASS for unchanged, INCONCLUSIVE for undecided.
         primary: whether the metric counts for the trend of the test.
+        power: of an undecided comparison, which change it could detect and what further runs would add; else "".
     """
 
     metric: str
@@ -73,6 +75,7 @@ class Change:
     interval: str
     verdict: Verdict
     primary: bool = True
+    power: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,17 @@ def _change(
     was, now = (metric.unit.show(value or 0.0) for value in (result.before, result.after))
     limits = (result.interval.low, result.interval.high) if result.interval else ()
     return Change(metric.name, was, now, change_text(result), " … ".join(change(result, limit) for limit in limits),
-                  result.verdict, primary)
+                  result.verdict, primary, _power(result) if result.verdict is Verdict.INCONCLUSIVE else "")
+
+
+def _power(result: CheckResult) -> str:
+    """"smallest detectable change +8.2 %; with 5 more runs a side +6.4 %"."""
+    facts = result.numbers
+    text = f"smallest detectable change {change(result, facts['smallest_detectable'])}"
+    if "further_runs" in facts:
+        return f"{text}; with {facts['further_runs']} more runs a side {change(result, facts['detectable_then'])}"
+    return (f"{text}; more runs do not lower it, because two sessions differ by {100 * facts['session_sd']:.1f} % (sd, "
+            "assumed). Measure both builds in turn: pytest --reference ENGINE=PLACE")
 
 
 def _formula(metric: Metric, side: Measurement) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import milliseconds
+from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics import RunMetrics
 
 if TYPE_CHECKING:
@@ -23,8 +24,15 @@ def request_frame(
 
     Args:
         seeds, start_ids, metrics_of_runs: of each run.
+
+    Raises:
+        UsageError: pandas is not installed.
     """
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise UsageError("A table of requests needs pandas, which is not installed: "
+                         "pip install 'pytest-llmperf[pandas]'.") from error
 
     rows = []
     for number, (seed, start_id, metrics) in enumerate(zip(seeds, start_ids, metrics_of_runs, strict=True)):

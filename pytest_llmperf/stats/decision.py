@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ldexp, log
+from dataclasses import dataclass, replace
+from math import ldexp, log, sqrt
 from typing import Protocol
 
 from pytest_llmperf.model.verdict import Verdict
@@ -179,6 +179,14 @@ def smallest_detectable_effect(shift: Shift, negligible: float, alpha: float, po
         return float("inf")
     beyond = nctdtrinc(shift.df, 1 - power, t_quantile(1 - alpha, shift.df))
     return negligible + float(beyond) * shift.se
+
+
+def detectable_with_more(shift: Shift, negligible: float, alpha: float, more: int) -> float:
+    """`smallest_detectable_effect` after `more` runs on each side."""
+    runs = (len(shift.differences), shift.stored_runs)
+    fewer = sum(1 / count - 1 / (count + more) for count in runs)
+    variance = max(shift.se**2 - fewer * shift.run_sd**2, 0.0)
+    return smallest_detectable_effect(replace(shift, se=sqrt(variance)), negligible, alpha)
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:

@@ -1,8 +1,10 @@
-"""Compare two runs test by test, or two states of the baselines: what changed, and what is proven.
+"""Compare two runs test by test, two states of the baselines, or files of other load generators: what is proven.
 
 For a pull-request comment: llmperf diff OLD.xml NEW.xml --markdown --out comment.md
 For a GitHub step's summary: llmperf diff OLD.xml NEW.xml --markdown --step-summary
 For a review of baselines: llmperf diff --baselines origin/main
+For results of vllm bench serve, sglang.bench_serving, AIPerf or GuideLLM: llmperf diff OLD.json… NEW.json…, with as
+many files for each side, or two folders of files. Each file is one repeat, and so is each line of a JSONL file.
 A JUnit file comes from pytest --junitxml=FILE. The exit code is 0 whatever it finds.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sides", nargs="*", metavar="SIDE",
                         help=f"OLD NEW, each a JUnit file, or {RUN_HELP}; one run is compared with the run before it, "
                         "and by default the two newest runs. With --baselines each is a git revision or a folder "
-                        "(default: HEAD and the working tree)")
+                        "(default: HEAD and the working tree). Files of other load generators: the first half is OLD")
     parser.add_argument("--all", action="store_true", help="every metric, not the primary ones alone")
     parser.add_argument("--baselines", action="store_true", help="compare stored baselines")
     parser.add_argument("--markdown", action="store_true", help="what got better, worse, stayed, or is unknown")
@@ -38,9 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.process.scratch import write_whole
 
-    if len(arguments.sides) > 2:
-        raise UsageError(f"llmperf diff compares two sides, and {len(arguments.sides)} are named: "
-                         "llmperf diff OLD NEW.")
     summary = _summary(os.environ) if arguments.step_summary else None
     text = _of_baselines(arguments.sides) if arguments.baselines else _of_runs(arguments)
     try:
@@ -61,13 +60,44 @@ def _of_runs(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.report.markdown import LinkedRun, markdown
     from pytest_llmperf.report.release import compare_runs
     from pytest_llmperf.report.terminal_text import comparison_text
+    from pytest_llmperf.report.tool_comparison import compare_tool_files
+    from pytest_llmperf.results.tool_files import is_tool_side
 
-    before, after = _compared_runs([named_run(run) for run in arguments.sides])
-    compared = compare_runs(read_release(before), read_release(after), others=arguments.all)
+    paths = [Path(side) for side in arguments.sides]
+    of_tools = [path for path in paths if is_tool_side(path)]
+    if of_tools:
+        old, new = _halves(paths, of_tools)
+        compared = compare_tool_files(old, new, others=arguments.all)
+        before, after = old[0], new[0]
+    else:
+        _check_two(arguments.sides)
+        before, after = _compared_runs([named_run(run) for run in arguments.sides])
+        compared = compare_runs(read_release(before), read_release(after), others=arguments.all)
     if not arguments.markdown:
         return "\n\n".join(map(comparison_text, compared)) + "\n"
     return markdown(compared, LinkedRun(_name(before), arguments.old_link),
                     LinkedRun(_name(after), arguments.new_link or this_run(os.environ)))
+
+
+def _check_two(sides: Sequence[str]) -> None:
+    if len(sides) > 2:
+        raise UsageError(f"llmperf diff compares two sides, and {len(sides)} are named: llmperf diff OLD NEW.")
+
+
+def _halves(paths: list[Path], of_tools: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The files of each side.
+
+    Raises:
+        UsageError: a path is no file of a load generator, or the two sides have different numbers of files.
+    """
+    if other := [path for path in paths if path not in of_tools]:
+        raise UsageError(f"{other[0]}: this is no result file of another load generator, and {of_tools[0]} is one. "
+                         "Name files of one kind on both sides.")
+    half, odd = divmod(len(paths), 2)
+    if odd:
+        raise UsageError(f"{len(paths)} files are named, and the first half is compared with the second half. Name as "
+                         "many files for each side, or a folder for each side: llmperf diff OLD NEW.")
+    return paths[:half], paths[half:]
 
 
 def _compared_runs(named: list[Path]) -> tuple[Path, Path]:
@@ -88,6 +118,7 @@ def _of_baselines(sides: list[str]) -> str:
     from pytest_llmperf.report.stored_text import changes
     from pytest_llmperf.session.baseline_states import state
 
+    _check_two(sides)
     root = project_root()
     folder = read_settings(root).baselines_dir
     # A folder is typed from where the user is.

@@ -24,8 +24,6 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
         UsageError: the tests have no runs, or the requests of a run were not stored.
         BaselineError: the stored requests cannot be read.
     """
-    import pandas as pd
-
     frames = []
     for test in tests:
         for name, measurement in zip(names(test.measurements), test.measurements, strict=True):
@@ -38,6 +36,8 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
             frames.append(frame)
     if not frames:
         raise UsageError("the tests of this run have no measurements to export. Name another run.")
+    import pandas as pd
+
     return pd.concat(frames, ignore_index=True)
 
 
@@ -62,7 +62,7 @@ def parquet_file(tests: Sequence[TestResult]) -> bytes:
     try:
         return bytes(table.to_parquet(None, index=False))
     except ImportError as error:
-        raise UsageError("--format parquet needs pyarrow: pip install pyarrow.") from error
+        raise UsageError("--format parquet needs pyarrow: pip install 'pytest-llmperf[parquet]'.") from error
 
 
 CSV = Sink(api=1, name="csv", files=lambda tests: {"": csv_file(tests)})
