@@ -16,7 +16,18 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from simulations import accuracy, baseline_tables, bisections, claims, emulated, growth, references, searches, slos, steadiness
+from simulations import (
+    accuracy,
+    baseline_tables,
+    bisections,
+    claims,
+    emulated,
+    growth,
+    references,
+    searches,
+    slos,
+    steadiness,
+)
 
 SIMULATED = (baseline_tables, references, bisections, slos, steadiness, searches, accuracy, claims, growth)
 TABLES = {name: table for module in SIMULATED for name, table in module.TABLES.items()}

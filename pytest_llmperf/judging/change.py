@@ -67,12 +67,13 @@ def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alph
     Raises:
         ValueError: a value is missing, infinite or 0, or the two have no seed in common.
     """
-    hardware, by_tool, in_turn = server_kind(after.conditions), TOOL in after.conditions, MADE_IN_TURN in after.conditions
+    hardware = server_kind(after.conditions)
+    by_tool, in_turn = (name in after.conditions for name in (TOOL, MADE_IN_TURN))
     fresh, stored = seeded_runs(metric, after), [seeded_runs(metric, before)]
     prior = replace(prior_for(metric, hardware), learnt=True)
     if in_turn:
         prior = replace(prior, session_sd=start_sd_for(metric, hardware)[0])
-    if by_tool:
+    elif by_tool:
         growth = max(1.0, shift(fresh, stored, prior).run_sd / prior.run_sd)
         prior = replace(prior, session_sd=growth * prior.session_sd)
     estimate = shift(fresh, stored, prior)
@@ -92,7 +93,8 @@ def _power(metric: Metric, estimate: Shift, margins: Margins, alpha: float) -> F
 
     now, limit = (abs(detectable(more)) for more in (0, MOST_FURTHER_RUNS))
     further = next((more for more in FURTHER_RUNS if abs(detectable(more)) <= 1.1 * limit), FURTHER_RUNS[-1])
-    facts: Facts = {"smallest_detectable": detectable(0), "session_sd": estimate.session_sd}
+    runs = min(len(estimate.differences), estimate.stored_runs)
+    facts: Facts = {"runs": runs, "smallest_detectable": detectable(0), "session_sd": estimate.session_sd}
     if abs(detectable(further)) < 0.9 * now:
         facts |= {"further_runs": further, "detectable_then": detectable(further)}
     return facts

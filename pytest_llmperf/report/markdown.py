@@ -127,8 +127,7 @@ def _section(trend: Trend, chosen: Sequence[ComparedTest], rows: int, *, folded:
 
 def _rows(compared: ComparedTest) -> Iterator[str]:
     decision = "" if compared.after is None else compared.after.ending.decided_by
-    powers = (f"{change.metric}: {change.power}" for change in compared.changes if change.primary and change.power)
-    reasons = dict.fromkeys(filter(None, (decision, compared.reason, *powers)))
+    reasons = dict.fromkeys(filter(None, (decision, compared.reason, *compared.powers)))
     lines = "".join(f"<br>{cell(reason)}" for reason in reasons)
     head = f"| {code(compared.test)}{lines} | {_spaced(compared.verdicts)} |"
     for change in compared.changes:

@@ -18,13 +18,13 @@ from pytest_llmperf.judging.baseline_comparison import SEARCHED
 from pytest_llmperf.judging.change import judge_sessions
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import (
     formula_versions,
     is_of_build,
     requested_flags,
     unrecorded_conditions,
 )
-from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.ended_test import UNDECIDED
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.results.sentences import change, change_text
@@ -38,6 +38,8 @@ MUST_AGREE = (
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
 NOT_THERE = "gone, not run, or it failed before it could report"  # a crash leaves no verdict in JUnit
 WITHOUT_BASELINE = ("ttft_p50", "tpot_mean")
+#: Larger changes are not shown as a number: 10 is +1000 %.
+MOST_SHOWN = 10.0
 Pair = tuple[Measurement, Measurement]
 
 
@@ -104,6 +106,11 @@ class ComparedTest:
         """"PASS → FAIL", or the one verdict of both runs; "–" for a run without the test."""
         was, now = ("–" if test is None else test.outcome for test in (self.before, self.after))
         return was if was == now else f"{was} → {now}"
+
+    @property
+    def powers(self) -> list[str]:
+        """What each undecided comparison of a primary metric could detect."""
+        return [f"{change.metric}: {change.power}" for change in self.changes if change.primary and change.power]
 
 
 def compare_runs(
@@ -240,11 +247,18 @@ def _change(
 def _power(result: CheckResult) -> str:
     """"smallest detectable change +8.2 %; with 5 more runs a side +6.4 %"."""
     facts = result.numbers
-    text = f"smallest detectable change {change(result, facts['smallest_detectable'])}"
+    if facts["runs"] == 1:
+        return "1 run a side shows no spread, and decides nothing. Make at least 3 runs of each side"
+    text = f"smallest detectable change {_shown_change(result, facts['smallest_detectable'])}"
     if "further_runs" in facts:
-        return f"{text}; with {facts['further_runs']} more runs a side {change(result, facts['detectable_then'])}"
+        then = _shown_change(result, facts["detectable_then"])
+        return f"{text}; with {facts['further_runs']} more runs a side {then}"
     return (f"{text}; more runs do not lower it, because two sessions differ by {100 * facts['session_sd']:.1f} % (sd, "
             "assumed). Measure both builds in turn: pytest --reference ENGINE=PLACE")
+
+
+def _shown_change(result: CheckResult, value: float) -> str:
+    return f"above {change(result, MOST_SHOWN)}" if value > MOST_SHOWN else change(result, value)
 
 
 def _formula(metric: Metric, side: Measurement) -> str | None:

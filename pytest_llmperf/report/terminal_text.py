@@ -76,4 +76,4 @@ def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
             for change in compared.changes
         ]  # fmt: skip
         yield from ("    " + line for line in aligned([head, *rows]))
-        yield from (f"    {change.metric}: {change.power}" for change in compared.changes if change.primary and change.power)
+        yield from (f"    {text}" for text in compared.powers)

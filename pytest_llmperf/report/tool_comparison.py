@@ -14,7 +14,7 @@ from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.tool_files import ToolRun, read_tool_runs
 
 PRIMARIES = ("itl_p50", "tpot_mean", "ttft_p50")
-#: Largest difference of mean tokens per request between two equal loads, of prompts and of answers.
+#: Largest share by which mean tokens per request of two equal loads differ, of prompts and of answers.
 TOKEN_TOLERANCE = (0.02, 0.05)
 Load = tuple[tuple[str, str], ...]
 
@@ -60,13 +60,19 @@ def _check_loads(old: Mapping[Load, list[ToolRun]], new: Mapping[Load, list[Tool
         differing = ", ".join(f"{name} {dict(load).get(name, 'absent')} and {dict(nearest).get(name, 'absent')}"
                               for name in fields)
         raise UsageError(f"{here[load][0].origin} and {there[nearest][0].origin} have different loads: {differing}. "
-                         "Compare repeats of one load.")
+                         "Name repeats of one load: llmperf diff OLD NEW.")
     for load, runs in new.items():
         for position, what in enumerate(("prompts", "answers")):
             means = [_mean_tokens(side, position) for side in (old[load], runs)]
-            if None not in means and abs(means[1] / means[0] - 1) > TOKEN_TOLERANCE[position]:  # type: ignore[operator]
+            if _differ(means[0], means[1], TOKEN_TOLERANCE[position]):
                 raise UsageError(f"{old[load][0].origin} and {runs[0].origin} have different loads: {what} of "
-                                 f"{means[0]:.4g} and {means[1]:.4g} tokens on average. Compare repeats of one load.")
+                                 f"{means[0]:.4g} and {means[1]:.4g} tokens on average. Name repeats of one load: "
+                                 "llmperf diff OLD NEW.")
+
+
+def _differ(before: float | None, after: float | None, tolerance: float) -> bool:
+    """Whether mean token counts differ by more than the share, and by more than one token."""
+    return before is not None and after is not None and abs(after - before) > max(1.0, tolerance * before)
 
 
 def _mean_tokens(runs: Sequence[ToolRun], position: int) -> float | None:

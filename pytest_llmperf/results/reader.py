@@ -32,6 +32,9 @@ def read_run(folder: Path) -> tuple[TestResult, ...]:
         UsageError: the folder does not exist or is not a run folder.
         BaselineError: a file is unreadable or invalid.
     """
+    if folder.is_file():
+        raise UsageError(f"{folder}: this is a file and no run folder. Run folders lie in .llmperf/runs/. Result files "
+                         "of other load generators are compared by llmperf diff OLD.json NEW.json.")
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such run folder. Run folders lie in .llmperf/runs/.")
     files = sorted((folder / "tests").glob("*.json"))

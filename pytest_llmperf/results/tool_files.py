@@ -23,6 +23,8 @@ from pytest_llmperf.results.measurement import Run
 VLLM, VLLM_RUST = "vllm bench serve", "vllm bench serve (Rust client)"
 SGLANG, AIPERF, GUIDELLM = "sglang.bench_serving", "AIPerf", "GuideLLM"
 SUFFIXES = (".json", ".jsonl")
+#: AIPerf's requests, and its aggregates, which state the load.
+AIPERF_REQUESTS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
 STATISTICS = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 #: Latency → the word of `vllm bench serve` and `sglang.bench_serving` for the same formula.
 LATENCIES = {"ttft": ("ttft",), "tpot": ("tpot",), "itl": ("itl",), "e2el": ("e2el", "e2e_latency")}
@@ -36,7 +38,6 @@ REFUSED = (
      "of vllm bench serve beside it"),
     ({"input_config", "request_latency"}, "AIPerf's or GenAI-Perf's aggregates alone. Name profile_export.jsonl of "
      "AIPerf, which has the requests"),
-    ({"metadata", "aggregated"}, "AIPerf's aggregates alone. Name profile_export.jsonl, which has the requests"),
 )
 
 
@@ -68,7 +69,7 @@ class ToolRun:
 def is_tool_side(path: Path) -> bool:
     """Whether a path is a JSON file, or a folder with JSON files that is no run folder."""
     if path.is_dir():
-        return not (path / "tests").exists() and any(each.suffix in SUFFIXES for each in path.iterdir())
+        return not (path / "tests").exists() and bool(_files_in(path))
     try:
         return path.is_file() and read_file(path).lstrip()[:1] in (b"{", b"[")
     except OSError:
@@ -82,8 +83,7 @@ def read_tool_runs(path: Path) -> list[ToolRun]:
         UsageError: a file is of no known tool, is damaged, or has aggregates that no comparison can use.
     """
     if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
-        return [run for file in files for run in read_tool_runs(file)]
+        return [run for file in _files_in(path) for run in read_tool_runs(file)]
     try:
         data = read_file(path)
     except OSError as error:
@@ -97,13 +97,19 @@ def read_tool_runs(path: Path) -> list[ToolRun]:
         origin = str(path) if len(documents) == 1 else f"{path}, line {number}"
         tool = _tool_of(document, origin)
         try:
-            runs += [_aiperf_run(documents, str(path))] if tool == AIPERF else list(_runs_of(tool, document, origin))
+            runs += [_aiperf_run(documents, path)] if tool == AIPERF else list(_runs_of(tool, document, origin))
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UsageError(f"{origin}: this looks like a result of {tool}, and cannot be read as one: "
                              f"{type(error).__name__} {echo(str(error))}. Repeat the benchmark.") from error
         if tool == AIPERF:  # each line is a request
             break
     return runs
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The result files of a folder; of AIPerf's folders of artifacts the files of requests."""
+    of_aiperf = [*folder.glob(AIPERF_REQUESTS), *folder.glob(f"*/{AIPERF_REQUESTS}")]
+    return sorted(of_aiperf or (each for each in folder.iterdir() if each.suffix in SUFFIXES))
 
 
 def _documents(path: Path, data: bytes) -> list[Any]:
@@ -143,7 +149,7 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
     if tool == GUIDELLM:
         for number, benchmark in enumerate(document["benchmarks"], start=1):
             several = len(document["benchmarks"]) > 1
-            yield _guidellm_run(document, benchmark, f"{origin}, benchmark {number}" if several else origin)
+            yield _guidellm_run(benchmark, f"{origin}, benchmark {number}" if several else origin)
         return
     completed, sent = document["completed"], document.get("num_prompts")
     names = ("model_id", "backend", "dataset_name", "num_prompts", "request_rate", "burstiness", "max_concurrency",
@@ -156,7 +162,7 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
         records = [_record(*each) for each in zip(
             document["ttfts"], document["itls"], document["input_lens"], document["output_lens"], document["errors"],
             strict=True)]
-        yield _detailed(origin, tool, load, records, rates, made_at)
+        yield _detailed(origin, tool, load, records, rates, made_at=made_at)
         return
     failed = document.get("failed", (sent or completed) - completed)
     if failed:
@@ -169,7 +175,7 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
                   Run.of_values(0, 0, {**values, **rates, "error_rate": 0.0}))
 
 
-def _guidellm_run(document: Mapping[str, Any], benchmark: Mapping[str, Any], origin: str) -> ToolRun:
+def _guidellm_run(benchmark: Mapping[str, Any], origin: str) -> ToolRun:
     requests = benchmark["requests"]
     served, errored = requests.get("successful") or [], requests.get("errored") or []
     if not served and not errored:
@@ -179,35 +185,50 @@ def _guidellm_run(document: Mapping[str, Any], benchmark: Mapping[str, Any], ori
                        [(request["request_latency"] * 1e3 - request["time_to_first_token_ms"]) / 1e3],
                        request["prompt_tokens"], request["output_tokens"], "") for request in served]
     records += [_record(0.0, [], request.get("prompt_tokens"), 0, "errored") for request in errored]
-    strategy = benchmark["config"]["strategy"]
-    load = {"strategy": _load_text(strategy), "num_prompts": str(len(records))}
-    rate = benchmark["metrics"]["output_tokens_per_second"]["successful"]["mean"]
-    return _detailed(origin, GUIDELLM, load, records, {"output_throughput": float(rate)},
-                     str(benchmark["start_time"]), gaps=False)
+    load = {"strategy": _load_text(benchmark["config"]["strategy"]), "num_prompts": str(len(records))}
+    spans = [(request["request_start_time"], request["request_end_time"]) for request in served]
+    return _detailed(origin, GUIDELLM, load, records, _rates(records, spans),
+                     made_at=str(benchmark["start_time"]), gaps=False)
 
 
-def _aiperf_run(documents: Sequence[Mapping[str, Any]], origin: str) -> ToolRun:
-    def value(request: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401
-        return request["metrics"][name]["value"]
+def _aiperf_run(documents: Sequence[Mapping[str, Any]], path: Path) -> ToolRun:
+    def value(request: Mapping[str, Any], *names: str) -> Any:  # noqa: ANN401
+        return next(request["metrics"][name]["value"] for name in names if name in request["metrics"])
 
     requests = [each for each in documents if each["metadata"].get("benchmark_phase", "profiling") == "profiling"]
     records = [
         _record(0.0, [], None, 0, "error") if request.get("error") else
         _record(value(request, "time_to_first_token") / 1e3,
                 [gap / 1e3 for gap in value(request, "inter_chunk_latency")],
-                value(request, "input_sequence_length"), value(request, "output_sequence_length"), "")
+                value(request, "usage_prompt_tokens", "input_sequence_length"),
+                value(request, "usage_completion_tokens", "output_sequence_length"), "")
         for request in requests
     ]
-    began_ns = min(request["metadata"]["request_start_ns"] for request in requests)
-    ended_ns = max(request["metadata"]["request_end_ns"] for request in requests)
-    tokens = sum(record.output_tokens or 0 for record in records)
-    return _detailed(origin, AIPERF, {"num_prompts": str(len(records))}, records,
-                     {"output_throughput": tokens / ((ended_ns - began_ns) / 1e9)}, str(began_ns))
+    spans = [(request["metadata"]["request_start_ns"] / 1e9, request["metadata"]["request_end_ns"] / 1e9)
+             for request in requests]
+    load, summary = {"num_prompts": str(len(records))}, path.with_name(AIPERF_SUMMARY)
+    if summary.is_file():
+        asked = json.loads(read_file(summary))["input_config"]
+        load |= {name: "; ".join(_load_text(each) for each in asked[name]) for name in ("datasets", "phases")}
+        load |= {"model": str(asked["models"]["items"][0]["name"]), "endpoint": str(asked["endpoint"]["type"])}
+    return _detailed(str(path), AIPERF, load, records, _rates(records, spans),
+                     made_at=str(min(began for began, _ in spans)))
 
 
-def _load_text(strategy: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(strategy.items())
-                     if isinstance(value, str | int | float) and not isinstance(value, bool))
+def _rates(records: Sequence[RequestRecord], spans_s: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Output tokens per second, from the first send to the last end; none if no request was served."""
+    if not spans_s:
+        return {}
+    duration_s = max(ended for _, ended in spans_s) - min(began for began, _ in spans_s)
+    return {"output_throughput": sum(record.output_tokens or 0 for record in records) / duration_s}
+
+
+def _load_text(values: Mapping[str, Any]) -> str:
+    """The numbers and texts of a part of a tool's settings, also of the parts within."""
+    within = [_load_text(value) for value in values.values() if isinstance(value, dict)]
+    plain = [f"{name} {value}" for name, value in sorted(values.items())
+             if isinstance(value, str | int | float) and not isinstance(value, bool) and name != "worker_count"]
+    return ", ".join([*plain, *filter(None, within)])
 
 
 def _record(ttft_s: float, gaps_s: Sequence[float], prompt: int | None, output: int, error: str) -> RequestRecord:
@@ -219,8 +240,8 @@ def _record(ttft_s: float, gaps_s: Sequence[float], prompt: int | None, output: 
 
 
 def _detailed(
-    origin: str, tool: str, load: Mapping[str, str], records: Sequence[RequestRecord], rates: Mapping[str, float],
-    made_at: str, *, gaps: bool = True,
+    origin: str, tool: str, load: Mapping[str, str], records: Sequence[RequestRecord], rates: Mapping[str, float], *,
+    made_at: str, gaps: bool = True,
 ) -> ToolRun:
     """A repeat with the times of its requests.
 

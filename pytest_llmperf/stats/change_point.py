@@ -171,4 +171,5 @@ class ChangePosterior:
         of_builds = [(each.effect, precision) for each, precision in zip(self.comparisons, self._weights, strict=True)
                      if each.build in builds]
         weight = sum(precision for _, precision in of_builds)
-        return (sum(effect * precision for effect, precision in of_builds) / weight, 1 / weight) if weight else (0.0, 0.0)
+        weighted = sum(effect * precision for effect, precision in of_builds)
+        return (weighted / weight, 1 / weight) if weight else (0.0, 0.0)

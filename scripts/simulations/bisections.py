@@ -21,7 +21,9 @@ MOST_COMPARISONS = 4  # of one build
 Levels = Sequence[float]
 
 
-def compared(levels: Levels, build: int, pairs: int, noise: tuple[float, float], rng: np.random.Generator) -> Comparison:
+def compared(
+    levels: Levels, build: int, pairs: int, noise: tuple[float, float], rng: np.random.Generator
+) -> Comparison:
     """A comparison of a build with the first build, on a start of each."""
     start_sd, pair_sd = noise
     differences = levels[build] - levels[0] + rng.normal(0, start_sd * 2**0.5) + rng.normal(0, pair_sd, pairs)
@@ -60,8 +62,8 @@ def bisect_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
     """One change at each of the 63 places, then two changes."""
     each_place = max(1, trials // (BUILDS - 1))
     places = [place for place in range(1, BUILDS) for _ in range(each_place)]
-    yield from heading(f"Bisection of {BUILDS} builds, one change of +{percent(CHANGE)}", "start sd", "pair sd", "method",
-                       "right place", "mean pairs")
+    yield from heading(f"Bisection of {BUILDS} builds, one change of +{percent(CHANGE)}", "start sd", "pair sd",
+                       "method", "right place", "mean pairs")
     for noise in NOISES:
         ends = [(searched(levels_of(place), noise, rng), place) for place in places]
         yield row(*map(percent, noise), "llmperf bisect",

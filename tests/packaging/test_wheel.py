@@ -1,9 +1,15 @@
 """What is tested is the installed wheel, not the checkout that the tests lie in."""
 
 import importlib.metadata
+import sys
 from pathlib import Path
 
+import pytest
+
 import pytest_llmperf
+from pytest_llmperf.emulator import __main__ as emulator
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.frame import request_frame
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -31,3 +37,23 @@ def test_version_and_entry_point_agree():
 
 def test_typing_marker_is_shipped():
     assert (Path(pytest_llmperf.__file__).parent / "py.typed").exists()
+
+
+def test_pytest_and_diff_need_neither_pandas_nor_an_http_server():
+    """The wheels that they need have 56 MB on Linux with Python 3.11, of which scipy and numpy have 52 MB."""
+    needed = {requirement.partition(">")[0] for requirement in importlib.metadata.requires("pytest-llmperf") or ()
+              if "extra ==" not in requirement}
+    assert needed.isdisjoint({"pandas", "pyarrow", "uvicorn", "uvloop"})
+
+
+def test_table_of_requests_without_pandas_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install 'pytest-llmperf\[pandas\]'"):
+        request_frame([], [], [])
+
+
+def test_emulator_in_real_time_without_uvicorn_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "pytest_llmperf.emulator.http.server", raising=False)
+    assert emulator.main(["--hardware", "h200", "--engine", "vllm", "--", "serve", "llama-3.1-8b"]) == 2
+    assert "pip install 'pytest-llmperf[emulator]'" in capsys.readouterr().err

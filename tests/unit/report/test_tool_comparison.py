@@ -1,0 +1,197 @@
+"""`llmperf diff` on result files of other load generators, made from one real file of each."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf import Verdict
+from pytest_llmperf.cli import main
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.release import Trend
+from pytest_llmperf.report.tool_comparison import compare_tool_files
+from pytest_llmperf.results.tool_files import is_tool_side, read_tool_runs
+
+DATA = Path(__file__).parents[2] / "data" / "tool_results"
+DETAILED = ["vllm_python_detailed.json", "vllm_rust_detailed.json", "sglang_detailed.jsonl"]
+AGGREGATES = ["vllm_python.json", "vllm_rust.json", "sglang.jsonl"]
+TIMES = ("ttft", "itl", "latency", "tpot", "inter_token", "inter_chunk", "time_to_first_token", "e2e")
+NOISE = (1.0, 1.002, 0.998)
+
+
+def slower(value, factor, name=""):
+    """The document with each latency multiplied."""
+    if isinstance(value, dict):
+        return {key: slower(each, factor, key if key not in ("value",) else name) for key, each in value.items()}
+    if isinstance(value, list):
+        return [slower(each, factor, name) for each in value]
+    return value * factor if isinstance(value, float) and any(time in name for time in TIMES) else value
+
+
+def lines(name):
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+
+
+@pytest.fixture
+def repeats(tmp_path):
+    """Writes a folder of repeats of one real file, each slower by a factor."""
+
+    def repeats(side, name, factors, **changes):
+        folder = tmp_path / side
+        for number, factor in enumerate(factors):
+            place = folder / str(number) if name.startswith("aiperf") else folder
+            place.mkdir(parents=True, exist_ok=True)
+            texts = [json.dumps(slower(document, factor) | changes) for document in lines(name)]
+            (place / (Path(name).name if name.startswith("aiperf") else f"{number}{Path(name).suffix}")).write_text(
+                "\n".join(texts))
+        return folder
+
+    return repeats
+
+
+@pytest.mark.parametrize("name", [*DETAILED, *AGGREGATES, "guidellm.json", "aiperf/profile_export.jsonl"])
+@pytest.mark.parametrize(("factor", "trend"), [(1.0, Trend.STAYED), (1.3, Trend.WORSE), (0.7, Trend.BETTER)])
+def test_slower_repeats_of_a_tool_are_worse_and_equal_repeats_stay(repeats, name, factor, trend):
+    old, new = repeats("old", name, NOISE), repeats("new", name, [factor * each for each in NOISE])
+    (compared,) = compare_tool_files([old], [new])
+    assert compared.trend is trend
+
+
+@pytest.mark.parametrize("name", DETAILED)
+def test_metrics_computed_from_requests_equal_the_statistics_of_the_tool(name):
+    (run,), (document,) = read_tool_runs(DATA / name), lines(name)
+    for ours, theirs in (("ttft_mean", "mean_ttft_ms"), ("ttft_p50", "median_ttft_ms"), ("tpot_mean", "mean_tpot_ms"),
+                         ("itl_p50", "median_itl_ms"), ("itl_p99", "p99_itl_ms"), ("tpot_p99", "p99_tpot_ms")):
+        assert run.run.metrics.value(ours) == pytest.approx(document[theirs], rel=1e-4), ours  # SGLang's end differs
+
+
+def test_metrics_of_aiperf_and_guidellm_follow_the_formulas_of_vllm():
+    (aiperf,) = read_tool_runs(DATA / "aiperf/profile_export.jsonl")
+    (guidellm,) = read_tool_runs(DATA / "guidellm.json")
+    summary = json.loads((DATA / "aiperf/profile_export_aiperf.json").read_text())
+    assert aiperf.run.metrics.value("ttft_p50") == pytest.approx(summary["time_to_first_token"]["p50"], rel=1e-6)
+    assert aiperf.run.metrics.value("itl_mean") == pytest.approx(summary["inter_chunk_latency"]["avg"], rel=1e-6)
+    requests = json.loads((DATA / "guidellm.json").read_text())["benchmarks"][0]["requests"]["successful"]
+    gaps = [request["inter_token_latency_ms"] for request in requests]  # GuideLLM's word for TPOT
+    assert guidellm.run.metrics.value("tpot_mean") == pytest.approx(sum(gaps) / len(gaps), rel=1e-2)
+    assert guidellm.run.metrics.values.get("itl_p50") is None
+
+
+def test_failed_request_counts_as_infinitely_slow_where_the_file_has_requests(tmp_path):
+    (document,) = lines("vllm_python_detailed.json")
+    document["errors"][0], document["ttfts"][0], document["itls"][0] = "HTTP 500", 0.0, []
+    path = tmp_path / "failed.json"
+    path.write_text(json.dumps(document))
+    (run,) = read_tool_runs(path)
+    assert run.run.metrics.value("error_rate") == pytest.approx(1 / 12)
+    assert run.run.metrics.judged["ttft_mean"] is None  # infinite
+
+
+@pytest.fixture
+def compared_at(repeats):
+    """The change of median ITL between four repeats a side that were made in a stated order."""
+
+    def compared_at(times, factor, noise):
+        folders = [
+            [repeats(f"{side}-{date}", "vllm_python.json", [slow * each], date=date)
+             for each, date in zip(noise, dates, strict=True)]
+            for side, slow, dates in zip(("old", "new"), (1.0, factor), times, strict=True)
+        ]
+        (compared,) = compare_tool_files(*folders)
+        return next(change for change in compared.changes if change.metric == "itl_p50")
+
+    return compared_at
+
+
+def test_repeats_made_in_turn_detect_smaller_changes_than_sides_made_one_after_the_other(compared_at):
+    noise = (1.0, 1.001, 0.999, 1.0)
+    assert compared_at(("1458", "2367"), 1.02, noise).verdict is Verdict.FAIL  # A B B A, A B B A
+    assert compared_at(("1234", "5678"), 1.02, noise).verdict is Verdict.PASS  # within the margin between sessions
+
+
+def test_undecided_comparison_states_what_it_detects_and_what_more_runs_add(compared_at):
+    power = compared_at(("1458", "2367"), 1.01, (1.0, 1.02, 0.985, 1.01)).power
+    now, then = re.fullmatch(
+        r"smallest detectable change \+(.*) %; with \d+ more runs a side \+(.*) %", power).groups()
+    assert float(then) < 0.7 * float(now)
+    apart = compared_at(("1234", "5678"), 1.03, (1.0, 1.001, 0.999, 1.0)).power
+    assert "more runs do not lower it, because two sessions differ by 0.6 %" in apart
+
+
+REFUSED = {
+    "two tools": (["vllm_python.json", "sglang.jsonl"], "is of sglang.bench_serving and"),
+    "two clients": (["vllm_python.json", "vllm_rust.json"], "is of vllm bench serve (Rust client)"),
+    "aggregates of one repeat": (["vllm_python.json", "vllm_python.json"], "one repeat, and the aggregates alone"),
+    "aggregates of AIPerf": (["aiperf/profile_export_aiperf.json", "vllm_rust.json"], "Name profile_export.jsonl"),
+    "odd number": (["vllm_rust.json"] * 3, "3 files are named, and the first half is compared"),
+    "a run and a file": ([".", "vllm_rust.json"], "no result file of another load generator"),
+}
+
+
+@pytest.mark.parametrize(("sides", "expected"), REFUSED.values(), ids=REFUSED)
+def test_files_that_cannot_be_compared_are_refused_by_name(tmp_path, monkeypatch, capsys, sides, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").mkdir()
+    assert main(["diff", *(side if side == "." else str(DATA / side) for side in sides)]) == 2
+    assert expected in capsys.readouterr().err
+
+
+DAMAGED = {
+    "no JSON": ("{", "this is no JSON"),
+    "unknown": ('{"a": 1}', "no result file that llmperf knows"),
+    "latency": ('{"avg_latency": 1, "latencies": []}', "a result of vllm bench latency"),
+    "throughput": ('{"elapsed_time": 1, "num_requests": 2}', "a result of vllm bench throughput"),
+    "text for a time": (None, "looks like a result of vllm bench serve, and cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_file_is_refused_with_its_place_and_remedy(tmp_path, text, expected):
+    (document,) = lines("vllm_python_detailed.json")
+    path = tmp_path / "x.json"
+    path.write_text(text or json.dumps(document | {"ttfts": ["soon"] * 12}))
+    assert is_tool_side(path)
+    with pytest.raises(UsageError, match=r"x\.json") as refused:
+        read_tool_runs(path)
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ({"max_concurrency": 8}, "different loads: max_concurrency 4 and 8"),
+    ({"num_prompts": 24}, "different loads: num_prompts 12 and 24"),
+    ({"total_input_tokens": 4000}, "different loads: prompts of"),
+])
+def test_different_loads_are_refused_with_the_fields_that_differ(repeats, change, expected):
+    old = repeats("old", "vllm_python.json", NOISE)
+    new = repeats("new", "vllm_python.json", NOISE, **change)
+    with pytest.raises(UsageError) as refused:
+        compare_tool_files([old], [new])
+    assert expected in str(refused.value)
+
+
+def test_failed_requests_without_details_are_refused(repeats):
+    folder = repeats("old", "vllm_python.json", NOISE, failed=2, completed=10)
+    with pytest.raises(UsageError, match="2 of 12 requests failed, and the file has aggregates alone"):
+        read_tool_runs(folder)
+
+
+def test_power_of_undecided_comparison_is_in_the_markdown(repeats, capsys):
+    noise = (1.0, 1.04, 0.97)
+    old, new = repeats("old", "vllm_python.json", noise), repeats("new", "vllm_python.json", [1.04 * f for f in noise])
+    assert main(["diff", str(old), str(new), "--markdown"]) == 0
+    assert "smallest detectable change" in capsys.readouterr().out
+
+
+def test_one_detailed_repeat_a_side_decides_nothing_and_says_so(repeats, capsys):
+    old = repeats("old", "vllm_python_detailed.json", [1.0])
+    new = repeats("new", "vllm_python_detailed.json", [2.0])
+    assert main(["diff", str(old), str(new)]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("UNKNOWN")
+    assert "1 run a side shows no spread, and decides nothing" in output
+
+
+def test_show_of_a_result_file_names_the_command_that_compares_it(capsys):
+    assert main(["show", str(DATA / "vllm_rust.json")]) == 2
+    assert "llmperf diff OLD.json NEW.json" in capsys.readouterr().err
