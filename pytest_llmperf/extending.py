@@ -11,7 +11,7 @@ from pytest_llmperf.engines.control.openai import completion_body
 from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
 from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
 from pytest_llmperf.engines.versions import Retired
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 from pytest_llmperf.metrics.registry import AddedMetric
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.api import Api

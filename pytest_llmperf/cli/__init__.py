@@ -12,7 +12,7 @@ from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
 
 if TYPE_CHECKING:
-    from pytest_llmperf.kinds import HardwareKind
+    from pytest_llmperf.kinds.rows import HardwareKind
 
 USAGE = 2
 #: Other names of a command with an option.

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.kinds import CPU, GPU_KINDS, HardwareKind, kind_of_row, same_gpu
+from pytest_llmperf.kinds import CPU, GPU_KINDS
+from pytest_llmperf.kinds.rows import HardwareKind, kind_of_row, same_gpu
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_llmperf.emulator.cost.shape import ModelShape
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 Dtype = Literal["bfloat16", "fp8"]
 Policy = Literal["fcfs", "lpm", "dfs-weight"]

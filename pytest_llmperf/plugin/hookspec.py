@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.engines.adapter import EngineAdapter
     from pytest_llmperf.engines.routers.adapter import RouterAdapter
-    from pytest_llmperf.kinds import HardwareKind
+    from pytest_llmperf.kinds.rows import HardwareKind
     from pytest_llmperf.metrics.registry import AddedMetric
     from pytest_llmperf.report.export.sink import Sink
     from pytest_llmperf.workload.expression import AddedWorkload

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pytest_llmperf.kinds import CPU, GPU_KINDS, OTHER_GPU, fits_memory, words_of
+from pytest_llmperf.kinds import CPU, GPU_KINDS, OTHER_GPU
+from pytest_llmperf.kinds.rows import fits_memory, words_of
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.nvml import AmdSmi, Nvml, amdsmi, loss_reason, pynvml, query, read_settings
 

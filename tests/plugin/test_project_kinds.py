@@ -3,7 +3,8 @@
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.kinds import GPU_KINDS, SHIPPED, kind_of_row, row_of_kind
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.kinds.rows import SHIPPED, kind_of_row, row_of_kind
 from pytest_llmperf.telemetry.hardware import gpu_kind
 
 ROW = """
@@ -131,7 +132,7 @@ def test_undefined_emulated_kind_is_a_usage_error(run):
 def test_kind_of_a_package_has_one_marker_line(pytester, monkeypatch):
     pytester.makepyfile(own_kinds="""
         from dataclasses import replace
-        from pytest_llmperf.kinds import SHIPPED
+        from pytest_llmperf.kinds.rows import SHIPPED
         OWN = replace(SHIPPED[0], name="b300", nvml_words=frozenset({"b300"}))
     """)
     metadata = pytester.mkdir("own_kinds-1.0.dist-info")

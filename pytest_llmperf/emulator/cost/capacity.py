@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmperf.emulator.cost.dimensions import Dtype, ModelShape
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _MIB = 2**20
 _NCCL_BYTES = 50 * _MIB  # and cuBLAS and graph pools, beyond what vLLM counts as activations

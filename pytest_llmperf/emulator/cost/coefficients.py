@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any
 
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _FITTED_GPUS = ("h100", "h200")
 

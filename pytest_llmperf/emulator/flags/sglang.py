@@ -15,7 +15,7 @@ from pytest_llmperf.emulator.flags.speculation import speculation
 from pytest_llmperf.emulator.flags.tables import FP8_KV, METHODS, SGLANG
 from pytest_llmperf.emulator.flags.tiers import disk_tier, host_tier, lmcache_tiers
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _GIB = 2**30
 _MOST_DRAFTING = 48

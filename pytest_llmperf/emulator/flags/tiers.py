@@ -10,7 +10,7 @@ from typing import Any
 from pytest_llmperf.emulator.config import Tier
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _GIB = 2**30
 _LMCACHE = {"LMCacheConnectorV1": False, "LMCacheMPConnector": True}  # whether it is a server beside the engine

@@ -14,7 +14,7 @@ from pytest_llmperf.emulator.flags.tables import VLLM
 from pytest_llmperf.emulator.flags.tiers import connector_tiers, host_tier
 from pytest_llmperf.emulator.flags.vllm_config import speculative_config, vllm_config
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _GIB = 2**30
 

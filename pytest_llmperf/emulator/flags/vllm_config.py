@@ -12,7 +12,7 @@ from pytest_llmperf.emulator.flags.parser import StartError, whole
 from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC
 from pytest_llmperf.emulator.flags.tables import FP8_KV
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.kinds import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _GIB = 2**30
 _COMPILATION = frozenset({"mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"})

@@ -9,7 +9,8 @@ from pytest_llmperf.engines.models import SHAPES, ResolvedModel
 from pytest_llmperf.engines.models.shape import BYTES_PER_VALUE, Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.kinds import GPU_KINDS, HardwareKind
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.kinds.rows import HardwareKind
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of

@@ -19,7 +19,8 @@ from pathlib import Path
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
-from pytest_llmperf.kinds import GPU_KINDS, SHIPPED, row_of_kind
+from pytest_llmperf.kinds import GPU_KINDS, SHIPPED_NAMES
+from pytest_llmperf.kinds.rows import row_of_kind
 from pytest_llmperf.masking import mask, secret_values
 from pytest_llmperf.model.engine import REFERENCE
 from pytest_llmperf.process.launch import mask_argv
@@ -148,8 +149,8 @@ def emulator_environment(
         words: further options of the emulator.
     """
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
-    if (kind := GPU_KINDS[emulation.kind]) not in SHIPPED:
-        prefix += ["--hardware-row", json.dumps(row_of_kind(kind))]
+    if emulation.kind not in SHIPPED_NAMES:
+        prefix += ["--hardware-row", json.dumps(row_of_kind(GPU_KINDS[emulation.kind]))]
     if emulation.clock == "virtual":
         prefix.append("--pipe")
     for fault in emulation.faults if faults else ():

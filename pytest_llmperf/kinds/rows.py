@@ -10,11 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import inf
 
-from pytest_llmperf.doors import Door
-
 GIB = 2**30
-CPU = "cpu"
-OTHER_GPU = "other-gpu"  # a GPU model that no row describes; its results must not pass for a CPU's
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +84,7 @@ def kind_of_row(name: str, row: Mapping[str, object]) -> HardwareKind:
     """
     columns = {field.name: field for field in fields(HardwareKind)[1:]}
     row, dense = {key: value for key, value in row.items() if key != "dense"}, row.get("dense") is True
-    named = name.isidentifier() and name != CPU
-    problems = [] if named else [f"{name!r} is no name: write a Python identifier, rtx_4090"]
+    problems = [] if name.isidentifier() else [f"{name!r} is no name: write a Python identifier, rtx_4090"]
     problems += [f"{key}: unknown; known: {', '.join(columns)}" for key in row.keys() - columns.keys()]
     problems += [f"{key} is missing" for key, column in columns.items()
                  if key not in row and column.default is MISSING]
@@ -171,86 +166,46 @@ def _cell(key: str, value: object) -> tuple[object, str]:
 
 # Data sheets of the makers; docs/gpu_runners.md names each. FLOP/s are dense. Memory as NVML and CUDA (or AMD SMI and
 # HIP) report it on such GPUs. MI300X: `link_bytes_per_s` is of one pair, and `cache_bytes` is the Infinity Cache.
-SHIPPED = (
-    HardwareKind(
-        "l4", frozenset({"l4"}), nvml_memory_gib=22.5, cuda_memory_gib=22.03, bandwidth_bytes_per_s=300e9,
-        cache_bytes=48e6, bf16_flops=121e12, fp8_flops=242e12, pcie_bytes_per_s=32e9, power_w=72.0,
-    ),
-    HardwareKind(
-        "a100", frozenset({"a100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.15,
-        bandwidth_bytes_per_s=2.039e12, cache_bytes=40e6, bf16_flops=312e12, pcie_bytes_per_s=32e9,
-        link_bytes_per_s=300e9, power_w=400.0,
-    ),
-    HardwareKind(
-        "h100", frozenset({"h100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.19,
-        bandwidth_bytes_per_s=3.35e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
-        link_bytes_per_s=450e9, other_words=frozenset({"pcie", "nvl", "hbm2e"}), power_w=700.0,
-    ),
-    HardwareKind(
-        "h200", frozenset({"h200"}), nvml_memory_gib=140.4, cuda_memory_gib=139.81,
-        bandwidth_bytes_per_s=4.8e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
-        link_bytes_per_s=450e9, power_w=700.0,
-    ),
-    HardwareKind(
-        "b200", frozenset({"b200"}), nvml_memory_gib=179.06, cuda_memory_gib=178.35, bandwidth_bytes_per_s=8e12,
-        cache_bytes=126e6, bf16_flops=2250e12, fp8_flops=4500e12, pcie_bytes_per_s=64e9, link_bytes_per_s=900e9,
-        power_w=1000.0,
-    ),
-    HardwareKind(
-        "l40s", frozenset({"l40s"}), nvml_memory_gib=44.99, cuda_memory_gib=44.53, bandwidth_bytes_per_s=864e9,
-        cache_bytes=96e6, bf16_flops=362e12, fp8_flops=733e12, pcie_bytes_per_s=32e9, power_w=350.0,
-    ),
-    HardwareKind(
-        "a10", frozenset({"a10"}), nvml_memory_gib=22.49, cuda_memory_gib=21.99, bandwidth_bytes_per_s=600e9,
-        cache_bytes=6e6, bf16_flops=125e12, pcie_bytes_per_s=32e9, power_w=150.0,
-    ),
-    HardwareKind(
-        "rtx_4090", frozenset({"rtx", "4090"}), nvml_memory_gib=23.99, cuda_memory_gib=23.64,
-        bandwidth_bytes_per_s=1.008e12, cache_bytes=72e6, bf16_flops=165.2e12, fp8_flops=330.3e12,
-        pcie_bytes_per_s=32e9, other_words=frozenset({"d", "laptop"}), power_w=450.0,
-    ),
-    HardwareKind(
-        "mi300x", frozenset({"mi300x"}), nvml_memory_gib=191.98, cuda_memory_gib=191.98, bandwidth_bytes_per_s=5.3e12,
-        cache_bytes=256e6, bf16_flops=1307.4e12, fp8_flops=2614.9e12, pcie_bytes_per_s=64e9, link_bytes_per_s=64e9,
-        power_w=750.0,
-    ),
+L4 = HardwareKind(
+    "l4", frozenset({"l4"}), nvml_memory_gib=22.5, cuda_memory_gib=22.03, bandwidth_bytes_per_s=300e9,
+    cache_bytes=48e6, bf16_flops=121e12, fp8_flops=242e12, pcie_bytes_per_s=32e9, power_w=72.0,
 )
-
-#: Every GPU kind that this process knows: the shipped kinds and those of projects and packages.
-GPU_KINDS = Door[HardwareKind]("kind", "a HardwareKind", lambda value: isinstance(value, HardwareKind),
-                               {kind.name: kind for kind in SHIPPED})
-
-
-def kind_names() -> tuple[str, ...]:
-    """Names of all hardware kinds: the GPU kinds, and "cpu"."""
-    return (*GPU_KINDS, CPU)
-
-
-# Names of GPU products as people write them in markers: t4, l40s, a10g, rtx_4090, rtx_pro_6000, mi300x, gb200.
-_PRODUCT = (
-    r"(nvidia_|amd_)?("
-    r"t4|l4|l20|l40s?|a10g?|a16|a30|a40|a100|a800|h20|h100|h200|h800|b100|b200|b300|v100|p40|p100|k80|gh200|gb200|gb300"
-    r"|(rtx|gtx|quadro)_?(a|pro_)?\d{4}(_?(ti|super|ada))*|mi\d{2,3}[ax]?|gaudi_?\d?|arc_?[ab]\d{3})"
-    r"(_?(sxm\d?|pcie|nvl|\d{2,3}gb))*"
+A100 = HardwareKind(
+    "a100", frozenset({"a100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.15,
+    bandwidth_bytes_per_s=2.039e12, cache_bytes=40e6, bf16_flops=312e12, pcie_bytes_per_s=32e9,
+    link_bytes_per_s=300e9, power_w=400.0,
 )
-_LEAST = 3  # letters of a name that may be a mistyped kind: l1 and h2 are too short to tell
-
-
-def like_a_gpu(name: str) -> bool:
-    """Whether a marker's name is a GPU product's, or one edit away from the name of a GPU kind.
-
-    >>> [like_a_gpu(name) for name in ("l40s", "h20", "rtx_4090", "h2000", "slow", "p99")]
-    [True, True, True, True, False, False]
-    """
-    lower = name.lower()
-    return re.fullmatch(_PRODUCT, lower) is not None or any(
-        len(lower) >= _LEAST <= len(kind) and _one_edit(lower, kind) for kind in GPU_KINDS
-    )
-
-
-def _one_edit(name: str, kind: str) -> bool:
-    """Whether one inserted, deleted, replaced or swapped character makes `kind` of `name`."""
-    start = next((i for i, (a, b) in enumerate(zip(name, kind, strict=False)) if a != b), min(len(name), len(kind)))
-    left, right = name[start:], kind[start:]
-    swapped = left[:2] == right[1::-1] and left[2:] == right[2:]
-    return left[1:] == right[1:] or left[1:] == right or left == right[1:] or (len(right) > 1 and swapped)
+H100 = HardwareKind(
+    "h100", frozenset({"h100"}), nvml_memory_gib=80.0, cuda_memory_gib=79.19,
+    bandwidth_bytes_per_s=3.35e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
+    link_bytes_per_s=450e9, other_words=frozenset({"pcie", "nvl", "hbm2e"}), power_w=700.0,
+)
+H200 = HardwareKind(
+    "h200", frozenset({"h200"}), nvml_memory_gib=140.4, cuda_memory_gib=139.81,
+    bandwidth_bytes_per_s=4.8e12, cache_bytes=50e6, bf16_flops=989e12, fp8_flops=1979e12, pcie_bytes_per_s=64e9,
+    link_bytes_per_s=450e9, power_w=700.0,
+)
+B200 = HardwareKind(
+    "b200", frozenset({"b200"}), nvml_memory_gib=179.06, cuda_memory_gib=178.35, bandwidth_bytes_per_s=8e12,
+    cache_bytes=126e6, bf16_flops=2250e12, fp8_flops=4500e12, pcie_bytes_per_s=64e9, link_bytes_per_s=900e9,
+    power_w=1000.0,
+)
+L40S = HardwareKind(
+    "l40s", frozenset({"l40s"}), nvml_memory_gib=44.99, cuda_memory_gib=44.53, bandwidth_bytes_per_s=864e9,
+    cache_bytes=96e6, bf16_flops=362e12, fp8_flops=733e12, pcie_bytes_per_s=32e9, power_w=350.0,
+)
+A10 = HardwareKind(
+    "a10", frozenset({"a10"}), nvml_memory_gib=22.49, cuda_memory_gib=21.99, bandwidth_bytes_per_s=600e9,
+    cache_bytes=6e6, bf16_flops=125e12, pcie_bytes_per_s=32e9, power_w=150.0,
+)
+RTX_4090 = HardwareKind(
+    "rtx_4090", frozenset({"rtx", "4090"}), nvml_memory_gib=23.99, cuda_memory_gib=23.64,
+    bandwidth_bytes_per_s=1.008e12, cache_bytes=72e6, bf16_flops=165.2e12, fp8_flops=330.3e12,
+    pcie_bytes_per_s=32e9, other_words=frozenset({"d", "laptop"}), power_w=450.0,
+)
+MI300X = HardwareKind(
+    "mi300x", frozenset({"mi300x"}), nvml_memory_gib=191.98, cuda_memory_gib=191.98, bandwidth_bytes_per_s=5.3e12,
+    cache_bytes=256e6, bf16_flops=1307.4e12, fp8_flops=2614.9e12, pcie_bytes_per_s=64e9, link_bytes_per_s=64e9,
+    power_w=750.0,
+)
+SHIPPED = (L4, A100, H100, H200, B200, L40S, A10, RTX_4090, MI300X)
