@@ -70,7 +70,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     state = config.stash[STATE]
     planted = f"; planted: {' '.join(map(str, state.planted))}" if state.planted else ""
     if state.emulation is not None:
-        place = f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
+        from pytest_llmperf.results.emulated_ground import kind_distance
+
+        ground = kind_distance(state.emulation.kind)
+        place = f"llmperf: {state.emulation}: nothing here was measured on hardware; {ground}{planted}"
     else:
         place = f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else ""
     notes = [] if state.emulation is not None else _version_notes(config)

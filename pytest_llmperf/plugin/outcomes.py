@@ -6,6 +6,7 @@ red. A passed test without llmperf stands in JUnit alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,7 @@ class Outcomes:
 
     def _ended(self, nodeid: str) -> tuple[EndedTest, Path | None]:
         from pytest_llmperf.results.check_json import check_from
+        from pytest_llmperf.results.emulated_ground import notes
         from pytest_llmperf.results.ended_test import EndedTest, severity
         from pytest_llmperf.results.strict_json import parse
 
@@ -122,6 +124,7 @@ class Outcomes:
             test, word, tuple(check_from(parse(text.encode(), test)) for text in ending.checks),
             heard.errors.get(word, ""), measured=measured, stored=self._stored(test),
             run=str(path.parents[1]) if path is not None and measured else "",
+            emulated=tuple(notes(json.loads(text) for text in ending.conditions)),
         ), path  # fmt: skip
 
     def _stored(self, test: str) -> str:

@@ -139,10 +139,13 @@ def uses_llmperf(item: pytest.Item) -> bool:
 
 
 def earlier_text(execution: Execution) -> str:
-    """Which executions came before, as a line below the table; "" for a first execution."""
+    """Lines below the table: how far emulated measurements are from measured ones, and which executions came before."""
+    from pytest_llmperf.results.emulated_ground import notes
     from pytest_llmperf.session.executions import history
 
-    return f"\n  {history(execution)}" if execution.number > 1 else ""
+    lines = notes(measurement.conditions for measurement in execution.measurements)
+    lines += [history(execution)] if execution.number > 1 else []
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:

@@ -40,6 +40,7 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     if left_out := [test for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {counts(left_out)}; each of them with -v")
     lines += [cut(line, width) for line in _builds(ordered)]
+    lines += [cut(line, width) for line in _emulated(ordered)]
     lines += [line for text in _decided(ordered) for line in _wrapped(text, width)]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
 
@@ -77,6 +78,12 @@ def _builds(ended: Sequence[EndedTest]) -> list[str]:
     """What baseline comparisons cross, the most frequent first: "compared with another build or host …"."""
     texts = Counter(test.builds for test in ended if test.builds).most_common(MOST_BUILDS)
     return [f"{count} compared across builds or hosts: {text}" for text, count in texts]
+
+
+def _emulated(ended: Sequence[EndedTest]) -> list[str]:
+    """What emulated verdicts rest on, the most frequent first."""
+    counted = Counter(note for test in ended for note in test.emulated).most_common(MOST_BUILDS)
+    return [f"{note} ({count} {'test' if count == 1 else 'tests'})" for note, count in counted]
 
 
 def cut(text: str, width: int) -> str:

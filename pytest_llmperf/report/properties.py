@@ -12,6 +12,7 @@ from pytest_llmperf.metrics.registry import Metric, find, is_metric
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
+from pytest_llmperf.results.emulated_ground import distance
 from pytest_llmperf.results.ended_test import STORED, EndedTest
 from pytest_llmperf.results.measurement import Measurement, failures_text
 
@@ -44,7 +45,8 @@ def properties(
     pairs = [("llmperf.test", test)]
     if measurements:
         subject = measurements[0]
-        texts = {"hardware": subject.conditions.get("hardware"), "engine_version": subject.conditions.get(VERSION),
+        texts = {"hardware": subject.conditions.get("hardware"), "emulated_ground": distance(subject.conditions),
+                 "engine_version": subject.conditions.get(VERSION),
                  "engine": subject.engine, "workload": subject.workload}
         texts["failures"] = failures_text(subject.runs)
         pairs += [(f"llmperf.{name}", _cut(text)) for name, text in texts.items() if text]

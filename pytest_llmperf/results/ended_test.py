@@ -85,6 +85,7 @@ class EndedTest:
         run: the run folder, from where the user is; "" where nothing was measured.
         stored: the folder of baselines, from there, if this session has written this test's baseline; "" if not.
         measured: whether the test measured something.
+        emulated: how far its emulated measurements are from measured ones, see `emulated_ground.notes`.
     """
 
     test: str
@@ -94,6 +95,7 @@ class EndedTest:
     run: str = ""
     stored: str = ""
     measured: bool = True
+    emulated: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> str:

@@ -23,6 +23,7 @@ from pytest_llmperf.report.metric_rows import comparisons_of, replica_rows
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import unseen_gpu
+from pytest_llmperf.results.emulated_ground import distance
 from pytest_llmperf.results.ended_test import severity
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.profile import Profile, shares_by_heading
@@ -42,7 +43,9 @@ class Side:
     def hardware(self) -> str:
         declared = unseen_gpu(self.measurement.conditions)
         hardware = self.measurement.conditions.get("hardware", "unknown")
-        return hardware if declared is None else f"{hardware} (declared; its telemetry is not seen)"
+        if declared is None:
+            return f"{hardware} ({ground})" if (ground := distance(self.measurement.conditions)) else hardware
+        return f"{hardware} (declared; its telemetry is not seen)"
 
 
 @dataclass(frozen=True, slots=True)

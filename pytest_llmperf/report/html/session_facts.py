@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_llmperf.releases.stored import untested
 from pytest_llmperf.results.conditions import PLANTED, VERSION
+from pytest_llmperf.results.emulated_ground import notes
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_session
 
@@ -56,7 +57,7 @@ def session_facts(folders: Sequence[Path], tests: Sequence[TestResult]) -> Sessi
         + tuple(("canary", text) for text in canaries)
         + tuple(("engine version", note) for note in dict.fromkeys(version_notes(conditions))),
         duration_s=sum(durations) if durations else None,
-        emulated="; ".join(dict.fromkeys(emulated or kinds)),
+        emulated=". ".join(dict.fromkeys([*(emulated or kinds), *notes(conditions)])),
         planted="; ".join(dict.fromkeys(each[PLANTED] for each in conditions if PLANTED in each)),
         skipped=_skipped(sessions),
     )
