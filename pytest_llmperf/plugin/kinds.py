@@ -226,7 +226,8 @@ def skip_what_cannot_run_here(item: pytest.Item) -> None:
         pytest.skip(f"needs {' or '.join(kinds)}; {way_out(kinds, hardware)}")
     on_cpu = kind == "cpu" and "cpu" in kinds
     if needed > len(hardware.gpus) and not on_cpu and declared_kind(item) is None:
-        pytest.skip(f"needs {needed} GPUs; {_machine_text(hardware)}")
+        remedy = ": run it without -n, or with fewer workers" if hardware.shared_by > 1 else ""
+        pytest.skip(f"needs {needed} GPUs; {_machine_text(hardware)}{remedy}")
 
 
 def skip_what_is_not_emulated(item: pytest.Item) -> None:
@@ -255,6 +256,8 @@ def _remedy(kinds: list[str], hardware: Hardware) -> str:
 
 
 def _machine_text(hardware: Hardware) -> str:
+    if hardware.shared_by > 1:
+        return f"this worker of {hardware.shared_by} has {hardware}"
     return f"this run has {hardware}" if hardware.emulated else f"this machine has {hardware}"
 
 

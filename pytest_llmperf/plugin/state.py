@@ -79,12 +79,22 @@ class State:
     @cached_property
     def hardware(self) -> Hardware:
         from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
+        from pytest_llmperf.telemetry.host_share import take_share
 
         if self.emulation is None:
-            return detect()
+            workers = getattr(self.config, "workerinput", {}).get("workercount", 1)
+            return take_share(detect(), workers, self._take_position)
         from pytest_llmperf.config.emulation import GPUS
 
         return emulated_hardware(self.emulation.kind, GPUS)
+
+    def _take_position(self, position: int) -> bool:
+        """Hold a position among the workers of this session until this process ends. A worker that replaces a crashed
+        worker takes the position of that worker."""
+        from pytest_llmperf.engines.process.pool import lock_of_this_machine
+        from pytest_llmperf.process.scratch import lock
+
+        return lock(lock_of_this_machine().with_name(f"worker-{self.session_id}-{position}.lock")) is not None
 
     @cached_property
     def settings(self) -> Settings:

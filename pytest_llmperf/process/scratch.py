@@ -39,7 +39,9 @@ def is_private(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> int | None:
+def lock(
+    path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600, *, shared: bool = False
+) -> int | None:
     """Lock a file or a folder, without waiting.
 
     Whoever removes a locked file holds its lock, so a lock counts only while its file still has the name.
@@ -47,6 +49,7 @@ def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> 
     Args:
         path: what is locked; a symbolic link is not followed.
         flags, mode: of open(2).
+        shared: several processes may hold the lock, each with `shared`.
 
     Returns:
         The descriptor that has the lock; None where another process has the lock, or has just removed the file.
@@ -56,7 +59,7 @@ def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> 
     """
     descriptor = os.open(path, flags | OWN, mode)
     try:
-        _flock(descriptor)
+        _flock(descriptor, shared=shared)
         if os.path.samestat(os.fstat(descriptor), path.lstat()):
             return descriptor
     except FileNotFoundError:
@@ -69,10 +72,35 @@ def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> 
     return None
 
 
-def _flock(descriptor: int) -> None:
+def share(descriptor: int, path: Path) -> bool:
+    """Let other processes hold this lock, too.
+
+    Returns:
+        False: another process has taken the lock in between, so the lock is lost.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        _flock(descriptor, shared=True)
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def leave_to_others(descriptor: int) -> bool:
+    """Whether no other process holds this shared lock; then this process has it alone."""
+    try:
+        _flock(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _flock(descriptor: int, *, shared: bool = False) -> None:
     if fcntl is None:
         raise OSError(errno.ENOSYS, "this system has no flock")
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 class Scratch:

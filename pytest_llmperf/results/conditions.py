@@ -31,6 +31,8 @@ DECLARED = "hardware_declared"
 PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
 #: Condition of sessions with a stated price of a GPU hour: "2.5 USD 2026-11-01".
 PRICE = "gpu_hour_price"
+#: Condition of sessions in which several test processes measure on one host at the same time, each on its GPUs.
+SHARED_BY = "host_shared_by"
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added. The price
 # is a part of the formula of a cost.
 PER_METRIC = frozenset({"formulas", PRICE})

@@ -13,7 +13,7 @@ from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.model.deployment import Deployment
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
-from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE, ROUTER_VERSION
+from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE, ROUTER_VERSION, SHARED_BY
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
@@ -101,6 +101,8 @@ def _machine(hardware: Hardware, kind: str) -> dict[str, str]:
         values_by_name["cuda"] = hardware.cuda
     if kind == "cpu" and hardware.cpu is not None:
         values_by_name |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
+    if hardware.shared_by > 1:
+        values_by_name[SHARED_BY] = str(hardware.shared_by)
     names = dict.fromkeys(name for gpu in used for name, _ in gpu.settings)
     return values_by_name | {
         f"gpu.{name}": _common_value([dict(gpu.settings).get(name) for gpu in used]) for name in names

@@ -143,11 +143,13 @@ class PerfSession:
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self.gpus.wait_free, plant=self._plant,
                                    share_memory=self.gpus.share, on_start=self.gpus.measure_memory, session=self.id,
-                                   steady_age_s=0.0 if emulation else steady_age_s)
+                                   steady_age_s=0.0 if emulation else steady_age_s,
+                                   share_machine=hardware.shared_by > 1)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
-        position = int(worker.removeprefix("gw")) if worker.removeprefix("gw").isdigit() else 0
+        number = worker.removeprefix("gw")
+        position = int(number) if number.isdigit() and self.hardware.shared_by == 1 else 0
         return cores_for(self.settings.load_cpus, self.settings.load_processes, position)
 
     def _in_virtual_time(self, root: Path, emulation: Emulation, steady_age_s: float) -> EnginePool:

@@ -81,6 +81,7 @@ class Hardware:
         cpu: facts about the CPU; None if they were not read or do not matter.
         problem: why NVML could not be read; None if NVML was read.
         emulated: whether the hardware is emulated and does not exist.
+        shared_by: number of test processes that measure on this host at the same time, each on its GPUs.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -90,6 +91,7 @@ class Hardware:
     hidden: tuple[Gpu, ...] = ()
     cuda: str | None = None
     cpu: Cpu | None = None
+    shared_by: int = 1
 
     @property
     def kind(self) -> str:

@@ -25,15 +25,19 @@ class MachineLock:
         session: id of this session. Workers of the same session wait for each other without a timeout.
         timeout_s: longest wait for a lock of a different session.
         notify: receives the status while the process waits.
+        shared: whether all processes of this session may hold the lock at the same time.
     """
 
-    def __init__(self, lock_path: Path, what: str, session: str, timeout_s: int, notify: Notify) -> None:
+    def __init__(
+        self, lock_path: Path, what: str, session: str, timeout_s: int, notify: Notify, *, shared: bool = False
+    ) -> None:
         self._path = lock_path
         self._lock: int | None = None
         self._what = what
         self._session = session
         self._timeout_s = timeout_s
         self._notify = notify
+        self._shared = shared
 
     @property
     def is_ours(self) -> bool:
@@ -69,7 +73,8 @@ class MachineLock:
         """Release the lock; does nothing if this process does not hold it."""
         if self._lock is not None:
             with suppress(OSError):
-                self._path.unlink()
+                if not self._shared or scratch.leave_to_others(self._lock):
+                    self._path.unlink()
             os.close(self._lock)
             self._lock = None
 
@@ -77,18 +82,41 @@ class MachineLock:
         clock = SystemClock()
         deadline_ns = clock.now_ns() + seconds(timeout_s)
         try:
-            while (lock := scratch.lock(self._path)) is None:
+            while not (self._take() or self._join()):
                 if clock.now_ns() >= deadline_ns:
                     return False
                 clock.sleep_ns(seconds(POLL_S))
-            self._lock = lock
-            os.ftruncate(lock, 0)
-            os.write(lock, f"{self._session or 'unnamed'} of process {os.getpid()}".encode())
         except OSError as error:
             self.end()
             raise InfrastructureError(f"The lock {self._path} cannot be kept: {error}. Free space there, or set "
                                       "TMPDIR to another folder.") from error
         return True
+
+    def _take(self) -> bool:
+        """Hold the lock if no process holds it now."""
+        lock = scratch.lock(self._path)
+        if lock is None:
+            return False
+        self._lock = lock
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{self._session or 'unnamed'} of process {os.getpid()}".encode())
+        if self._shared and not scratch.share(lock, self._path):
+            os.close(lock)
+            self._lock = None
+        return self.is_ours
+
+    def _join(self) -> bool:
+        """Hold the lock together with other processes of this session, if they hold it now."""
+        if not self._shared:
+            return False
+        lock = scratch.lock(self._path, shared=True)
+        if lock is None:
+            return False
+        if self._held_by().startswith(f"{self._session} "):
+            self._lock = lock
+            return True
+        os.close(lock)
+        return False
 
     def _held_by(self) -> str:
         """Session and process of the holder, from the lock file."""

@@ -59,6 +59,7 @@ class EnginePool:
         steady_age_s: age of a server on a GPU from which its speed no longer depends on its age.
         session: id of the session; workers of one session wait for each other without a limit.
         lock_timeout_s: longest wait for the lock of another session.
+        share_machine: whether the workers of this session measure at the same time, each on its GPUs.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class EnginePool:
         steady_age_s: float = 0.0,
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
+        share_machine: bool = False,
     ) -> None:
         self.launcher = launcher
         self._sweep = sweep
@@ -90,7 +92,7 @@ class EnginePool:
         self._lock_path = lock_path
         self._session = session
         self._lock_timeout_s = lock_timeout_s
-        self._machine = None if lock_path is None else self._turn(lock_path, "this machine")
+        self._machine = None if lock_path is None else self._turn(lock_path, "this machine", shared=share_machine)
         self._turns: dict[str, MachineLock] = {}  # at endpoints, by their URL
 
     def __repr__(self) -> str:
@@ -345,8 +347,9 @@ class EnginePool:
         for turn in self._turns.values():
             turn.end()
 
-    def _turn(self, lock_path: Path, what: str) -> MachineLock:
-        return MachineLock(lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress)
+    def _turn(self, lock_path: Path, what: str, *, shared: bool = False) -> MachineLock:
+        return MachineLock(
+            lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress, shared=shared)
 
     def _lives(self, server: Server) -> bool:
         try:
