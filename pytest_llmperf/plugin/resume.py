@@ -103,15 +103,14 @@ def register(config: pytest.Config) -> None:
     from pytest_llmperf.session.provenance import add_host
     from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
 
-    if config.getoption("numprocesses", default=None):
-        raise pytest.UsageError("--llmperf-resume and -n: one process goes on in a run folder. Drop -n.")
     state = config.stash[STATE]
     try:
         folder = folder_to_resume(named, config.rootpath / state.settings.runs_dir, config.invocation_params.dir)
         state.session_id = folder.name  # before the session is built, which writes there
         tests = resumed_tests(folder, config.rootpath, [state.settings.baselines_dir], state.hardware,
                               state.session.host)
-        add_host(folder, state.session.host)
+        if not hasattr(config, "workerinput"):
+            add_host(folder, state.session.host)
     except LlmperfError as error:
         text = str(error)
         raise pytest.UsageError(text if text.startswith("--resume") else f"--resume {named}: {text}") from error

@@ -20,6 +20,8 @@ from pytest_llmperf.workload import Workload
 
 # KV blocks follow from the memory that is free at start-up: 57,489 and 57,606 on two starts of one spec on an H200.
 MEASURED = ("num_gpu_blocks", "kv_cache_size_tokens")
+#: Last words of the condition `treatment` of a server that did not run alone.
+BESIDE = "beside it"
 IN_FLAGS = ("enable_expert_parallel",)  # never resolved to anything else than the flag, which is compared
 
 

@@ -23,7 +23,7 @@ from pytest_llmperf.results.ending import ExecutionEnding
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
-from pytest_llmperf.session.resumption import looks_elsewhere, stored_executions, stored_rates
+from pytest_llmperf.session.resumption import finished_sides, looks_elsewhere, stored_executions, stored_rates
 from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Execution:
         self.series: list[Series] = []
         #: Rates of a resumed search, until the search takes them over.
         self.stored = stored_rates(session.resumed.get(test), session.host)
+        #: Sides of an interrupted claim, until the claim takes them over.
+        self.sides = finished_sides(session.resumed.get(test), session.host)
         self.looks_elsewhere = looks_elsewhere(self.stored, session.host)
         #: Executions before this session.
         self.resumed = stored_executions(session.resumed.get(test))
@@ -196,7 +198,7 @@ class Execution:
             stored=self.resumed.documents,
             inputs=self.inputs,
             profiles=self.profiles,
-            worker=self.session.worker,
+            worker=self.session.worker_of(self.test),
         )
 
 

@@ -119,6 +119,7 @@ class PerfSession:
         self.rng = rng or random.Random()
         self.ledger = Ledger()
         self.resumed: Mapping[str, TestResult] = {}  # test → its result in the run folder where this session goes on
+        self._workers: Mapping[str, str] = {}  # test → the worker that names its file in the resumed run folder
         self._executions: dict[str, list[MeasuringTest]] = {}
         self.id = session_id or new_session_id(now(), self.rng)
         self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
@@ -244,8 +245,13 @@ class PerfSession:
             going_on: ids of the tests that go on from their stored results.
         """
         self.resumed = {test.test: test for test in tests if test.test in going_on}
+        self._workers = {test.test: test.worker for test in tests}
         runs = (run for test in tests for measurement in test.measurements for run in measurement.runs)
         self.pool.starts = max((run.start_id for run in runs), default=0)
+
+    def worker_of(self, test: str) -> str:
+        """The worker that names the test's file: of a resumed session the worker that wrote the file first."""
+        return self._workers.get(test, self.worker)
 
     def release_records(self) -> None:
         """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""

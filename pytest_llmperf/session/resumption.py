@@ -13,7 +13,8 @@ from pytest_llmperf.results.conditions import DECLARED
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.reader import find_run, read_run, read_session
 from pytest_llmperf.results.writer import file_name
-from pytest_llmperf.session.provenance import provenance
+from pytest_llmperf.session.conditions import BESIDE
+from pytest_llmperf.session.provenance import HOSTS, provenance
 from pytest_llmperf.telemetry.hardware import Hardware
 
 #: Conditions of a rate that a search tried. A search mixes no rates of several hosts, so the host is one of them.
@@ -106,6 +107,33 @@ def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
             if valid and all(run.requests is not None and run.requests.is_file() for run in valid):
                 rates.append(measurement.with_runs(valid))
     return rates
+
+
+def finished_sides(stored: TestResult | None, host: str) -> list[Measurement]:
+    """The sides of claims of an interrupted test that were measured to their end, each alone on its server.
+
+    A claim compares two sides of one host, so the run folder must be of this host alone.
+
+    Args:
+        stored: the test in the resumed run folder; None for a new test.
+        host: digest of this host.
+    """
+    if stored is None or stored.folder is None or stored.complete or stored.earlier_ends:
+        return []
+    session = read_session(stored.folder)
+    if session.get(HOSTS, [session.get("host")]) != [host]:
+        return []
+    return [each for each in stored.measurements if each.side and each.complete and SEARCH not in each.conditions
+            and BESIDE not in each.conditions.get("treatment", "")
+            and all(run.requests is not None and run.requests.is_file() for run in each.runs)]
+
+
+def take_side(sides: list[Measurement], side: str, engine: str, workload: str) -> Measurement | None:
+    """Remove and return the finished side of a claim; None: not stored."""
+    for position, stored in enumerate(sides):
+        if (stored.side, stored.engine, stored.workload) == (side, engine, workload):
+            return sides.pop(position)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.accuracy import AccuracyGuards
 from pytest_llmperf.session.executions import Execution, failed_subjects
+from pytest_llmperf.session.resumption import take_side
 from pytest_llmperf.session.series import Series, run_in_turn
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -84,14 +85,26 @@ def _judged_sides(
     # The side whose server already runs goes first: a start takes minutes. A resumed claim keeps its order.
     begun = side_a.stored_block or side_b.stored_block
     b_first = side_b.stored_block == 1 if begun else _runs_already(execution, side_b)
+    if not accuracy.tasks:
+        b_first = _take_over_sides(execution, side_a, side_b) or b_first
     first, second = (side_b, side_a) if b_first else (side_a, side_b)
-    first.extend(runs, block=1)
+    if first.measurement is None:
+        first.extend(runs, block=1)
     if results := judge.alone(first.finished.only(lambda run: run.block is not None)):
         return results
     accuracy.ask(first)
-    second.extend(runs, block=2)
+    if second.measurement is None:
+        second.extend(runs, block=2)
     accuracy.ask(second)
     return _looks(judge, execution, [first, second], runs, started_ns, together=False)
+
+
+def _take_over_sides(execution: Execution, side_a: Series, side_b: Series) -> bool:
+    """Go on from the sides that an interrupted command measured to their end. Returns whether B is the only one."""
+    for side in (side_a, side_b):
+        if isinstance(side.engine, EngineSpec) and not side.engine.is_endpoint:
+            side.keep_side(take_side(execution.sides, side.side, str(side.engine), str(side.workload)))
+    return side_a.measurement is None and side_b.measurement is not None
 
 
 def _live_together(execution: Execution, side_a: Series, side_b: Series) -> bool:

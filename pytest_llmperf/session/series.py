@@ -18,7 +18,7 @@ from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
-from pytest_llmperf.session.conditions import conditions
+from pytest_llmperf.session.conditions import BESIDE, conditions
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Watch
 from pytest_llmperf.session.warm_up import warm_up
@@ -160,6 +160,17 @@ class Series:
         """Note under which name, by which metrics and margins it is compared with a baseline."""
         self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)
         self.execution.write()
+
+    def keep_side(self, stored: Measurement | None) -> None:
+        """Go on from the stored runs of this side, which an interrupted command measured."""
+        if stored is None:
+            return
+        runs = tuple(replace(run, execution=self.number) for run in stored.runs)
+        self.measurement = replace(
+            stored, runs=runs, metrics=tuple(metrics_of(run.records, run.counters, run.tokenizer) for run in runs),
+            may_preempt=self.treatment.may_preempt, looks=self._looks,
+            stored_run_sd=self.session.baselines.run_sd(self.execution.test, kind_of(stored.conditions)),
+        )
 
     def start_anew(self) -> None:
         """Continue on a new server start, after runs on another start.
@@ -306,7 +317,7 @@ class Series:
             handling.append(f"gauges every {GAUGE_INTERVAL_S:g} s")
         if server.siblings:
             state = "sleeping" if server.takes_turns else "idle"
-            handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} beside it")
+            handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} {BESIDE}")
         return "; ".join(handling)
 
     def _expected_hit_rate(self, server: Server, seed: int) -> float | None:

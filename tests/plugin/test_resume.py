@@ -122,7 +122,6 @@ def test_inconclusive_test_that_is_judged_again_spends_further_error(run):
     (["--resume", "newest"], "*--resume newest: no run is stored in*Drop --resume*"),
     (["--resume", "elsewhere"], "*--resume elsewhere: *no run is stored in*"),
     (["--resume", ".llmperf/runs/gone"], "*--resume .llmperf/runs/gone: *"),
-    (["--resume", "newest", "-n", "2"], "*--llmperf-resume and -n: one process goes on in a run folder. Drop -n.*"),
 ])
 def test_resume_without_usable_run_is_refused(run, arguments, complaint):
     result, _ = run(SUITE, "--emulate", "h200", *arguments)
@@ -162,3 +161,67 @@ def test_interrupted_search_of_test_keeps_judged_rates(run):
         (after,) = [each for each in again if each["workload"] == before["workload"]]
         assert after["runs"][0]["started_at"] == before["runs"][0]["started_at"]
         assert after["runs"][0]["requests"] == before["runs"][0]["requests"]
+
+
+CLAIM = """
+from pytest_llmperf import closed, random_tokens, vllm
+
+LOAD = random_tokens(input=32, output=8, arrivals=closed(1), requests=6)
+
+def test_small_batches_wait(perf):
+    small = vllm("llama-3.1-8b", max_model_len=4096, max_num_seqs=1)
+    perf.claim(small, small.with_flags(max_num_seqs=8), LOAD, "itl_p50(b) / itl_p50(a) <= 1.5")
+    perf.compare_with_baseline(perf.measure(small, LOAD))
+"""
+
+
+@pytest.fixture
+def interrupted_claim(run):
+    """The run file of a claim that ended while its second side started; a function writes it."""
+    run(CLAIM, "--emulate", "h200")
+    (path,) = Path(".llmperf/runs").glob("*/tests/*.json")
+    content = json.loads(path.read_text())
+    first = next(each for each in content["measurements"] if each["side"])
+
+    def write(**changed):
+        path.write_text(json.dumps(content | {"complete": False, "checks": [], "claims": [],
+                                              "measurements": [first | changed]}))
+        return path, first
+
+    return write
+
+
+def starts_by_side(path):
+    measurements = json.loads(path.read_text())["measurements"]
+    return {each["side"]: {run["start_id"] for run in each["runs"]} for each in measurements if each["side"]}
+
+
+def test_resumed_claim_keeps_the_runs_of_its_finished_side(run, interrupted_claim):
+    path, first = interrupted_claim()
+    result, _ = run(CLAIM, "--emulate", "h200", "--resume", "newest")
+    assert json.loads(path.read_text())["complete"] is True, str(result.stdout)
+    sides = {each["side"]: each for each in json.loads(path.read_text())["measurements"]}
+    kept = sides[first["side"]]["runs"]
+    assert [each["started_at"] for each in kept[:3]] == [each["started_at"] for each in first["runs"]]
+    assert len(sides["a"]["runs"]) == len(sides["b"]["runs"])
+
+
+@pytest.mark.parametrize("changed", [{"complete": False}, {"workload": "other requests"}])
+def test_resumed_claim_measures_a_side_anew_that_is_not_the_finished_one(run, interrupted_claim, changed):
+    path, first = interrupted_claim(**changed)
+    run(CLAIM, "--emulate", "h200", "--resume", "newest")
+    sides = {each["side"]: each for each in json.loads(path.read_text())["measurements"]}
+    assert sides[first["side"]]["runs"][0]["started_at"] != first["runs"][0]["started_at"]
+
+
+def test_workers_go_on_in_the_run_folder_of_earlier_workers(run):
+    text = SUITE.replace("LIMITS = {", 'LIMITS = {"other": "error_rate == 0", ')
+    run(text, "--emulate", "h200", "-n", "2", "-k", "bad or other")
+    (path,) = Path(".llmperf/runs").glob("*/tests/*other*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"complete": False}))
+    result, _ = run(text, "--emulate", "h200", "-n", "2", "--resume", "newest")
+    result.assert_outcomes(passed=2, failed=1)
+    files = [json.loads(path.read_text()) for path in Path(".llmperf/runs").glob("*/tests/*.json")]
+    assert sorted(each["test"].partition("[")[2] for each in files) == ["bad]", "good]", "other]"]
+    assert all(each["complete"] for each in files)
+    assert len(list(Path(".llmperf/runs").glob("*/session.json"))) == 1
