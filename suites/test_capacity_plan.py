@@ -37,7 +37,7 @@ class Case:
 
 
 H200 = Case("llama-3.1-70b", "eagle3-llama-3.1-70b", rate=0.15, more_blocks=1.1, quantization="fp8")
-L4 = Case("phi-4-mini", "eagle3-phi-4-mini", rate=0.03, more_blocks=1.08, drafted_conversations=24, drafted_turns=3)
+L4 = Case("phi-4-mini", "eagle3-phi-4-mini", rate=0.03, more_blocks=1.06, drafted_conversations=24, drafted_turns=3)
 CASES = by_kind(l4=L4, h200=H200)
 ON_H200 = by_kind(h200=H200)  # on an L4 the queue of few seats outlasts a client's 120 s
 

@@ -21,6 +21,7 @@ from pytest_llmperf.plugin.verdicts import (
     end,
     ended_by,
     first_line,
+    first_line_of,
     leave_without_traceback,
     raise_worst,
     text_of,
@@ -78,7 +79,7 @@ def _undecided(
         return None if ending.error is None or ending.verdict is None else (
             ending.verdict, str(error).removeprefix(f"{OURS}{ending.verdict}: "))
     if error is None:  # a strict xfail that passed
-        return "FAILED", mask(report.longreprtext.strip().partition("\n")[0])
+        return "FAILED", mask(first_line_of(report))
     if ending.test and TIMEOUT in str(error):
         return "ERROR", raised_text(error)[1]
     outcome, text = raised_text(error)

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_llmperf.plugin.reports import JUnit, is_ours
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import TEST, ending_of, reason_of_skip
+from pytest_llmperf.plugin.verdicts import TEST, ending_of, first_line_of, reason_of_skip
 
 if TYPE_CHECKING:
     from pytest_llmperf.results.ended_test import EndedTest
@@ -194,5 +194,5 @@ def _undecided(report: Report) -> tuple[str, str] | None:
         return None if ending.verdict is not None else ("SKIPPED", mask(reason_of_skip(report)))
     if not report.failed or hasattr(report, "llmperf"):
         return ending.undecided if report.failed else None
-    raised = mask(report.longreprtext.strip().partition("\n")[0])
+    raised = mask(first_line_of(report))
     return ("ERROR" if report.when not in PHASES else "FAILED"), raised

@@ -204,6 +204,12 @@ def ending_of(report: pytest.TestReport | pytest.CollectReport) -> ExecutionEndi
     return ExecutionEnding(**getattr(report, "llmperf", {}))
 
 
+def first_line_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The first line of a failure. With xdist pytest puts a line before it that names the worker."""
+    lines = report.longreprtext.strip().splitlines()
+    return next(iter(lines[1:] if hasattr(report, "node") else lines), "")
+
+
 def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why a test was skipped, without the place of the skip."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext

@@ -127,7 +127,7 @@ def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
     earlier_content = emulate.path.read_bytes()
-    slower = ("--update-baselines", "--emulate-fault", "step_time=+10%")
+    slower = ("--update-baselines", "--emulate-fault", "step_time=+40%")
     result, _ = emulate(*slower)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["baselines: 1 refused"])
@@ -375,7 +375,7 @@ def test_pass_shows_smallest_detectable_change(emulate, pytester, stored_checks)
     assert "smallest detectable change +" in basis["tpot_mean"]
     checks = [check for case in junit.iter("testcase") for check in stored_checks(case)]
     (tpot,) = [check for check in checks if check["subject"] == "baseline tpot_mean"]
-    assert 0 < tpot["facts"]["smallest_detectable"] < 0.1
+    assert 0.1 < tpot["facts"]["smallest_detectable"] < 0.4  # one test with three sessions tells little of their spread
 
 
 def test_update_of_missing_baselines_keeps_incomparable_baseline(emulate):
