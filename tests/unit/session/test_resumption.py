@@ -10,7 +10,7 @@ from pytest_llmperf.session.resumption import folder_to_resume
 @pytest.mark.parametrize(("named", "says"), [
     ("nosuch", "--resume nosuch: no run is stored in .*/runs. Run pytest first. Drop --resume."),
     ("suites", "--resume .*/suites: this is no run folder: .* Drop --resume."),
-    ("notes.txt", "--resume .*/notes.txt: there is no such run folder.* Drop --resume."),
+    ("notes.txt", "--resume .*/notes.txt: this is a file and no run folder.* Drop --resume."),
     ("elsewhere/run", "--resume elsewhere/run: .* Write --llmperf-runs=.*/elsewhere, or move the folder."),
 ])
 def test_only_a_run_folder_elsewhere_is_offered_as_place_of_runs(tmp_path, named, says):
