@@ -23,15 +23,11 @@ venv=${VENV:-.venv-llmperf}
 test -x "$venv/bin/python" || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$WHEEL"
 mkdir -p .llmperf
+rm -f .llmperf/junit.xml  # of an earlier run
 code=0
 timeout --foreground --signal=INT --kill-after=5m "${LIMIT:-320m}" \
     "$venv/bin/pytest" -m "$KIND" suites/ --junitxml=.llmperf/junit.xml -rs \
     ${ENGINE:+--llmperf-engine "vllm=$ENGINE"} "$@" || code=$?
-{
-    echo "### pytest-llmperf on $KIND: exit code $code"
-    echo
-    echo '```text'
-    "$venv/bin/llmperf" show || echo "no run was stored"
-    echo '```'
-} > .llmperf/comment.md
+"$venv/bin/llmperf" comment .llmperf/junit.xml > .llmperf/comment.md ||
+    echo "llmperf on $KIND: exit code $code, and no results" > .llmperf/comment.md
 exit "$code"

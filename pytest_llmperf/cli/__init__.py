@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 USAGE = 2
 #: Other names of a command with an option.
-ALIASES = {("release-report",): ("diff", "--markdown"), ("baselines", "diff"): ("diff", "--baselines")}
+ALIASES = {("baselines", "diff"): ("diff", "--baselines")}
 UNWRITABLE = (errno.ENOSPC, errno.EIO)  # of a file that the output was sent to
 
 

@@ -25,6 +25,9 @@ MARKERS = (
     "cpu: runs on a machine without a GPU",
     "gpus(n): needs that many GPUs",
     "not_emulated(reason): is skipped with --emulate, because the emulator does not model what the test measures",
+    "owner(name): who looks after a performance test; reports of a red test name the owner",
+    "quarantine(reason, until): the performance test runs and does not gate until that day (YYYY-MM-DD); afterwards it "
+    "is red",
     "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
     "case that gives one; fresh=True never shares the server",
 )

@@ -15,6 +15,7 @@ from pytest_llmperf.plugin.additions import know_additions
 from pytest_llmperf.plugin.baselines import BaselineUpdater
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
+from pytest_llmperf.plugin.excuses import EXCUSES, Excuses
 from pytest_llmperf.plugin.inputs import pytest_runtestloop
 from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
 from pytest_llmperf.plugin.options import mode_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     """Called when the session turns out to be about performance: as pytest configures, or while it collects."""
     config.stash[STATE] = State(config)
+    config.stash[EXCUSES] = Excuses(config)
     know_additions(config)
     if not hasattr(config, "workerinput"):
         from pytest_llmperf.plugin.refusals import refuse

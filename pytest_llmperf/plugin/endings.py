@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.plugin.excuses import EXCUSES
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.shutdown import EXITED
 from pytest_llmperf.plugin.verdicts import (
@@ -62,7 +63,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         del report.wasxfail
     ending = replace(item.stash.get(ENDING, ExecutionEnding()), test=test_id(item) if uses_llmperf(item) else "")
-    report.llmperf = asdict(replace(ending, undecided=_undecided(report, call, ending)))  # type: ignore[attr-defined]
+    undecided = _undecided(report, call, ending)
+    resumed: pytest.Item = getattr(item, "resumed", item)
+    if uses_llmperf(resumed):
+        owner, excuse = item.config.stash[EXCUSES].apply(resumed, report, ending)
+        ending = replace(ending, owner=owner, excuse=excuse)
+        if ENDING in item.stash:  # the teardown reports the same
+            item.stash[ENDING] = replace(item.stash[ENDING], owner=owner, excuse=excuse)
+    undecided = undecided or _undecided(report, call, ending)
+    report.llmperf = asdict(replace(ending, undecided=undecided))  # type: ignore[attr-defined]
     return report
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_llmperf.kinds import GPU_KINDS, kind_names, like_a_gpu
 from pytest_llmperf.plugin.endings import conclude_setup
+from pytest_llmperf.plugin.excuses import EXCUSES
 from pytest_llmperf.plugin.identity import spec_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback, uses_llmperf
@@ -200,6 +201,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     forget_execution(item)
     with leave_without_traceback(item):
         refuse_unknown_gpu(item)
+        if uses_llmperf(item):
+            item.config.stash[EXCUSES].check(item)
     skip_what_is_not_emulated(item)
     try:
         skip_what_cannot_run_here(item)

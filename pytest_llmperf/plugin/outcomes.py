@@ -123,7 +123,8 @@ class Outcomes:
         return EndedTest(
             test, word, tuple(check_from(parse(text.encode(), test)) for text in ending.checks),
             heard.errors.get(word, ""), measured=measured, stored=self._stored(test),
-            run=str(path.parents[1]) if path is not None and measured else "",
+            run=str(path.parents[1]) if path is not None and measured else "", owner=ending.owner,
+            excuse=ending.excuse,
             emulated=tuple(notes(json.loads(text) for text in ending.conditions)),
         ), path  # fmt: skip
 
@@ -161,7 +162,8 @@ class Outcomes:
         folder = next((file.parents[1] for _, file in ended if file is not None), self._folder)
         with suppress(OSError):  # the verdicts stand without it
             write_outcomes(folder, [
-                RecordedOutcome(test.test, "" if file is None else file.name, test.outcome, test.error)
+                RecordedOutcome(test.test, "" if file is None else file.name, test.recorded, test.error, test.owner,
+                                test.excuse)
                 for test, file in ended
             ])
 
@@ -190,6 +192,8 @@ def _undecided(report: Report) -> tuple[str, str] | None:
     from pytest_llmperf.masking import mask
 
     ending = ending_of(report)
+    if report.skipped and ending.excuse:
+        return ending.undecided
     if report.skipped:
         return None if ending.verdict is not None else ("SKIPPED", mask(reason_of_skip(report)))
     if not report.failed or hasattr(report, "llmperf"):

@@ -118,14 +118,16 @@ class ReportWatcher:
 
     @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        from pytest_llmperf.results.ended_test import excused
+
         state = self.config.stash[STATE]
         verdict = ending_of(report).verdict
-        if verdict is not None:
+        if verdict is not None and not excused(ending_of(report).excuse):
             state.verdicts[report.nodeid] = verdict
         if report.failed and is_ours(report):
             state.failed.add(report.nodeid)
         if report.when != "teardown":
-            open_ = verdict in UNKNOWN and report.skipped
+            open_ = verdict in UNKNOWN and report.skipped and not hasattr(report, "wasxfail")
             (state.left_open.add if open_ else state.left_open.discard)(report.nodeid)
         if str(report.outcome) == "rerun":  # pytest-rerunfailures' own outcome, also of a worker that crashed
             state.rerun.setdefault(report.nodeid, []).append(verdict or "failed")

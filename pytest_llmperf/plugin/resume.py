@@ -33,7 +33,7 @@ class DecidedTest(pytest.Item):
 
     def __init__(self, *, item: pytest.Item, stored: TestResult, **fields: Any) -> None:  # noqa: ANN401
         super().__init__(**fields)
-        self._item, self._stored = item, stored
+        self.resumed, self._stored = item, stored
 
     def runtest(self) -> None:
         from pytest_llmperf.report.properties import properties
@@ -48,7 +48,7 @@ class DecidedTest(pytest.Item):
         raise_worst(self, stored.checks)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        path, line, name = self._item.reportinfo()
+        path, line, name = self.resumed.reportinfo()
         return path, line, name
 
 

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.summary import repeated_options
 from pytest_llmperf.plugin.verdicts import ending_of, reason_of_skip
 
 TEST = "llmperf.test"
@@ -63,6 +64,7 @@ class SessionRecord:
 
         emulation = self._config.stash[STATE].emulation
         facts: dict[str, object] = {"duration_s": round((SystemClock().now_ns() - self._started_ns) / 1e9, 1)}
+        facts |= {"options": options} if (options := list(repeated_options(self._config))) else {}
         facts |= {EMULATED: str(emulation)} if emulation is not None else {}
         facts |= {"skipped": dict(self._skipped.most_common())} if self._skipped else {}
         own_s = {test: round(self._seconds[node], 2) for node, test in self._test_by_node.items()}

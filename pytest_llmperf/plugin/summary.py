@@ -63,7 +63,7 @@ class EndSummary:
         option = self._config.getoption
         virtual = option("--emulate") is not None and option("--emulate-clock") == "virtual"
         return Invocation(
-            tuple(self._options()), virtual, self._config.stash[STATE].settings.extension_limit_s,
+            tuple(repeated_options(self._config)), virtual, self._config.stash[STATE].settings.extension_limit_s,
             bool(option("--plant-flag")), frozenset(self._updated()),
         )
 
@@ -76,16 +76,6 @@ class EndSummary:
             yield "IMPROVED"
             if self._config.getoption("--llmperf-accept") is not None:
                 yield "INCOMPARABLE"
-
-    def _options(self) -> Iterator[str]:
-        from pytest_llmperf.masking import mask
-
-        for name, default in REPEATED.items():
-            value_of_option = self._config.getoption(name, default=default)
-            for value in value_of_option if isinstance(value_of_option, list) else [value_of_option]:
-                if value != default:  # a path stands in one word with its option: pytest takes no test for it
-                    masked = mask(str(value))
-                    yield from [f"{name}={masked}"] if name.startswith(("--llmperf", "--root")) else (name, masked)
 
     def _as_typed(self, test: EndedTest) -> EndedTest:
         """With paths as the user types them."""
@@ -112,6 +102,18 @@ class EndSummary:
                 lines = [str(error)]
             for line in lines:
                 terminalreporter.write_line(plain(line))
+
+
+def repeated_options(config: pytest.Config) -> Iterator[str]:
+    """Options that a pytest command must repeat to run the same tests in the same way."""
+    from pytest_llmperf.masking import mask
+
+    for name, default in REPEATED.items():
+        value_of_option = config.getoption(name, default=default)
+        for value in value_of_option if isinstance(value_of_option, list) else [value_of_option]:
+            if value != default:  # a path stands in one word with its option: pytest takes no test for it
+                masked = mask(str(value))
+                yield from [f"{name}={masked}"] if name.startswith(("--llmperf", "--root")) else (name, masked)
 
 
 class NothingMeasured:

@@ -221,7 +221,11 @@ def reason_of_skip(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """ERROR has a word of its own (pytest then prints "ERROR at call of …"), what stayed open a letter."""
-    verdict = ending_of(report).verdict if report.when == "call" else None
+    ending = ending_of(report)
+    if ending.excuse and report.skipped:
+        word = ending.excuse.partition(" ")[0]
+        return word.lower(), word[0].lower(), word
+    verdict = ending.verdict if report.when == "call" else None
     if verdict == "ERROR" and report.failed:
         return "error", "E", "ERROR"
     if verdict in UNKNOWN and report.skipped:

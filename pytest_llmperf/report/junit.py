@@ -90,7 +90,9 @@ def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
         outcome = STORED if "llmperf.stored" in property_by_name else verdict
         error = property_by_name.get("llmperf.decided_by") or _ended(case)
         decided = outcome not in UNDECIDED or any(check.verdict.value == outcome for check in stored_test.checks)
-        return replace(stored_test, ended=outcome, complete=decided, error=None if decided else error)
+        return replace(stored_test, ended=outcome, complete=decided, error=None if decided else error,
+                       owner=property_by_name.get("llmperf.owner", ""),
+                       excuse=property_by_name.get("llmperf.excuse", ""))
     error = _ended(case)
     if not stored_test.measurements and case.find("skipped") is not None:
         return None

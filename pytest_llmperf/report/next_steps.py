@@ -42,7 +42,8 @@ def next_steps(ended: Iterable[EndedTest], invocation: Invocation) -> Iterator[s
     """The next command for each verdict, in the order of the tests. Tests that need the same command share one line."""
     by_verdict: dict[str, list[EndedTest]] = {}
     for test in ended:
-        by_verdict.setdefault(test.verdict, []).append(test)
+        if test.outcome == test.verdict or test.stored:  # an excused test asks for nothing
+            by_verdict.setdefault(test.verdict, []).append(test)
     for verdict, tests in by_verdict.items():
         yield from _shortened(_steps(verdict, tests, invocation))
     folders = dict.fromkeys(test.stored for tests in by_verdict.values() for test in tests if test.stored)
@@ -64,7 +65,8 @@ def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> 
     if AGAIN[verdict] == NEW and (folders := dict.fromkeys(test.run for test in again if test.run)):
         taken = shlex.join(("llmperf", "baselines", "take", *folders, "--new"))  # it is measured: not a second time
         return [taken, *_show_commands(refused)]
-    return [*([_pytest(again, invocation.options, AGAIN[verdict])] if again else []), *_show_commands(refused)]
+    update = [pytest_command([test.test for test in again], invocation.options, AGAIN[verdict])] if again else []
+    return [*update, *_show_commands(refused)]
 
 
 def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
@@ -75,7 +77,7 @@ def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> li
     """
     hurried = [] if invocation.virtual else [test for test in tests if test.ran_out_of_time]
     limit = f"--llmperf-extension-limit={max(60, 2 * invocation.extension_limit_s):g}"
-    again = [_pytest(hurried, invocation.options, limit)] if hurried else []
+    again = [pytest_command([test.test for test in hurried], invocation.options, limit)] if hurried else []
     return [*again, *_show_commands([test for test in tests if test not in hurried])]
 
 
@@ -91,10 +93,17 @@ def _show_commands(tests: Sequence[EndedTest]) -> list[str]:
     return list(dict.fromkeys(commands))  # copies that repeat a test are one
 
 
-def _pytest(tests: Sequence[EndedTest], options: Sequence[str], more: str) -> str:
-    nodes = list(dict.fromkeys(shlex.quote(test.test) for test in tests))
+def pytest_command(tests: Sequence[str], options: Sequence[str], more: str = "") -> str:
+    """The command that runs these tests; of many tests their files.
+
+    Args:
+        tests: ids.
+        options: of pytest, each quoted as the shell needs.
+        more: further options as they are typed.
+    """
+    nodes = list(dict.fromkeys(map(shlex.quote, tests)))
     if len(nodes) > MOST_STEPS:
-        nodes = list(dict.fromkeys(shlex.quote(test.test.partition("::")[0]) for test in tests))
+        nodes = list(dict.fromkeys(shlex.quote(test.partition("::")[0]) for test in tests))
     words = ["pytest", *nodes, *(shlex.quote(option) for option in options)]
     return " ".join([*words, more]).rstrip()
 

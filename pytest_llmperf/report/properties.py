@@ -58,10 +58,12 @@ def properties(
 
 def outcome_properties(ended: EndedTest) -> dict[str, str]:
     """How a test ended. A baseline that was just stored has a property of its own, beside the verdict NO_BASELINE."""
-    decision = replace(ended, stored="").decided_by
+    decision = replace(ended, stored="", owner="", excuse="").decided_by
     stored = {"llmperf.stored": ended.stored} if ended.outcome == STORED else {}
+    notes = {f"llmperf.{name}": _cut(text, LONGEST_DECISION)
+             for name, text in (("owner", ended.owner), ("excuse", ended.excuse)) if text}
     return {"llmperf.test": ended.test, "llmperf.verdict": ended.verdict,
-            "llmperf.decided_by": _cut(decision, LONGEST_DECISION), **stored}
+            "llmperf.decided_by": _cut(decision, LONGEST_DECISION), **notes, **stored}
 
 
 def _that_fit(pairs: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from pytest_llmperf.results.conditions import (
 )
 from pytest_llmperf.results.ended_test import UNDECIDED
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
-from pytest_llmperf.results.sentences import change, change_text
+from pytest_llmperf.results.sentences import change, change_text, limit_text
 from pytest_llmperf.stats.decision import SUITE_ALPHA
 
 # Another release may have another engine, driver or flags; another of these measures something else.
@@ -40,6 +40,7 @@ NOT_THERE = "gone, not run, or it failed before it could report"  # a crash leav
 WITHOUT_BASELINE = ("ttft_p50", "tpot_mean")
 #: Larger changes are not shown as a number: 10 is +1000 %.
 MOST_SHOWN = 10.0
+WORDS = {Verdict.FAIL: "worse", Verdict.IMPROVED: "better", Verdict.PASS: "same", Verdict.INCONCLUSIVE: "undecided"}
 Pair = tuple[Measurement, Measurement]
 
 
@@ -68,6 +69,7 @@ class Change:
         verdict: FAIL for worse, IMPROVED for better, PASS for unchanged, INCONCLUSIVE for undecided.
         primary: whether the metric counts for the trend of the test.
         power: of an undecided comparison, which change it could detect and what further runs would add; else "".
+        limit: the margins; "" without a comparison.
     """
 
     metric: str
@@ -78,6 +80,7 @@ class Change:
     verdict: Verdict
     primary: bool = True
     power: str = ""
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,8 @@ def _change(
     was, now = (metric.unit.show(value or 0.0) for value in (result.before, result.after))
     limits = (result.interval.low, result.interval.high) if result.interval else ()
     return Change(metric.name, was, now, change_text(result), " … ".join(change(result, limit) for limit in limits),
-                  result.verdict, primary, _power(result) if result.verdict is Verdict.INCONCLUSIVE else "")
+                  result.verdict, primary, _power(result) if result.verdict is Verdict.INCONCLUSIVE else "",
+                  f"{limit_text(result)} tolerated")
 
 
 def _power(result: CheckResult) -> str:

@@ -34,12 +34,16 @@ NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 #: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
 #: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.
 STORED, FAILED, SKIPPED = "STORED", "FAILED", "SKIPPED"
+#: Outcomes of tests that are red and do not gate: a person has acknowledged the regression, or the test is quarantined.
+ACKNOWLEDGED, QUARANTINED = "ACKNOWLEDGED", "QUARANTINED"
 #: Every outcome, by how much it matters.
 OUTCOMES = (
-    SKIPPED, "REPORTED", "PASS", "IMPROVED", STORED, "INCONCLUSIVE", "NO_BASELINE", "INCOMPARABLE", USAGE, FAILED,
-    "FAIL", "ERROR",
+    SKIPPED, "REPORTED", "PASS", "IMPROVED", STORED, ACKNOWLEDGED, QUARANTINED, "INCONCLUSIVE", "NO_BASELINE",
+    "INCOMPARABLE", USAGE, FAILED, "FAIL", "ERROR",
 )  # fmt: skip
 GOOD = OUTCOMES[:5]
+#: Outcomes that make no status check red.
+WITHOUT_GATE = OUTCOMES[:8]
 #: Outcomes of tests that no check decided.
 UNDECIDED = (USAGE, FAILED, "ERROR", SKIPPED)
 #: Verdicts whose number alone does not say why.
@@ -86,6 +90,9 @@ class EndedTest:
         stored: the folder of baselines, from there, if this session has written this test's baseline; "" if not.
         measured: whether the test measured something.
         emulated: how far its emulated measurements are from measured ones, see `emulated_ground.notes`.
+        owner: who looks after the test; "" where nobody is named.
+        excuse: why it does not gate although it is red: "QUARANTINED until 2026-12-31: …"; a note about an excuse that
+            has expired; "" without an excuse.
     """
 
     test: str
@@ -96,11 +103,26 @@ class EndedTest:
     stored: str = ""
     measured: bool = True
     emulated: tuple[str, ...] = ()
+    owner: str = ""
+    excuse: str = ""
 
     @property
     def outcome(self) -> str:
-        """The verdict; STORED where this session has stored the baseline that the test was missing."""
+        """The verdict; STORED where this session has stored the baseline that the test was missing, ACKNOWLEDGED or
+        QUARANTINED where an excuse holds.
+        """
+        return excused(self.excuse) or self.recorded
+
+    @property
+    def recorded(self) -> str:
+        """The outcome without regard to an excuse."""
         return STORED if self.stored and self.verdict in NOT_COMPARED else self.verdict
+
+    @property
+    def notes(self) -> list[str]:
+        """The excuse, and of a test that is not good the owner."""
+        owner = f"owner: {self.owner}" if self.owner and self.outcome not in GOOD else ""
+        return [note for note in (self.excuse.removeprefix(f"{self.outcome} "), owner) if note]
 
     @property
     def severity(self) -> int:
@@ -118,11 +140,15 @@ class EndedTest:
 
     @property
     def decided_by(self) -> str:
-        """The deciding check with its number, and the cause where the number alone does not say why.
+        """The deciding check with its number, the cause where the number alone does not say why, excuse and owner.
 
         An SLO or a claim that is INCONCLUSIVE beside a missing baseline is named too: it keeps the run from becoming a
         baseline.
         """
+        return "; ".join(filter(None, (self._decision, *self.notes)))
+
+    @property
+    def _decision(self) -> str:
         if self.error:
             return self.error.partition("\n")[0]
         if self.verdict == Verdict.REPORTED.value and not self.checks:
@@ -169,6 +195,12 @@ class EndedTest:
 def short_id(test: str) -> str:
     """A test's id without its file."""
     return test.partition("::")[2] or test
+
+
+def excused(excuse: str) -> str:
+    """ACKNOWLEDGED or QUARANTINED; "" without an excuse that holds."""
+    word = excuse.partition(" ")[0]
+    return word if word in (ACKNOWLEDGED, QUARANTINED) else ""
 
 
 def severity(outcome: str) -> int:

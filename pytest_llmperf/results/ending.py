@@ -27,6 +27,8 @@ class ExecutionEnding:
         earlier: words of the earlier executions in this session.
         run_file: path of the run file; "" without a run file.
         test: the test's id; "" for a test without llmperf.
+        owner: as in `results.ended_test.EndedTest`.
+        excuse: as in `results.ended_test.EndedTest`.
         undecided: of a failed phase that no check decided: one of `results.ended_test.UNDECIDED` and the reason.
     """
 
@@ -39,6 +41,8 @@ class ExecutionEnding:
     earlier: tuple[str, ...] = ()
     run_file: str = ""
     test: str = ""
+    owner: str = ""
+    excuse: str = ""
     undecided: tuple[str, str] | None = None
 
     @property

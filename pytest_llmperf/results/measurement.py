@@ -18,7 +18,7 @@ from pytest_llmperf.model.record import RequestRecord, RunRecords, failure_count
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
-from pytest_llmperf.results.ended_test import FAILED, SKIPPED, STORED, UNDECIDED, EndedTest
+from pytest_llmperf.results.ended_test import FAILED, SKIPPED, STORED, UNDECIDED, EndedTest, excused
 from pytest_llmperf.results.ending import USAGE
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.requests_file import all_records
@@ -332,6 +332,7 @@ class TestResult:
         ended: the outcome as the session recorded it at its end; "" without a record, as in an interrupted session.
         earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
         inputs: kind of input → digest, see `plugin.inputs`; empty if none were noted.
+        owner, excuse: as in `results.ended_test.EndedTest`.
     """
 
     __test__: ClassVar[bool] = False  # else pytest would take the class for tests
@@ -347,10 +348,19 @@ class TestResult:
     earlier_ends: tuple[str | None, ...] = ()
     profiles: tuple[Profile, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    excuse: str = ""
 
     @property
     def outcome(self) -> str:
-        """One of `OUTCOMES`: the worst verdict of the checks, or the outcome of a test that no check decided."""
+        """One of `OUTCOMES`: the worst verdict of the checks, or the outcome of a test that no check decided; of a red
+        test that does not gate the word of its excuse.
+        """
+        return excused(self.excuse) or self._ended
+
+    @property
+    def _ended(self) -> str:
+        """The outcome without regard to an excuse."""
         if self.ended:
             return self.ended
         words = {"USAGE: ": USAGE, "failed: ": FAILED}
@@ -361,24 +371,25 @@ class TestResult:
     @property
     def verdict(self) -> Verdict:
         """The worst of its checks; ERROR for a test that no check decided."""
-        if self.outcome in (SKIPPED, STORED):
+        if self._ended in (SKIPPED, STORED):
             return verdict_of_test(self.checks)
-        return Verdict.__members__.get(self.outcome, Verdict.ERROR)
+        return Verdict.__members__.get(self._ended, Verdict.ERROR)
 
     @property
     def ending(self) -> EndedTest:
         """The end of the test, as all reports show this end."""
-        error = "" if self.outcome not in UNDECIDED or self._error_is_checked else self.error or CUT_SHORT
+        error = "" if self._ended not in UNDECIDED or self._error_is_checked else self.error or CUT_SHORT
         for start in ("USAGE: ", "failed: "):
             error = error.removeprefix(start)
-        return EndedTest(self.test, verdict_of_test(self.checks).value if self.outcome == STORED else self.outcome,
-                         self.checks, error, stored=self.outcome if self.outcome == STORED else "",
-                         measured=bool(self.measurements))
+        stored = self._ended == STORED
+        return EndedTest(self.test, verdict_of_test(self.checks).value if stored else self._ended, self.checks, error,
+                         stored=STORED if stored else "", measured=bool(self.measurements), owner=self.owner,
+                         excuse=self.excuse)
 
     @property
     def _error_is_checked(self) -> bool:
         """Whether a check itself is the ERROR."""
-        return self.complete and not self.error and any(check.verdict.value == self.outcome for check in self.checks)
+        return self.complete and not self.error and any(check.verdict.value == self._ended for check in self.checks)
 
     @property
     def reason(self) -> str:

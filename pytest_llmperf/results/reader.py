@@ -50,7 +50,8 @@ def read_run(folder: Path) -> tuple[TestResult, ...]:
 
 def _recorded(test: TestResult, outcome: RecordedOutcome | None) -> TestResult:
     """A test with the outcome that its session recorded, if the session has come to its end."""
-    return test if outcome is None else replace(test, ended=outcome.outcome, error=outcome.error or None)
+    return test if outcome is None else replace(
+        test, ended=outcome.outcome, error=outcome.error or None, owner=outcome.owner, excuse=outcome.excuse)
 
 
 def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestResult, ...]:

@@ -279,10 +279,18 @@ def _suspect(facts: Facts) -> str:
     changes = facts["build_changes"]
     defaults = {name: values for name, values in changes.items() if is_default(name)}
     text = f"changed {_set_by(facts)}, {_changes(defaults)}" if defaults else f"the build, {_build_text(facts)}"
-    return text + "".join(_defaults_of_versions(facts["engine"], changes.get(VERSION)))
+    return text + "".join(defaults_of_versions(facts["engine"], changes.get(VERSION)))
 
 
-def _defaults_of_versions(engine: str, versions: list[str | None] | None) -> Iterator[str]:
+def build_change_text(result: CheckResult) -> str:
+    """What changed in the build since the baseline, and what the new version sets otherwise; "" for the same build."""
+    facts = result.numbers
+    if "build_changes" not in facts:
+        return ""
+    return _build_text(facts) + "".join(defaults_of_versions(facts["engine"], facts["build_changes"].get(VERSION)))
+
+
+def defaults_of_versions(engine: str, versions: Sequence[str | None] | None) -> Iterator[str]:
     """Defaults that differ between the last two versions, by the stored releases; nothing without such releases."""
     older, newer = (build_of(engine, version) for version in (versions or [None, None])[-2:])
     if older is None or newer is None or not (found := changed_defaults(older, newer)):

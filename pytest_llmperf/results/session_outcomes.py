@@ -24,14 +24,17 @@ class RecordedOutcome:
     Args:
         test: its id.
         file: name of its run file below tests/; "" for a test without a run file.
-        outcome: one of `OUTCOMES`.
+        outcome: one of `OUTCOMES`, without regard to the excuse.
         error: why no check decided; "" where a check decided.
+        owner, excuse: as in `results.ended_test.EndedTest`; the file has them where they are not "".
     """
 
     test: str
     file: str
     outcome: str
     error: str
+    owner: str = ""
+    excuse: str = ""
 
 
 def read_outcomes(folder: Path) -> tuple[RecordedOutcome, ...]:
@@ -54,7 +57,8 @@ def read_outcomes(folder: Path) -> tuple[RecordedOutcome, ...]:
 
 
 def _outcome(node: Node) -> RecordedOutcome:
-    fields = {name: value.text() for name, value in node.fields(("test", "file", "outcome", "error")).items()}
+    required = ("test", "file", "outcome", "error")
+    fields = {name: value.text() for name, value in node.fields(required, ("owner", "excuse")).items()}
     if fields["outcome"] not in OUTCOMES:
         node.refuse(f"{fields['outcome']!r} is no outcome")
     return RecordedOutcome(**fields)
@@ -67,7 +71,8 @@ def write_outcomes(folder: Path, outcomes: Sequence[RecordedOutcome]) -> None:
         OSError: the file cannot be written.
     """
     now = {outcome.test for outcome in outcomes}
-    tests = [asdict(outcome) for outcome in (*_readable(folder, now), *outcomes)]
+    tests = [{name: text for name, text in asdict(outcome).items() if text or name not in ("owner", "excuse")}
+             for outcome in (*_readable(folder, now), *outcomes)]
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / FILE, f"{json.dumps({'schema': SCHEMA, 'tests': tests}, indent=1)}\n".encode())
 

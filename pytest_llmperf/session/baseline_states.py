@@ -27,7 +27,7 @@ def state(root: Path, folder: str, place: str) -> dict[str, Baseline]:
         return {entry.path: entry.baseline for entry in catalog(root / place)}
     prefix = f"{folder.rstrip('/')}/"
     names = _git(root, place, "ls-tree", "-r", "--name-only", place, "--", prefix).splitlines()
-    files = [name for name in names if name.endswith(".json")]
+    files = [name for name in names if name.endswith(".json") and "/" in name.removeprefix(prefix)]
     return {
         name.removeprefix(prefix): decode(_git(root, place, "show", f"{place}:./{name}").encode(), f"{place}:{name}")
         for name in files

@@ -28,6 +28,7 @@ SCHEMAS = {
 }
 WHEEL = "ci/pytest_llmperf-0.1.0-py3-none-any.whl"
 COMMENT = ".llmperf/comment.md"
+POST = "llmperf comment .llmperf/junit.xml --post"
 GROOVY = Path("/usr/share/java/groovy-all.jar")
 SUITE = """
 import pytest
@@ -74,15 +75,13 @@ def project(tmp_path):
     executable(environment / "python", 'echo "$@" >> pip.log')
     executable(environment / "pytest", f'exec "{sys.executable}" -m pytest -p no:cacheprovider "$@"')
     executable(environment / "llmperf", f'exec "{sys.executable}" -m pytest_llmperf "$@"')
-    executable(tmp_path / "bin" / "gh", 'echo gh "$@" >> calls.log')
-    executable(tmp_path / "bin" / "glab", 'echo glab "$@" >> calls.log')
     executable(tmp_path / "bin" / "buildkite-agent", 'echo buildkite-agent "$@" >> calls.log')
     return tmp_path
 
 
 def replace_pytest(project, code):
     executable(project / ".venv-llmperf" / "bin" / "pytest", f'echo "$@" >> pytest.log; exit {code}')
-    executable(project / ".venv-llmperf" / "bin" / "llmperf", "echo verdicts")
+    executable(project / ".venv-llmperf" / "bin" / "llmperf", 'echo llmperf "$@" >> calls.log; echo verdicts')
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -163,8 +162,10 @@ def test_gitlab_job_accepts_only_inconclusive_exit_code(project):
     job = loaded("gitlab-ci.yml")["llmperf"]
     done = bash("\n".join(job["script"]), project, **job["variables"])
     assert [done.returncode] == job["allow_failure"]["exit_codes"]
-    bash("\n".join(loaded("gitlab-ci.yml")["llmperf-comment"]["script"]), project, CI_MERGE_REQUEST_IID="7")
-    assert (project / "calls.log").read_text().startswith("glab mr note 7 --message ### pytest-llmperf on h200")
+    for request, posts in (("", 0), ("7", 1)):
+        (project / "calls.log").write_text("")
+        bash("\n".join(job["after_script"]), project, CI_MERGE_REQUEST_IID=request)
+        assert (project / "calls.log").read_text() == f"{POST} gitlab\n" * posts
 
 
 def test_buildkite_step_accepts_only_inconclusive_exit_code(project):
@@ -172,15 +173,18 @@ def test_buildkite_step_accepts_only_inconclusive_exit_code(project):
     measure, _, comment = loaded("buildkite.yml")["steps"]
     done = bash(measure["command"], project, **measure["env"])
     assert [{"exit_status": done.returncode}] == measure["soft_fail"]
-    bash(comment["command"].replace("$$", "$"), project, BUILDKITE_PULL_REQUEST="7")
-    assert f"gh pr comment 7 --body-file {COMMENT}\n" in (project / "calls.log").read_text()
+    executable(project / "bin" / "python3", "exit 0")
+    done = bash(comment["command"].replace("$$", "$"), project, BUILDKITE_PULL_REQUEST="7", **comment["env"])
+    assert done.returncode == 0, done.stdout
+    assert (project / "calls.log").read_text().endswith(f"{POST} github --repository OWNER/NAME\n")
 
 
 def test_workflow_and_jenkinsfile_comment_is_one_command(project):
     (step,) = [step for step in loaded("github/llmperf.yml")["jobs"]["llmperf"]["steps"] if "run" in step]
-    bash(step["run"], project, PR="7")
-    assert (project / "calls.log").read_text() == f"gh pr comment 7 --body-file {COMMENT}\n"
-    assert f'gh pr comment "$CHANGE_ID" --body-file {COMMENT}' in (CI / "Jenkinsfile").read_text()
+    replace_pytest(project, 0)
+    bash(step["run"], project)
+    assert (project / "calls.log").read_text() == f"{POST} github\n"
+    assert f".venv-llmperf/bin/{POST} github" in (CI / "Jenkinsfile").read_text()
 
 
 def test_jenkinsfile_is_syntactically_valid():
@@ -201,7 +205,7 @@ def test_jenkinsfile_result_follows_exit_code_of_pytest(project, code, result):
     done = bash(f"java -cp {GROOVY} groovy.ui.GroovyMain {steps} {CI / 'Jenkinsfile'} 7", project)
     assert done.stdout.splitlines()[-1] == result, done.stdout
     assert (project / "pytest.log").read_text().startswith("-m h200 suites/")
-    assert (project / "calls.log").read_text() == f"gh pr comment 7 --body-file {COMMENT}\n"
+    assert (project / "calls.log").read_text().endswith(f"{POST} github --repository OWNER/NAME\n")
     assert "testResults:.llmperf/junit.xml" in done.stdout
 
 

@@ -35,8 +35,9 @@ GROWTH_KIB = 500 * 1024
 RUN, BASELINES = ".llmperf/runs/20260101T000000Z-aaaaaa", "baselines"
 TEST = "suites/test_it.py::test_it"
 COMMANDS = [
-    ["show", RUN], ["show", RUN, "test_it"], ["diff", RUN, RUN, "--all"], ["release-report", RUN, RUN],
-    ["release-report", "junit.xml", RUN], ["report", RUN, "--out", "page"],
+    ["show", RUN], ["show", RUN, "test_it"], ["diff", RUN, RUN, "--all"], ["comment", RUN],
+    ["comment", RUN, "--against", RUN], ["comment", RUN, "--against", "junit.xml"],
+    ["acknowledge", "test_it", "itl_p99", "--reason", "r", "--until", "2999-01-01"], ["report", RUN, "--out", "page"],
     *(["export", RUN, "--format", form, "--out", f"out-{form}"] for form in ("pytest-benchmark", "vllm", "csv")),
     ["baselines", "take", RUN, "--dry-run"], ["baselines", "list"], ["baselines", "show", "test_it"],
     ["baselines", "history", "test_it"], ["baselines", "diff", BASELINES, BASELINES],

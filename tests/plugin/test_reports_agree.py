@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.report.comment import CommentedRun, comment
 from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.report.markdown import LinkedRun, markdown
-from pytest_llmperf.report.release import compare_runs
 from pytest_llmperf.report.terminal_text import overview
-from pytest_llmperf.results.ended_test import OUTCOMES
+from pytest_llmperf.results.ended_test import OUTCOMES, short_id
 from pytest_llmperf.results.reader import read_run
 
 pytestmark = pytest.mark.emulated
@@ -148,12 +147,12 @@ def test_five_reports_have_same_tests_outcomes_and_rows(run, pytester, options):
     assert {test: ended.ending.decided_by for test, ended in of_junit.items()} == {
         test: row[1] if len(row[1]) <= 200 else f"{row[1][:199]}…" for test, row in rows.items()
     } | {"test_it.py::test_missing": "baseline stored; the next run is compared with it"}
-    comment = markdown(compare_runs([], list(of_junit.values())), LinkedRun("old"), LinkedRun("new"))
+    text = comment(CommentedRun("new", list(of_junit.values())))
     for test, (outcome, _) in rows.items():
-        assert re.search(rf"\| `{re.escape(test)}`.* \| – → {outcome.replace('_', ' ')} \|", comment), test
+        assert re.search(rf"\| \S+ {outcome.replace('_', ' ')} \| `{re.escape(short_id(test))}`", text), test
     counts = re.search(r"llmperf: (.*?) =", result.stdout.str())[1]
     assert counts in overview(list(stored.values()))
-    assert counts in comment
+    assert counts.replace("_", " ") in CommentedRun("new", list(of_junit.values())).status[1]
     missing = next(case for case in junit.iter("testcase") if case.get("name") == "test_missing")
     properties = {element.get("name"): element.get("value") for element in missing.iter("property")}
     assert (properties["llmperf.verdict"], properties["llmperf.stored"]) == ("NO_BASELINE", "baselines")

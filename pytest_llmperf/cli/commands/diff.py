@@ -1,8 +1,7 @@
 """Compare two runs test by test, two states of the baselines, or files of other load generators: what is proven.
 
-For a pull-request comment: llmperf diff OLD.xml NEW.xml --markdown --out comment.md
-For a GitHub step's summary: llmperf diff OLD.xml NEW.xml --markdown --step-summary
 For a review of baselines: llmperf diff --baselines origin/main
+As Markdown for a pull request: llmperf comment NEW.xml --against OLD.xml
 For results of vllm bench serve, sglang.bench_serving, AIPerf or GuideLLM: llmperf diff OLD.json… NEW.json…, with as
 many files for each side, or two folders of files. Each file is one repeat, and so is each line of a JSONL file.
 A JUnit file comes from pytest --junitxml=FILE. The exit code is 0 whatever it finds.
@@ -11,15 +10,12 @@ A JUnit file comes from pytest --junitxml=FILE. The exit code is 0 whatever it f
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, run_before
 from pytest_llmperf.errors import UsageError
-
-SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,35 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "(default: HEAD and the working tree). Files of other load generators: the first half is OLD")
     parser.add_argument("--all", action="store_true", help="every metric, not the primary ones alone")
     parser.add_argument("--baselines", action="store_true", help="compare stored baselines")
-    parser.add_argument("--markdown", action="store_true", help="what got better, worse, stayed, or is unknown")
-    parser.add_argument("--old-link", default="", metavar="URL", help="where the old run can be looked at")
-    parser.add_argument("--new-link", default="", metavar="URL", help="where the new run can be looked at "
-                        "(default: the GitHub Actions run that this is)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
-    parser.add_argument("--step-summary", action="store_true", help=f"also append the text to the file in ${SUMMARY}")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.process.scratch import write_whole
-
-    summary = _summary(os.environ) if arguments.step_summary else None
-    text = _of_baselines(arguments.sides) if arguments.baselines else _of_runs(arguments)
-    try:
-        if summary is not None:
-            with summary.open("a", encoding="utf-8") as file:
-                file.write(text)
-        if arguments.out is not None:
-            write_whole(arguments.out, text.encode("utf-8", "replace"))
-        elif summary is None:
-            say(text, end="")
-    except OSError as error:
-        raise UsageError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    say(_of_baselines(arguments.sides) if arguments.baselines else _of_runs(arguments), end="")
     return 0
 
 
 def _of_runs(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.report.junit import read_release
-    from pytest_llmperf.report.markdown import LinkedRun, markdown
     from pytest_llmperf.report.release import compare_runs
     from pytest_llmperf.report.terminal_text import comparison_text
     from pytest_llmperf.report.tool_comparison import compare_tool_files
@@ -68,15 +44,11 @@ def _of_runs(arguments: argparse.Namespace) -> str:
     if of_tools:
         old, new = _halves(paths, of_tools)
         compared = compare_tool_files(old, new, others=arguments.all)
-        before, after = old[0], new[0]
     else:
         _check_two(arguments.sides)
         before, after = _compared_runs([named_run(run) for run in arguments.sides])
         compared = compare_runs(read_release(before), read_release(after), others=arguments.all)
-    if not arguments.markdown:
-        return "\n\n".join(map(comparison_text, compared)) + "\n"
-    return markdown(compared, LinkedRun(_name(before), arguments.old_link),
-                    LinkedRun(_name(after), arguments.new_link or this_run(os.environ)))
+    return "\n\n".join(map(comparison_text, compared)) + "\n"
 
 
 def _check_two(sides: Sequence[str]) -> None:
@@ -125,20 +97,3 @@ def _of_baselines(sides: list[str]) -> str:
     typed = [str(Path(side).absolute()) if Path(side).is_dir() else side for side in sides]
     old, new = (state(root, folder, place) for place in (*typed, *("HEAD", folder)[len(typed):]))
     return ("\n".join(changes(old, new)) or "no difference") + "\n"
-
-
-def _name(run: Path) -> str:
-    """A file's without its suffix; a folder's whole, for v0.9.1 has none."""
-    return run.resolve().name if run.is_dir() else run.stem
-
-
-def this_run(env: Mapping[str, str]) -> str:
-    """The page of the GitHub Actions run that this process is part of; "" elsewhere."""
-    server, repository, run_id = (env.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
-    return f"{server}/{repository}/actions/runs/{run_id}" if server and repository and run_id else ""
-
-
-def _summary(env: Mapping[str, str]) -> Path:
-    if not env.get(SUMMARY):
-        raise UsageError(f"--step-summary: ${SUMMARY} is not set; only a GitHub Actions step has it. Use --out FILE.")
-    return Path(env[SUMMARY])

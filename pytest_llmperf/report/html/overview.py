@@ -166,19 +166,14 @@ class OverviewRow:
 
     @property
     def reason(self) -> str:
-        """Why the deciding check did not pass, or what ended the test early; "" for a plain PASS."""
-        return self.test.ending.decided_by if self.check is None else reason_text(self.check)
+        """Excuse, owner, and why the deciding check did not pass or what ended the test early; "" for a plain PASS."""
+        if self.check is None:
+            return self.test.ending.decided_by
+        return "; ".join(filter(None, (*self.test.ending.notes, reason_text(self.check))))
 
     @property
     def limit(self) -> str:
-        """The limit; of a comparison the margin that its verdict rests on."""
-        if self.check is None:
-            return ""
-        margin = deciding_limit(self.check)
-        if margin is None or self.check.unit is None or "negligible" not in self.check.facts:
-            return limit_text(self.check)
-        name = "tolerated" if margin == self.check.limit else "negligible"
-        return f"{_sign(self.check)} {self.check.unit.show(margin)} {name}"
+        return "" if self.check is None else deciding_limit_text(self.check)
 
     @property
     def headroom(self) -> str:
@@ -194,8 +189,13 @@ def row_of(test: TestResult, anchor: str) -> OverviewRow:
     return OverviewRow(anchor, test, test.ending.deciding)
 
 
-def _sign(check: CheckResult) -> str:
-    return "" if check.comparison is None else check.comparison.sign
+def deciding_limit_text(check: CheckResult) -> str:
+    """The limit of a check; of a comparison the margin that its verdict rests on."""
+    margin = deciding_limit(check)
+    if margin is None or check.unit is None or "negligible" not in check.facts:
+        return limit_text(check)
+    sign = "" if check.comparison is None else check.comparison.sign
+    return f"{sign} {check.unit.show(margin)} {'tolerated' if margin == check.limit else 'negligible'}"
 
 
 def headroom_text(check: CheckResult) -> str:

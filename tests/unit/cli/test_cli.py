@@ -80,7 +80,7 @@ def test_unparsable_pytest_options_are_refused(capsys):
 def test_completion_script_names_commands_and_options(capsys, shell):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert "step-summary" in script
+    assert "report-link" in script
     assert "trace-window" in script
 
 

@@ -1,4 +1,4 @@
-"""`llmperf show`, `diff`, `report`, `release-report` and `export` as they are typed, on runs good and broken."""
+"""`llmperf show`, `diff`, `comment`, `report` and `export` as they are typed, on runs good and broken."""
 
 import json
 import re
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
-from pytest_llmperf.cli.commands.diff import this_run
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.results.measurement import Measurement, Run
@@ -24,7 +23,8 @@ COMMANDS = {
     "show": ["show", "RUN"],
     "report": ["report", "RUN", "--out", "out"],
     "diff": ["diff", "good", "RUN"],
-    "diff --markdown": ["diff", "RUN", "good", "--markdown", "--out", "out"],
+    "comment": ["comment", "RUN"],
+    "comment --against": ["comment", "good", "--against", "RUN"],
     "export": ["export", "RUN", "--format", "csv", "--out", "out"],
 }
 
@@ -76,8 +76,8 @@ EVIL = "a\x1b]0;title\x07b\x1b[2J\x9b31mc\r\u202ed"
 
 @pytest.mark.parametrize("command", [
     ["show", "evil"], ["show", "evil", "test_x"], ["diff", "good", "evil"], ["diff", "evil", "evil"],
-    ["release-report", "good", "evil"], ["release-report", "good", "evil", "--out", "out.md"],
-    ["show", "evil", "nothing"], ["diff", "good.xml", "evil.xml"], ["release-report", "good.xml", "evil.xml"],
+    ["comment", "evil", "--against", "good"], ["comment", "evil"],
+    ["show", "evil", "nothing"], ["diff", "good.xml", "evil.xml"], ["comment", "evil.xml", "--against", "good.xml"],
 ])  # fmt: skip
 def test_terminal_controls_in_run_file_or_junit_are_not_printed(here, capsys, command):
     path = write_run(here / "evil", Verdict.FAIL)
@@ -90,7 +90,7 @@ def test_terminal_controls_in_run_file_or_junit_are_not_printed(here, capsys, co
         (here / f"{name}.xml").write_text(junit_of(json.loads(next((here / name / "tests").iterdir()).read_text())))
     assert main(command) in (0, 2)
     output = capsys.readouterr()
-    shown = output.out + output.err + ((here / "out.md").read_text() if "out.md" in command else "")
+    shown = output.out + output.err
     assert "test_x[h200]" in shown
     assert [char for char in shown if char != "\n" and not char.isprintable()] == []
 
@@ -110,7 +110,7 @@ def test_extreme_metric_in_run_file_is_exit_code_2_and_named(here, capsys, value
     content = json.loads(path.read_text())
     content["measurements"][0]["runs"][1]["metrics"]["ttft_p50"] = value
     path.write_text(json.dumps(content))
-    for command in (["show", "extreme"], ["diff", "extreme", "good"], ["release-report", "good", "extreme"]):
+    for command in (["show", "extreme"], ["diff", "extreme", "good"], ["comment", "extreme", "--against", "good"]):
         assert main(command) == 2
         output = capsys.readouterr()
         assert "measurements[0].runs[1].metrics.ttft_p50" in output.err
@@ -156,12 +156,12 @@ def test_show_prints_verdicts_or_metrics_of_chosen_test(here, capsys):
     assert main(["show", "good", "nothing"]) == 2
 
 
-def test_diff_and_release_report_show_worse_test_with_changes(here, capsys, message):
+def test_diff_and_comment_show_worse_test_with_changes(here, capsys, message):
     write_run(here / "bad", Verdict.FAIL, ttft_ms=90)
     assert main(["diff", "good", "bad", "--all"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     message(*(line for line in lines if line.startswith(("WORSE", "ttft_p50 ", "e2el_p99 "))))
-    assert main(["release-report", "good", "bad", "--new-link", "https://ci/2"]) == 0
+    assert main(["comment", "bad", "--against", "good", "--link", "https://ci/2"]) == 0
     message(capsys.readouterr().out)
 
 
@@ -183,10 +183,10 @@ def test_dropped_slowest_requests_are_shown_as_infinite_and_not_as_faster(here, 
         assert re.search(r"ttft_p50 +149.5 ms +149.5 ms +\+0.0 % ", output)  # the dropped are above it both times
         assert re.search(f"ttft_p99 +{tail} +undecided", output)
         assert "better" not in output
-    assert main(["release-report", "slow", "drops"]) == 0
+    assert main(["comment", "drops", "--against", "slow"]) == 0
     output = capsys.readouterr().out
-    assert "**1 unknown**" in output
-    assert f"`ttft_p99` | 500 ms | {unending} |  |  | undecided |" in output
+    assert "compared with slow: **1 unknown**" in output
+    assert f"`ttft_p99` | 500 ms → {unending} | undecided |  |" in output
 
 
 def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys, message):
@@ -223,29 +223,11 @@ def test_run_of_older_version_is_compared_by_stored_metrics(here, capsys):
     assert re.search(r"ttft_p99 +500 ms +241.1 ms +-51.8 % ", capsys.readouterr().out)
 
 
-def test_release_report_shows_whole_name_of_run_folder(here, capsys):
+def test_comment_shows_whole_name_of_run_folder(here, capsys):
     for name in ("v0.9.1", "v0.9.2"):
         write_run(here / name, Verdict.PASS, ttft_ms=50)
-    assert main(["release-report", "v0.9.1", "v0.9.2"]) == 0
-    assert "## Performance: v0.9.1 → v0.9.2" in capsys.readouterr().out
-
-
-def test_the_step_summary_is_appended_to(here, capsys, monkeypatch):
-    (here / "summary.md").write_text("before\n")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(here / "summary.md"))
-    assert main(["release-report", "good", "good", "--step-summary"]) == 0
-    assert capsys.readouterr().out == ""
-    assert (here / "summary.md").read_text().startswith("before\n## Performance")
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
-    assert main(["release-report", "good", "good", "--step-summary", "--out", "x.md"]) == 2
-    assert not (here / "x.md").exists()
-    assert "only a GitHub Actions step has it" in capsys.readouterr().err
-
-
-def test_the_run_of_github_actions_is_linked():
-    env = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"}
-    assert this_run(env) == "https://github.com/a/b/actions/runs/7"
-    assert this_run({}) == ""
+    assert main(["comment", "v0.9.2", "--against", "v0.9.1"]) == 0
+    assert "compared with v0.9.1: **1 stayed** · v0.9.2" in capsys.readouterr().out
 
 
 def test_report_writes_html_file_to_run_or_given_folder(here, capsys):

@@ -7,7 +7,6 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, judge_against_baseline
 from pytest_llmperf.metrics.run import CountedBy
-from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
@@ -245,44 +244,6 @@ def test_release_comparison_lists_all_metrics_but_judges_only_primary_metrics():
     assert {change.metric: change.primary for change in compared.changes} == {
         "ttft_p50": True, "tpot_mean": True, "itl_p99": False}  # fmt: skip
     assert compared.trend is Trend.STAYED
-
-
-def test_markdown_lists_trends_links_and_changed_conditions(message):
-    old = [ran(name="t::a"), ran(name="t::b"), ran(name="t::same"), ran(name="t::gone")]
-    new = [ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"}), name="t::a"),
-           ran(measured(tpot_ms=9), name="t::b"), ran(name="t::same"),
-           ran(name="t::new", verdict=Verdict.ERROR)]  # fmt: skip
-    message(markdown(compare_runs(old, new), LinkedRun("v1"), LinkedRun("v2", "https://x/a b")))
-
-
-def test_markdown_shows_unchanged_tests_with_bad_verdicts():
-    verdicts = {"t::a": Verdict.PASS, "t::b": Verdict.FAIL, "t::c": Verdict.NO_BASELINE, "t::d": Verdict.IMPROVED}
-    tests = [ran(name=name, verdict=verdict) for name, verdict in verdicts.items()]
-    text = markdown(compare_runs(tests, tests), LinkedRun("v1"), LinkedRun("v2"))
-    assert "**4 stayed** (1 FAIL, 1 NO BASELINE)\n" in text
-    shown, folded = text.split("<details>")
-    assert "### Stayed\n" in shown
-    assert [name for name in verdicts if name in shown] == ["t::b", "t::c"]
-    assert "tpot_mean: because" in shown
-    assert [name for name in verdicts if name in folded] == ["t::a", "t::d"]
-
-
-def test_markdown_stays_a_table_whatever_a_test_is_called():
-    hostile = "t::x[a|b`c\n| <img src=x> @someone]"
-    bad = replace(ran(name=hostile), error="<script> | @team [a](b) `x`\nmore", complete=False)
-    text = markdown(compare_runs([ran(name=hostile)], [bad]), LinkedRun("<b>"), LinkedRun("v2"))
-    assert "<script>" not in text
-    assert "<b>" not in text
-    assert "@team" not in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.replace("\\|", "").count("|") for line in rows} == {9}
-
-
-def test_markdown_fits_comment_limit_and_names_omission():
-    tests = [ran(name=f"t::test_{number}_{'x' * 80}") for number in range(800)]
-    text = markdown(compare_runs(tests, [replace(test, error="no") for test in tests]), LinkedRun("a"), LinkedRun("b"))
-    assert len(text) <= 60_000
-    assert "more: see the runs" in text
 
 
 def test_comparison_text_shows_trend_verdicts_and_changes(message):

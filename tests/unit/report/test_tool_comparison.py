@@ -176,10 +176,10 @@ def test_failed_requests_without_details_are_refused(repeats):
         read_tool_runs(folder)
 
 
-def test_power_of_undecided_comparison_is_in_the_markdown(repeats, capsys):
+def test_power_of_undecided_comparison_is_in_the_comment(repeats, capsys):
     noise = (1.0, 1.04, 0.97)
     old, new = repeats("old", "vllm_python.json", noise), repeats("new", "vllm_python.json", [1.04 * f for f in noise])
-    assert main(["diff", str(old), str(new), "--markdown"]) == 0
+    assert main(["comment", str(new), "--against", str(old)]) == 0
     assert "smallest detectable change" in capsys.readouterr().out
 
 

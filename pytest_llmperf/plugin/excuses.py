@@ -1,0 +1,134 @@
+"""Tests that are red and do not gate: quarantined tests and acknowledged regressions. Both run, and both are shown."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import OURS, UNKNOWN
+
+if TYPE_CHECKING:
+    from pytest_llmperf.baseline.acknowledged import Acknowledged
+    from pytest_llmperf.results.ending import ExecutionEnding
+
+QUARANTINE = '@pytest.mark.quarantine(reason="flaky since the driver update", until="2026-12-31")'
+OWNER = '@pytest.mark.owner("team-serving")'
+EXPIRED = "The quarantine of this test has expired on {}: {}. Repair the test and drop the marker, or name a later day."
+
+
+class Excuses:
+    """One per process.
+
+    Args:
+        config: pytest's.
+        today: decides which excuses hold.
+    """
+
+    def __init__(self, config: pytest.Config, today: date | None = None) -> None:
+        self._config = config
+        self._today = today or datetime.now(UTC).date()
+
+    @cached_property
+    def _acknowledged(self) -> list[Acknowledged]:
+        from pytest_llmperf.baseline.acknowledged import read_acknowledged
+
+        return read_acknowledged(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
+
+    def check(self, item: pytest.Item) -> None:
+        """Refuse a wrong marker, and a wrong file of acknowledged regressions, before the test measures.
+
+        Raises:
+            LlmperfError: one is wrong.
+        """
+        owner_of(item)
+        if quarantine_of(item) is None:
+            _ = self._acknowledged
+
+    def apply(self, item: pytest.Item, report: pytest.TestReport, ending: ExecutionEnding) -> tuple[str, str]:
+        """Owner and excuse of a test, as `EndedTest` has them. Changes the report: a red phase with an excuse does not
+        fail, and the call phase of a test whose quarantine has expired fails.
+        """
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.results.ended_test import excused
+
+        try:
+            owner, excuse = owner_of(item), self._excuse(item, report, ending)
+        except LlmperfError:  # `check` has refused the test
+            return "", ""
+        if excused(excuse):
+            report.outcome = "skipped"
+            report.wasxfail = excuse
+        return owner, excuse or ending.excuse
+
+    def _excuse(self, item: pytest.Item, report: pytest.TestReport, ending: ExecutionEnding) -> str:
+        quarantine = quarantine_of(item)
+        if quarantine is None:
+            ours = report.failed and ending.word == "FAIL" and report.longreprtext.startswith(OURS)
+            return self._for_checks(item, ending) if ours else ""
+        reason, until = quarantine
+        if report.failed or (report.skipped and ending.verdict in UNKNOWN):
+            return f"{'was quarantined' if self._today > until else 'QUARANTINED'} until {until}: {reason}"
+        if self._today > until and report.when == "call" and ending.verdict is not None:
+            report.outcome, report.longrepr = "failed", EXPIRED.format(until, reason)
+        return ""
+
+    def _for_checks(self, item: pytest.Item, ending: ExecutionEnding) -> str:
+        from pytest_llmperf.baseline.acknowledged import excuse_for
+        from pytest_llmperf.results.check_json import check_from
+        from pytest_llmperf.results.conditions import kind_of
+        from pytest_llmperf.results.strict_json import parse
+
+        if not self._acknowledged:
+            return ""
+        checks = [check_from(parse(text.encode(), item.nodeid)) for text in ending.checks]
+        kinds = {kind_of(json.loads(conditions)) for conditions in ending.conditions}
+        return excuse_for(self._acknowledged, test_id(item), "+".join(kinds), checks, self._today)
+
+
+EXCUSES: pytest.StashKey[Excuses] = pytest.StashKey()
+
+
+def quarantine_of(item: pytest.Item) -> tuple[str, date] | None:
+    """Reason and last day of the quarantine of a test; None without one.
+
+    Raises:
+        SpecError: the marker is wrong.
+    """
+    marker = item.get_closest_marker("quarantine")
+    if marker is None:
+        return None
+    from pytest_llmperf.errors import SpecError
+
+    try:
+        reason, until = _reason_and_day(*marker.args, **marker.kwargs)
+        if reason:
+            return reason, date.fromisoformat(until)
+    except (TypeError, ValueError):
+        pass
+    raise SpecError(f"{item.nodeid}: write {QUARANTINE}.")
+
+
+def _reason_and_day(reason: str, until: str) -> tuple[str, str]:
+    return str(reason).strip(), until
+
+
+def owner_of(item: pytest.Item) -> str:
+    """The owner of a test; "" without a marker.
+
+    Raises:
+        SpecError: the marker is wrong.
+    """
+    marker = item.get_closest_marker("owner")
+    if marker is None:
+        return ""
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str):
+        from pytest_llmperf.errors import SpecError
+
+        raise SpecError(f"{item.nodeid}: write {OWNER}.")
+    return marker.args[0]

@@ -1,0 +1,331 @@
+"""A run as the Markdown of a comment: what is bad and by how much, what changed in the build, how to see it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.process.serverlog import plain
+from pytest_llmperf.report.html.overview import deciding_limit_text, headline
+from pytest_llmperf.report.html.session_facts import SessionFacts
+from pytest_llmperf.report.next_steps import pytest_command
+from pytest_llmperf.report.release import WORDS, Change, ComparedTest, Trend, compare_runs
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import VERSION, kind_of
+from pytest_llmperf.results.ended_test import EXPLAINED, GOOD, WITHOUT_GATE, counts, excused, short_id, subject_text
+from pytest_llmperf.results.headroom import headroom
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import read_session
+from pytest_llmperf.results.sentences import (
+    before_and_after,
+    build_change_text,
+    change_text,
+    defaults_of_versions,
+    estimate_text,
+    interval_text,
+    reason_text,
+)
+
+#: A GitHub comment takes 65,536 characters.
+MOST_CHARACTERS = 60_000
+ROWS = (10_000, 100, 30, 10, 3)
+LONGEST_CELL = 300
+MOST_DIFFERENCES = 12
+MOST_SHOWN = 3  # tests in the commands
+HEAD = ("| verdict | test | metric | before → after | change | limit |", "|---|---|---|---:|---|---|")
+RULE = (
+    "A metric is worse or better if a change beyond its negligible margin is proven, seed by seed, with an error "
+    "probability of 1 % for the whole comparison of the two runs. The result is provisional, because each side has a "
+    "single session."
+)
+FAILURE, SUCCESS = "failure", "success"
+
+
+@dataclass(frozen=True, slots=True)
+class CommentedRun:
+    """What a comment is made of.
+
+    Args:
+        name: of the run.
+        tests: of the run.
+        facts: of its session.
+        options: of pytest that select the same tests on the same kind of machine.
+        base: name of the run that it is compared with; "" without one.
+        compared: every test of both runs; empty without `base`.
+        link, report: where run and report can be looked at; "" where nowhere.
+        hosts: of the earlier run and of this run; "" where unknown.
+    """
+
+    name: str
+    tests: Sequence[TestResult]
+    facts: SessionFacts = field(default_factory=SessionFacts)
+    options: Sequence[str] = ()
+    base: str = ""
+    compared: Sequence[ComparedTest] = ()
+    link: str = ""
+    report: str = ""
+    hosts: tuple[str, str] = ("", "")
+
+    @property
+    def kinds(self) -> str:
+        """The hardware kinds of the run: "h200". Runs of other kinds have comments of their own."""
+        return "+".join(sorted(_kinds(self.tests))) or "nothing measured"
+
+    @property
+    def marker(self) -> str:
+        """First line of the comment, by which the next push finds the comment."""
+        return f"<!-- llmperf comment: {self.kinds} -->"
+
+    @property
+    def status(self) -> tuple[str, str]:
+        """State and description of the status check: a failure if a test of the run or a proven change is red."""
+        worse = sum(map(_is_red, self.compared))
+        red = worse or any(test.outcome not in WITHOUT_GATE for test in self.tests)
+        against = f"; {worse} worse than {self.base}" if self.base else ""
+        return FAILURE if red else SUCCESS, f"{counts(test.ending for test in self.tests)}{against}".replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The rows of one test.
+
+    Args:
+        verdict, test, reason: of the first row.
+        rows: metric, values, change and limit.
+        rank: sorts the blocks, worst first; begins with 0 for a red test.
+        good: whether the block may be folded.
+    """
+
+    verdict: str
+    test: str
+    reason: str
+    rows: Sequence[tuple[str, str, str, str]]
+    rank: tuple[float, ...]
+    good: bool
+
+
+def compared_with(run: CommentedRun, base: str, tests: Sequence[TestResult]) -> CommentedRun:
+    """The run beside an earlier one.
+
+    Args:
+        base: name of the earlier run.
+        tests: of the earlier run.
+
+    Raises:
+        UsageError: the runs have no hardware kind in common.
+    """
+    kinds, others = _kinds(run.tests), _kinds(tests)
+    if kinds and others and not kinds & others:
+        raise UsageError(f"{run.name} was measured on {run.kinds} and {base} on {'+'.join(sorted(others))}, and only "
+                         f"runs of one hardware kind are compared. Name a run on {run.kinds}.")
+    return replace(run, base=base, compared=compare_runs(tests, run.tests), hosts=(_hosts(tests), _hosts(run.tests)))
+
+
+def _kinds(tests: Sequence[TestResult]) -> set[str]:
+    return {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
+
+
+def _hosts(tests: Sequence[TestResult]) -> str:
+    sessions = (read_session(folder) for folder in {test.folder for test in tests if test.folder is not None})
+    return " and ".join(sorted({str(session["host"]) for session in sessions if session.get("host")}))
+
+
+def comment(run: CommentedRun, most_characters: int = MOST_CHARACTERS) -> str:
+    """The Markdown. If the text exceeds `most_characters`, tables lose rows and state the number of lost tests."""
+    text = ""
+    for rows in ROWS:
+        text = "\n".join(_lines(run, rows)) + "\n"
+        if len(text) <= most_characters:
+            break
+    return text
+
+
+def cell(text: str) -> str:
+    """Text that neither ends a cell nor becomes a tag, a link or a mention."""
+    line = " ".join(plain(text).split())
+    line = line if len(line) <= LONGEST_CELL else f"{line[:LONGEST_CELL - 1]}…"
+    for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("@", "&#64;"), ("[", "&#91;"),
+                       ("*", "&#42;"), ("`", "&#96;")):
+        line = line.replace(char, safe)
+    return line
+
+
+def code(text: str) -> str:
+    """A name as it is; GitHub takes the bar's backslash off inside a table."""
+    line = " ".join(plain(text).split())[:LONGEST_CELL].replace("`", "'").replace("|", "\\|")
+    return f"`{line}`"
+
+
+def _lines(run: CommentedRun, most: int) -> Iterator[str]:
+    yield run.marker
+    yield f"## {'❌' if run.status[0] == FAILURE else '✅'} llmperf: {cell(headline(run.tests, run.facts))}"
+    yield ""
+    yield " · ".join(_links(run))
+    if run.facts.emulated or run.facts.planted:
+        notes = [f"{run.facts.emulated}. Nothing of that was measured on hardware"] if run.facts.emulated else []
+        notes += [f"planted: {run.facts.planted}"] if run.facts.planted else []
+        yield f"\n> {cell('; '.join(notes))}."
+    if all(run.hosts) and run.hosts[0] != run.hosts[1]:
+        yield (f"\n> Hosts differ: {cell(run.hosts[0])} before, {cell(run.hosts[1])} now. A change may be a difference "
+               "between hosts.")
+    blocks = sorted(_blocks(run), key=lambda block: block.rank)
+    shown, folded = ([block for block in blocks if block.good is good] for good in (False, True))
+    if shown:
+        yield from ("", *_table(shown, most))
+    yield from _build_changes(run)
+    if folded:
+        yield f"\n<details><summary>{len(folded)} without a finding</summary>\n"
+        yield from (*_table(folded, most), "\n</details>")
+    yield from _commands(run)
+    if run.base:
+        yield f"\n<sub>{RULE}</sub>"
+
+
+def _links(run: CommentedRun) -> Iterator[str]:
+    if run.base:
+        trends = Counter(each.trend for each in run.compared)
+        found = ", ".join(f"{trends[trend]} {trend.value}" for trend in Trend if trends[trend])
+        yield f"compared with {cell(run.base)}: **{found}**"
+    yield _linked(run.name, run.link)
+    if run.report:
+        yield _linked("report", run.report)
+    yield from (f"{name} {code(value)}" for name, value in run.facts.origin if name == "commit")
+
+
+def _linked(name: str, link: str) -> str:
+    place = link.replace(" ", "%20").replace("(", "%28").replace(")", "%29").replace("<", "%3C")
+    return f"[{cell(name)}]({place})" if link else cell(name)
+
+
+def _table(blocks: Sequence[_Block], most: int) -> Iterator[str]:
+    yield from HEAD
+    for block in blocks[:most]:
+        verdict = f"{_sign(block)} {block.verdict.replace('_', ' ')}"
+        reason = f"<br><sub>{cell(block.reason)}</sub>" if block.reason else ""
+        head = f"| {verdict} | {code(block.test)}{reason} |"
+        for metric, values, change, limit in block.rows or [("", "", "", "")]:
+            yield f"{head} {code(metric) if metric else ''} | {cell(values)} | {cell(change)} | {cell(limit)} |"
+            head = "| | |"
+    if len(blocks) > most:
+        yield f"| | … and {len(blocks) - most} more tests: see the run | | | | |"
+
+
+def _sign(block: _Block) -> str:
+    if block.good:
+        return "✅"
+    return "❌" if block.rank[0] == 0 else "⚠️"
+
+
+def _blocks(run: CommentedRun) -> Iterator[_Block]:
+    if not run.base:
+        yield from map(_block, run.tests)
+        return
+    for each in run.compared:
+        test = each.after
+        if test is None:
+            yield _Block("gone", short_id(each.test), each.reason, (), (1, 1), good=False)
+            continue
+        block, changes = _block(test), sorted(each.changes, key=lambda change: -change.verdict.severity)
+        judged = {change.metric for change in changes}
+        reason = block.reason or (each.reason if each.trend is Trend.UNKNOWN else "") or "; ".join(each.powers)
+        yield _Block(
+            f"{each.verdicts.replace('–', 'new')}, {each.trend.value}" if each.trend is not Trend.NEW else
+            f"{block.verdict}, new",
+            block.test, reason,
+            [*map(_change_row, changes), *(row for row in block.rows if row[0] not in judged and not block.good)],
+            (0, 0, *block.rank[2:]) if _is_red(each) else block.rank,
+            good=block.good and each.trend in (Trend.STAYED, Trend.NEW),
+        )
+
+
+def _is_red(compared: ComparedTest) -> bool:
+    """Whether the change is proven to be for the worse, and nobody has acknowledged it."""
+    return compared.trend is Trend.WORSE and (compared.after is None or not excused(compared.after.excuse))
+
+
+def _change_row(change: Change) -> tuple[str, str, str, str]:
+    interval = f" (90 % CI {change.interval})" if change.interval else ""
+    text = ", ".join(filter(None, (f"{change.change}{interval}", WORDS.get(change.verdict, ""))))
+    before, _, unit = change.before.partition(" ")
+    before = before if unit and change.after.endswith(f" {unit}") else change.before
+    return change.metric, f"{before} → {change.after}", text, change.limit
+
+
+def _block(test: TestResult) -> _Block:
+    ending, deciding = test.ending, test.ending.deciding
+    good = test.outcome in GOOD
+    checks = [check for check in test.checks if check.verdict.value not in GOOD]
+    checks = sorted(checks, key=lambda check: (check is not deciding, -check.verdict.severity))
+    checks = checks or [check for check in [deciding] if check is not None]
+    room = None if deciding is None else headroom(deciding)
+    rank = (0 if test.outcome not in WITHOUT_GATE else 1, 1, -ending.severity, -inf if room is None else room)
+    reason = ending.error.partition("\n")[0]
+    if deciding is not None and deciding.verdict in EXPLAINED:
+        reason = reason_text(deciding)
+    return _Block(test.outcome, short_id(test.test), "; ".join(filter(None, (*ending.notes, reason))),
+                  [_check_row(check, ending.verdict) for check in checks], rank,
+                  good=good and test.outcome != "IMPROVED")
+
+
+def _check_row(check: CheckResult, verdict: str) -> tuple[str, str, str, str]:
+    """The row of a check, which names a verdict that is not the verdict of the test."""
+    interval, compares = interval_text(check), check.before is not None and check.after is not None
+    change = f"{change_text(check)} ({interval})" if compares and interval else interval
+    own = "" if check.verdict.value == verdict else check.verdict.value.replace("_", " ")
+    return (subject_text(check), before_and_after(check) if compares else estimate_text(check),
+            ", ".join(filter(None, (change, own))), deciding_limit_text(check))
+
+
+def _build_changes(run: CommentedRun) -> Iterator[str]:
+    """What differs from the run before, or from the stored baselines, with what the newer engine sets otherwise."""
+    if run.base:
+        differing = list(dict.fromkeys(row for each in run.compared for row in each.differing_conditions))
+        lines = [f"{code(name)} {cell(was)} → {cell(now)}" for name, was, now in differing[:MOST_DIFFERENCES]]
+        lines += [f"and {len(differing) - MOST_DIFFERENCES} more"] if len(differing) > MOST_DIFFERENCES else []
+        lines += [cell(text) for text in dict.fromkeys(_of_versions(run.compared)) if text]
+        compares = any(each.changes for each in run.compared)
+    else:
+        checks = [check for test in run.tests for check in test.checks if check.compares_with_baseline]
+        lines = [cell(text) for text in dict.fromkeys(map(build_change_text, checks)) if text]
+        compares = any(check.estimate is not None for check in checks)
+    if lines:
+        yield "\n**Changed in the build or its conditions**\n"
+        yield from (f"- {line}" for line in lines)
+    elif compares:
+        yield f"\nBuild and conditions are those of {'the run before' if run.base else 'the stored baselines'}."
+
+
+def _of_versions(compared: Iterable[ComparedTest]) -> Iterator[str]:
+    for each in compared:
+        for name, was, now in each.differing_conditions:
+            if name == VERSION and each.after is not None:
+                engine = each.after.measurements[0].conditions.get("engine", "")
+                yield "".join(defaults_of_versions(engine, [was, now])).removeprefix("; ")
+
+
+def _commands(run: CommentedRun) -> Iterator[str]:
+    """Commands that measure the red tests again, and that show everything about them."""
+    worse = {each.test for each in run.compared if _is_red(each)}
+    red = sorted((test for test in run.tests if test.outcome not in GOOD or test.test in worse),
+                 key=lambda test: -test.ending.severity)
+    if red:
+        yield "\n<details><summary>Measure again</summary>\n\n```sh"
+        yield _one_line(pytest_command([test.test for test in red], run.options))
+        yield from (_one_line(shlex.join(("llmperf", "show", test.folder.name, short_id(test.test))))
+                    for test in red[:MOST_SHOWN] if test.folder is not None)
+        yield "```\n\n</details>"
+
+
+def _one_line(command: str) -> str:
+    """A command that cannot end its code block."""
+    return " ".join(plain(command).split()).replace("```", "")
+
+
+def options_of(session: Mapping[str, object]) -> tuple[str, ...]:
+    """The options of pytest that a session's file names."""
+    options = session.get("options")
+    return tuple(map(str, options)) if isinstance(options, list) else ()
