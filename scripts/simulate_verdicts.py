@@ -25,11 +25,12 @@ from simulations import (
     growth,
     references,
     searches,
+    services,
     slos,
     steadiness,
 )
 
-SIMULATED = (baseline_tables, references, bisections, slos, steadiness, searches, accuracy, claims, growth)
+SIMULATED = (baseline_tables, references, bisections, slos, steadiness, searches, accuracy, claims, services, growth)
 TABLES = {name: table for module in SIMULATED for name, table in module.TABLES.items()}
 #: Minutes even with few suite runs.
 SLOW = ("slow", "means", "one_run", "searches")

@@ -64,6 +64,8 @@ class Settings:
             the measured server), "none" (they start in sequence), or "auto": the first way for which memory suffices.
             Sides of a claim without a reference never sleep by "auto".
         connections: "keep-alive", as clients do, or "fresh": a new connection for each request.
+        quote_answers: whether messages, run folders and reports may quote up to 200 bytes of a defective answer of an
+            endpoint. Otherwise they state the number of bytes. Answers of servers that a session starts are quoted.
         tls_verify: whether to check the certificate of an https endpoint.
         tls_ca_file: PEM file of trusted certificates, relative to the project; "": the system's certificates.
         proxy: http://HOST:PORT of the proxy for endpoints; "": no proxy, and the proxy variables of the environment
@@ -109,6 +111,7 @@ class Settings:
     load_hosts: str = ""
     resident_servers: str = "auto"
     connections: str = "keep-alive"
+    quote_answers: bool = False
     tls_verify: bool = True
     tls_ca_file: str = ""
     proxy: str = ""

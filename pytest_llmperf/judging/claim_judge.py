@@ -10,6 +10,8 @@ from types import MappingProxyType
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.outcome import requirement_result, with_unseen_gpu, without_cause
+from pytest_llmperf.judging.ratios import ONE_START
+from pytest_llmperf.judging.replica_spread import Replicas
 from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
@@ -153,12 +155,17 @@ class ClaimJudge:
         apart = runs_apart(a, b)
         a, b = a.by_seed(), b.by_seed()
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
+        replicas = None if self.restartable else Replicas(a, b)
 
         def judged(requirement: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
+            start_sd = self.start_sds.get(requirement.metric)
+            if set(starts_a) == set(starts_b):  # sides that differ in the router alone
+                start_sd = ONE_START
+            elif replicas is not None:
+                start_sd = replicas.start_sd(requirement.metric, start_sd)
             return judge_sides(requirement, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
-                               start_sd=self.start_sds.get(requirement.metric),
-                               hardware=self.kind, confidence=confidence, apart=apart,
-                               restartable=self.restartable)
+                               start_sd=start_sd, hardware=self.kind, confidence=confidence, apart=apart,
+                               restartable=self.restartable, replicas=replicas)
 
         guards = [_finite_guard(guard, a, b) for guard in self.guards if _is_measured(guard.metric, a, b)]
         return [

@@ -7,6 +7,7 @@ from math import ceil, expm1, floor, log, sqrt
 
 from pytest_llmperf.judging.outcome import each_run_result, unavailable, unavailable_result, without_cause
 from pytest_llmperf.judging.rate_search import SEARCHED
+from pytest_llmperf.judging.replica_spread import Replicas, shows_replicas
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
 from pytest_llmperf.metrics.registry import Metric
@@ -64,11 +65,11 @@ def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
 
 def judge_ratio(
     claim: Claim | Ratio, a: Sample, b: Sample, start_sd: StartSd, confidence: float, *, apart: Sequence[int] = (),
-    restartable: bool = True,
+    restartable: bool = True, replicas: Replicas | None = None,
 ) -> CheckResult:
     """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one; else REPORTED.
 
-    `apart` and `restartable` are as `judge_claim` takes them.
+    `apart`, `restartable` and `replicas` are as `judge_claim` takes them.
     """
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
     for side, sample in (("a", a), ("b", b)):
@@ -77,19 +78,23 @@ def judge_ratio(
     numerators, denominators = _values(claim, top), _values(claim, bottom)
     if min(*numerators, *denominators) <= 0:
         return _ratio_result(claim, Verdict.ERROR, ValueZero(claim.metric), {})
-    estimate = provisional_ratio(numerators, denominators, start_sd,
-                                 numerator_starts=top.start_count, denominator_starts=bottom.start_count,
-                                 confidence=confidence,
+    seen = replicas if replicas is not None and replicas.are_seen else None
+    shown = (a.start_count, b.start_count) if seen is None else seen.counts
+    starts: tuple[float, float] = shown if seen is None else seen.starts
+    of_top, of_bottom = starts if claim.numerator == "a" else starts[::-1]
+    estimate = provisional_ratio(numerators, denominators, start_sd, numerator_starts=of_top,
+                                 denominator_starts=of_bottom, confidence=confidence,
                                  apart=apart if claim.numerator == "b" else [-distance for distance in apart])
-    starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)
-    basis: Facts = {"pairs": estimate.pairs, "starts_a": starts[0], "starts_b": starts[1]}
+    basis: Facts = {"pairs": estimate.pairs, "starts_a": shown[0], "starts_b": shown[1]}
+    if seen is not None:
+        basis["replicas_seen"] = True
     if start_sd != ONE_START:
         basis |= {"start_sd": start_sd.value, "start_sd_source": start_sd.source}
     if isinstance(claim, Ratio):
         return _ratio_result(claim, Verdict.REPORTED, None, basis, estimate)
     limits = estimate.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    cause = _cause(claim, verdict, estimate, min(starts), restartable=restartable)
+    cause = _cause(claim, verdict, estimate, starts, restartable=restartable, replicas_seen=seen is not None)
     return _ratio_result(claim, verdict, cause, basis, estimate)
 
 
@@ -145,32 +150,36 @@ def _ratio_result(claim: Claim | Ratio, verdict: Verdict, cause: Cause | None, f
 
 
 def _cause(
-    claim: Claim, verdict: Verdict, estimate: ProvisionalRatio, starts_per_side: int, *, restartable: bool
+    claim: Claim, verdict: Verdict, estimate: ProvisionalRatio, starts: tuple[float, float], *, restartable: bool,
+    replicas_seen: bool,
 ) -> Cause:
     if verdict is Verdict.FAIL:
         return RatioMissesLimit()
     if estimate.start_sd == ONE_START:
         return PairsTooFew(estimate.pairs)
-    return _undecided(claim, estimate, starts_per_side, restartable=restartable)
+    return _undecided(claim, estimate, starts, restartable=restartable, replicas_seen=replicas_seen)
 
 
 def _undecided(
-    claim: Claim, estimate: ProvisionalRatio, starts_per_side: int, *, restartable: bool
+    claim: Claim, estimate: ProvisionalRatio, starts: tuple[float, float], *, restartable: bool, replicas_seen: bool
 ) -> Cause:
     """Why a claim is open, and how much more would decide it."""
     if _hinges_on_drift(claim, estimate):
         return MachineDrifts(expm1(abs(estimate.drift)))
     distance = abs(log(estimate.ratio) - log(claim.ratio))
-    z, of_starts = t_quantile(estimate.interval.confidence, None), 2 * estimate.start_sd.value**2
-    of_pairs = (estimate.pair_sd or 0.0) ** 2 * starts_per_side / estimate.pairs
+    z, of_starts = t_quantile(estimate.interval.confidence, estimate.start_sd.df), 2 * estimate.start_sd.value**2
+    of_pairs = (estimate.pair_sd or 0.0) ** 2 * min(starts) / estimate.pairs
     if distance < z * estimate.start_sd.value / 10:
         return RatioNearLimit()
-    starts = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
-    if starts <= starts_per_side:
+    needed = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
+    if needed <= min(starts):
         return PairsTooFew(estimate.pairs)
     if restartable:
-        return StartsTooFew(starts)
-    return EndpointStartsUnknown(claim.metric, _needed_start_sd(estimate, distance / z))
+        return StartsTooFew(needed)
+    learnt = replicas_seen and estimate.start_sd.df is not None
+    return EndpointStartsUnknown(claim.metric, _needed_start_sd(estimate, distance / z, starts),
+                                 needed_replicas=needed if learnt else None,
+                                 shows_replicas=not learnt and shows_replicas(claim.metric))
 
 
 def _hinges_on_drift(claim: Claim, estimate: ProvisionalRatio) -> bool:
@@ -181,12 +190,15 @@ def _hinges_on_drift(claim: Claim, estimate: ProvisionalRatio) -> bool:
     return beyond * (beyond - estimate.drift) < 0 or abs(beyond) > margin
 
 
-def _needed_start_sd(estimate: ProvisionalRatio, standard_error: float) -> float | None:
+def _needed_start_sd(
+    estimate: ProvisionalRatio, standard_error: float, starts: tuple[float, float]
+) -> float | None:
     """The start-to-start sd that would decide a claim whose servers cannot be started again; None if none would.
 
     Args:
         estimate: the open ratio.
         standard_error: the largest standard error of the log ratio that decides the claim.
+        starts: server starts of each side.
     """
-    needed = (standard_error**2 - (estimate.pair_sd or 0.0) ** 2 / estimate.pairs) / 2
+    needed = (standard_error**2 - (estimate.pair_sd or 0.0) ** 2 / estimate.pairs) / (1 / starts[0] + 1 / starts[1])
     return floor(1000 * sqrt(needed)) / 1000 if needed > 0 else None

@@ -19,6 +19,7 @@ from pytest_llmperf.judging.averages import judge_average, judge_exact
 from pytest_llmperf.judging.percentiles import judge_percentile
 from pytest_llmperf.judging.rate_search import SEARCHED, judge_searched
 from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd_prior
+from pytest_llmperf.judging.replica_spread import Replicas
 from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagreement, unverified
 from pytest_llmperf.judging.shares import judge_share
 from pytest_llmperf.judging.startup import STARTUP, judge_startup
@@ -72,7 +73,7 @@ def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
 def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
                 starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
                 start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99,
-                apart: Sequence[int] = (), restartable: bool = True) -> CheckResult:
+                apart: Sequence[int] = (), restartable: bool = True, replicas: Replicas | None = None) -> CheckResult:
     """Judge a ratio of two sides, or a mechanism on one side.
 
     Args:
@@ -84,6 +85,7 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
         confidence: confidence of each one-sided decision.
         apart: per pair, number of runs from A's run to B's run; empty if unknown.
         restartable: whether both sides can be started again; False if a side is an endpoint.
+        replicas: replicas of both sides that count as server starts; None where they do not.
 
     Raises:
         ValueError: there are no runs, the runs form no pairs, or the numbers of runs and starts differ.
@@ -96,8 +98,8 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     if isinstance(claim, Mechanism):
         return _confirmed(judge_mechanism(claim, a, b), why, notes)
     spread = start_sd or start_sd_prior(find(claim.metric), hardware)
-    return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable), why,
-                      notes)
+    return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable,
+                                  replicas=replicas), why, notes)
 
 
 def _confirmed(result: CheckResult, unverified: TokensUnverified | None, notes: Facts) -> CheckResult:

@@ -10,6 +10,7 @@ and docs/evidence/claims.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import log
 
 from pytest_llmperf.judging.ratios import start_sd_prior
@@ -35,17 +36,20 @@ def noisiest(stored: Iterable[StoredMeasurement], metric: str, server: str, whos
     shown = [spread for measurement in stored if (spread := stored_start_sd(measurement, metric)) is not None]
     if not shown:
         return None
-    sd, sessions = max(shown)
+    sd, sessions, stored_sd = max(shown)
     default, least = start_sd_prior(find(metric), server), prior_for(find(metric), server).session_sd
     if max(sd, least) >= default.value:
-        return default
-    if sd < least:
-        return StartSd(least, f"the least that is assumed; {sessions} stored sessions {whose} show less")
-    return StartSd(sd, f"from {sessions} stored sessions {whose}")
+        start_sd = default
+    elif sd < least:
+        start_sd = StartSd(least, f"the least that is assumed; {sessions} stored sessions {whose} show less")
+    else:
+        start_sd = StartSd(sd, f"from {sessions} stored sessions {whose}")
+    return replace(start_sd, sessions=sessions, stored_sd=max(stored_sd, least))
 
 
-def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int] | None:
-    """The sd of a metric's logarithm between sessions, widened because so few show it, and how many sessions there are.
+def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int, float] | None:
+    """The sd of a metric's logarithm between sessions, widened because so few show it, how many sessions there are, and
+    the sd without the widening.
 
     None where fewer than three sessions have the metric, or they share no seeds.
     """
@@ -59,4 +63,4 @@ def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int]
         level_sd = estimate_noise(usable_sessions).level_sd
     except ValueError:
         return None
-    return level_sd * start_sd_factor(len(usable_sessions) - 1), len(usable_sessions)
+    return level_sd * start_sd_factor(len(usable_sessions) - 1), len(usable_sessions), level_sd

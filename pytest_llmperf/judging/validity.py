@@ -11,6 +11,7 @@ from pytest_llmperf.judging.possible import impossible
 from pytest_llmperf.judging.saturation import load_generator_problems
 from pytest_llmperf.judging.steadiness import unsteady_starts
 from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.metrics.by_replica import ANSWERS
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
 from pytest_llmperf.model.record import Outcome, RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.results.cause import Fault, Problem
@@ -143,12 +144,21 @@ def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) ->
 
 def _scaling(measurement: Measurement, run: Run) -> str | None:
     """Which replicas appeared or vanished; None where run and measurement had the same replicas all the time."""
-    first = measurement.runs[0].replicas
-    if run.scaled is not None or run.replicas.keys() == first.keys():
+    first = measurement.runs[0]
+    if run.scaled is not None or run.replicas.keys() == first.replicas.keys():
         return run.scaled
-    vanished = [f"replica {name} vanished" for name in first if name not in run.replicas]
-    new = [f"replica {name} appeared" for name in run.replicas if name not in first]
-    return f"{', '.join([*vanished, *new])} since the first run"
+    changes = [f"replica {name} vanished" for name in first.replicas if _is_missed(name, first, run)]
+    changes += [f"replica {name} appeared" for name in run.replicas if _is_missed(name, run, first)]
+    return f"{', '.join(changes)} since the first run" if changes else None
+
+
+def _is_missed(name: str, run: Run, other: Run) -> bool:
+    """Whether a replica of `run` is not in the other run. A replica that answers name is in a run only if it answered,
+    so a replica with few answers can be missed by chance."""
+    if name in other.replicas:
+        return False
+    answers = run.replicas[name].get(ANSWERS)
+    return answers is None or answers * len(other.records) >= LEAST_REQUESTS_EACH * len(run.records)
 
 
 def _server_problems(

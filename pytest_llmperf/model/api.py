@@ -34,6 +34,7 @@ class Api:
         tokenizer: name of the tokenizer that counts received text and makes text prompts; "" for none.
         ends: further finish reasons that are a success, sorted.
         done: whether each stream of completions or chat ends with `[DONE]`.
+        replica_header: response header that names the replica, in lower case; "" for none. No request depends on it.
     """
 
     protocol: str = "completions"
@@ -44,6 +45,7 @@ class Api:
     tokenizer: str = ""
     ends: tuple[str, ...] = ()
     done: bool = True
+    replica_header: str = ""
 
     @property
     def sends_text(self) -> bool:

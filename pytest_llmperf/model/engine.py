@@ -252,6 +252,7 @@ class Endpoint(EngineSpec):
         shown += [f"kind={self.kind!r}"] if self.kind is not None else []
         shown += [f"limit={self.limit}"] if self.limit is not None else []
         shown += [f"{name}={value if name in LITERAL else repr(value)}" for name, value in self.api.stated.items()]
+        shown += [f"replica_header={self.api.replica_header!r}"] if self.api.replica_header else []
         shown += [f"header.{header}={source}" for header, source in self.secret_headers]
         shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []
         shown += [f"metrics_header.{header}={source}" for header, source in self.metrics_headers]

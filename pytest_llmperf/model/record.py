@@ -69,6 +69,7 @@ class RequestRecord:
         asked_model: model that the request named, where the workload distributes requests over models; "" for the
             model of the server.
         answer_id: request id that the server gave the answer; None without. Run folders do not contain it.
+        replica: replica that answered, by a response header; None without. Run folders contain sums by replica only.
     """
 
     index: int
@@ -98,6 +99,7 @@ class RequestRecord:
     choices: int = 1
     reason: str = ""
     answer_id: str | None = field(default=None, compare=False)
+    replica: str | None = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:

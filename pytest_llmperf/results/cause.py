@@ -91,6 +91,7 @@ class Facts(TypedDict, total=False):
     pairs: int
     starts_a: int
     starts_b: int
+    replicas_seen: bool  # the starts are replicas of running services
     start_sd: float  # of the metric's logarithm, from one server start to the next
     start_sd_source: str
     no_loss_proven: bool

@@ -334,11 +334,15 @@ def _of_runs(facts: Facts) -> str:
 def _of_starts(facts: Facts) -> str:
     if "start_sd" not in facts:
         return "on the same server start"
-    return f"on {facts['starts_a']} + {facts['starts_b']} server starts, provisional, with {_start_sd(facts)}"
+    starts = f"on {facts['starts_a']} + {facts['starts_b']}"
+    if facts.get("replicas_seen"):
+        return f"{starts} replicas, with {_start_sd(facts)}"
+    return f"{starts} server starts, provisional, with {_start_sd(facts)}"
 
 
 def _start_sd(facts: Facts) -> str:
-    return f"a start-to-start sd of {100 * facts['start_sd']:.2g} % ({facts['start_sd_source']})"
+    between = "replica-to-replica" if facts.get("replicas_seen") else "start-to-start"
+    return f"a {between} sd of {100 * facts['start_sd']:.2g} % ({facts['start_sd_source']})"
 
 
 def _sessions(facts: Facts) -> str:

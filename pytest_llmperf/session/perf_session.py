@@ -175,6 +175,7 @@ class PerfSession:
             self.settings.measure_timeout_s,
             watched=lambda server: self.gpus.watched(server, self.pool.pids),
             fresh_connections=self.settings.connections == "fresh",
+            quotes_answers=self.settings.quote_answers,
             cpu_use=self.cpu_use,
             rng=self.rng,
             ledger=self.ledger,

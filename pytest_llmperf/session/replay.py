@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -13,11 +14,13 @@ from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.control.json_answers import whole_number
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
+from pytest_llmperf.engines.routers.door import names_sessions
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
 from pytest_llmperf.metrics import percentile
+from pytest_llmperf.metrics.by_replica import counters_by_replica
 from pytest_llmperf.metrics.energy import gpu_counters
 from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
@@ -37,6 +40,7 @@ from pytest_llmperf.wire.completions import CountTokens, emulated_record, to_rec
 from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import relabelled
+from pytest_llmperf.workload.sessions import sessions_of
 
 CONSTANTS = {  # metric → names of the fact, by engine
     "chunk_budget": ("max_num_batched_tokens",),
@@ -47,7 +51,11 @@ CONSTANTS = {  # metric → names of the fact, by engine
     "tensor_parallel": TENSOR,
     "expert_parallel": ("enable_expert_parallel",),
 }
+#: Bytes of an answer in the detail of a failed request, as `repr` writes them.
+QUOTED_BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
 GAUGE_INTERVAL_S = 0.25
+#: Answers of each replica in a run, on average, from which the values of a header are taken for replicas.
+LEAST_ANSWERS = 4
 ANSWERS_BYTES = 64 * 2**20  # that answers may have together, however little was asked for
 SWITCHES = {"True": 1.0, "False": 0.0}
 Watch = Callable[[Progress, LoadPlan], None]
@@ -65,6 +73,7 @@ class Replayer:
         limits: limits after which a request is given up.
         timeout_s: limit after which a run is given up.
         fresh_connections: whether each connection serves a single request.
+        quotes_answers: whether a message may quote a defective answer of an endpoint.
         cpu_use: starts to measure the use of this machine's CPU time; None in virtual time.
         watched: samples the GPUs of a server during a block; None without GPUs.
         rng: draws new prompts for servers whose caches cannot be emptied.
@@ -79,6 +88,7 @@ class Replayer:
     timeout_s: float = 900.0
     watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
     fresh_connections: bool = False
+    quotes_answers: bool = False
     cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
     rng: Random = field(default_factory=Random)
     ledger: Ledger = field(default_factory=Ledger)
@@ -107,8 +117,7 @@ class Replayer:
             used = None if self.cpu_use is None else self.cpu_use()
             requests = self._requests(server, workload, seed, keep)
             replay = self.replay(server, requests, workload.concurrency, watch)
-            records = server.answer_ids.checked(
-                records_of(requests, replay, server.api, server.contact.secrets, server.text_counter))
+            records = self.records(server, requests, replay, server.text_counter)
             self.ledger.settle(server.spec, requests, records)
             cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
@@ -120,18 +129,20 @@ class Replayer:
         scaled = server.counters.scaling()
         _check_counted(counters_before, after, scaled)
         by_replica = increases(counters_before, after)
+        replicas = {name: counters for name, counters in by_replica.items() if name != ALONE}
+        replicas = replicas or _replicas_by_header(server, records)
         gpu = trace(replay.started_ns)
         lag = percentile(sorted(lag_ns / 1e6 for lag_ns in replay.loop_lag_ns), 0.99) if replay.loop_lag_ns else None
         return Run(
             seed=seed,
             start_id=server.start_id,
             records=RunRecords(records),
-            counters=total_increases(by_replica) | balance(by_replica) | _peaks(gauges) | _constants(server)
+            counters=total_increases(by_replica) | balance(replicas) | _peaks(gauges) | _constants(server)
             | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
             cache_reset=cache_reset,
             restarted=server.counters.restart(),
             scaled=scaled,
-            replicas={name: counters for name, counters in by_replica.items() if name != ALONE},
+            replicas=replicas,
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
             load=replay.load,
@@ -143,6 +154,16 @@ class Replayer:
             model_names=server.model_names,
             tokenizer="" if server.text_counter is None else server.text_counter.name,
         )
+
+    def records(
+        self, server: Server, requests: tuple[Request, ...], replay: Replay, tokenizer: TextTokenizer | None = None
+    ) -> tuple[RequestRecord, ...]:
+        """The records of a replay. `tokenizer` counts the text of answers without counts."""
+        records = server.answer_ids.checked(
+            records_of(requests, replay, server.api, server.contact.secrets, tokenizer))
+        if self.quotes_answers or not server.spec.is_endpoint:
+            return records
+        return tuple(map(_without_quotes, records))
 
     def _requests(
         self, server: Server, workload: Workload, seed: int, keep: tuple[str, ...]
@@ -196,7 +217,8 @@ class Replayer:
     def plan(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> LoadPlan:
         """The requests as this server takes them."""
         host, port = server.contact.address
-        planned = tuple(_planned(server, request) for request in requests)
+        sessions = sessions_of(requests) if names_sessions(server.spec) else {}
+        planned = tuple(_planned(server, request, sessions.get(request.index, "")) for request in requests)
         channel = replace(server.contact.channel, fresh=self.fresh_connections)
         limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.api.choices)
         return LoadPlan(host, port, planned, server.contact.headers, concurrency, limits, channel,
@@ -261,10 +283,39 @@ def _record(
     return record
 
 
+def _without_quotes(record: RequestRecord) -> RequestRecord:
+    """The record without bytes of an answer that a model generated. A refusal is no generated text."""
+    if record.detail is None or record.outcome in (Outcome.HTTP_STATUS, Outcome.RATE_LIMITED):
+        return record
+    return replace(record, detail=QUOTED_BYTES.sub("(not shown: quote_answers is off)", record.detail))
+
+
 def _masked(record: RequestRecord, secrets: Sequence[str]) -> RequestRecord:
     """The record without secrets in the texts that the server wrote."""
     models = tuple(mask(name, secrets) for name in record.models)
-    return replace(record, detail=None if record.detail is None else mask(record.detail, secrets), models=models)
+    detail, replica = (None if text is None else mask(text, secrets) for text in (record.detail, record.replica))
+    return replace(record, detail=detail, replica=replica, models=models)
+
+
+def _replicas_by_header(server: Server, records: Sequence[RequestRecord]) -> dict[str, dict[str, float | None]]:
+    """The counters of each replica, where the endpoint names a header; empty for any other server.
+
+    Raises:
+        EngineError: the header is missing, or has a value for each request instead of each replica.
+    """
+    header, served = server.api.replica_header, sum(record.ok for record in records)
+    if not header or not served:
+        return {}
+    replicas = counters_by_replica(records)
+    if not replicas:
+        raise EngineError(f"No answer of {server.contact.url} has the header {header!r}. The run is invalid. Let the "
+                          "proxy or the server send it, or remove replica_header= of the endpoint.")
+    if len(replicas) > max(1, served // LEAST_ANSWERS):
+        raise EngineError(
+            f"The header {header!r} has {len(replicas)} values in {len(records)} answers of {server.contact.url}. The "
+            "run is invalid. Name a header that has one value for each replica (replica_header=), or send at least "
+            f"{LEAST_ANSWERS} requests for each replica.")
+    return replicas
 
 
 def _check_counted(before: Counters, after: Counters, scaled: str | None) -> None:
@@ -319,11 +370,11 @@ def most_bytes(requests: Sequence[Request]) -> int:
     return ANSWERS_BYTES + answers + sum(32 * (request.prompt_tokens or len(request.prompt)) for request in requests)
 
 
-def _planned(server: Server, request: Request) -> PlannedRequest:
+def _planned(server: Server, request: Request, session: str) -> PlannedRequest:
     path, body = server.post(request)
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns,
                           part_of(request, body), request.cancellation, request.retry, server.api.choices,
-                          server.api.accepted_ends, request.output_tokens)
+                          server.api.accepted_ends, request.output_tokens, session)
 
 
 def stream_limits(settings: Settings) -> StreamLimits:

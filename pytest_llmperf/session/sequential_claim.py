@@ -16,6 +16,7 @@ from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.accuracy import AccuracyGuards
+from pytest_llmperf.session.arguments import spec_of
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.resumption import take_side
 from pytest_llmperf.session.series import Series, run_in_turn
@@ -108,7 +109,9 @@ def _take_over_sides(execution: Execution, side_a: Series, side_b: Series) -> bo
 
 
 def _live_together(execution: Execution, side_a: Series, side_b: Series) -> bool:
-    """Whether the servers of both sides run at the same time."""
+    """Whether the servers of both sides run at the same time. Running services always do."""
+    if all(spec_of(side.engine).is_endpoint for side in (side_a, side_b)):
+        return True
     a, b = side_a.engine, side_b.engine
     if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec) and side_a.beside):
         return False
@@ -147,7 +150,7 @@ def _looks(
         if any(unverified(judge.judged, side.finished.metrics) for side in order):
             break  # no further run confirms a token count
         most_starts = MOST_STARTS_TOGETHER if together else MOST_STARTS
-        if all(_in_vain(result, most_starts) for result in results if result.verdict is Verdict.INCONCLUSIVE):
+        if all(in_vain(result, most_starts) for result in results if result.verdict is Verdict.INCONCLUSIVE):
             return [_with_most_starts(result, most_starts) for result in results]
     return results
 
@@ -158,7 +161,7 @@ def _lack_starts(results: Sequence[CheckResult]) -> bool:
                if result.verdict is Verdict.INCONCLUSIVE)
 
 
-def _in_vain(result: CheckResult, most_starts: int) -> bool:
+def in_vain(result: CheckResult, most_starts: int) -> bool:
     """Whether an open result needs many more server starts of each side than a claim makes."""
     cause = result.cause
     if isinstance(cause, StartsTooFew):

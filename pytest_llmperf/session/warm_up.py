@@ -14,7 +14,7 @@ from pytest_llmperf.judging.validity import other_model
 from pytest_llmperf.model.exchange import Exchange, Replay
 from pytest_llmperf.model.record import RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.session.replay import Replayer, records_of
+from pytest_llmperf.session.replay import Replayer
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import with_seeded_replies
 
@@ -26,6 +26,8 @@ CONCURRENCY = 2
 OUTPUT_TOKENS = 32
 AGREE = 1.25
 MOST_BATCHES = 12
+#: A server whose engine process has died answers with errors for some seconds before its own process ends.
+DEATH_FOLLOWS_S = 3.0
 
 
 def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
@@ -47,15 +49,18 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
     for batch in range(MOST_BATCHES):
         requests = server.as_sent(_batch(workload, SEED + batch))
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = server.answer_ids.checked(records_of(requests, replay, server.api, server.contact.secrets))
+        records = replayer.records(server, requests, replay)
         failed = [record for record in records if not record.ok]
         if failed:
+            server.unit.wait_death(DEATH_FOLLOWS_S)
+            server.unit.check_alive()
             raise EngineError(
                 f"{len(failed)} of {len(records)} warm-up requests failed ({reasons_text(failure_counts(failed))}; "
                 f"first: {failed[0].detail}). Nothing was measured.",
                 server.unit.evidence,
             )
         _check_answers(requests, replay, records)
+        _check_lengths(server, requests, records)
         if (stranger := other_model(records, server.model_names)) is not None:
             raise WrongServer(
                 f"Another model answered the warm-up: {stranger.reason()} Nothing was measured."
@@ -81,6 +86,23 @@ def _check_answers(requests: Sequence[Request], replay: Replay, records: Sequenc
             raise SpecError(
                 f'reply="server" needs the {needed} of each answer, and this server sends none. Write '
                 f'{"text=True, or " if needed == "token ids" else ""}reply="seeded". Nothing was measured.'
+            )
+
+
+def _check_lengths(server: Server, requests: Sequence[Request], records: Sequence[RequestRecord]) -> None:
+    """Raise EngineError where a started server counts other prompt lengths than the words that stand for token ids.
+
+    The tokenizer adds at most one token at the start of a text.
+    """
+    if server.tokenizer is None or server.spec.is_endpoint:
+        return
+    for request, record in zip(requests, records, strict=True):
+        words = len(str(request.prompt).split())
+        if record.prompt_tokens is not None and not words <= record.prompt_tokens <= words + 1:
+            raise EngineError(
+                f"{server.spec}: a prompt of {words} words has {record.prompt_tokens} tokens by the server's usage, "
+                f"and each word is one token of {server.tokenizer.name}. Nothing was measured. Name a router that "
+                "takes token ids, vllm_router() or nginx(), or install the tokenizer of the model."
             )
 
 

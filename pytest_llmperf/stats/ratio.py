@@ -23,10 +23,16 @@ class StartSd:
     Args:
         value: standard deviation of the natural logarithm; 0.03 is 3 %.
         source: where the value comes from, as text; "" for a value that no sentence shows.
+        df: degrees of freedom; None: the sd counts as known.
+        sessions: number of stored sessions that show the sd; 0 for a sd from elsewhere.
+        stored_sd: sd between these sessions, not widened; at least the prior sd between sessions.
     """
 
     value: float
     source: str = ""
+    df: float | None = None
+    sessions: int = 0
+    stored_sd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class PairedDifference:
 
 
 def paired_difference(
-    differences: Sequence[float], start_sd: float, *, starts: tuple[int, int] = (1, 1), apart: Sequence[int] = (),
+    differences: Sequence[float], start_sd: float, *, starts: tuple[float, float] = (1, 1), apart: Sequence[int] = (),
     start_df: float | None = None, start_of: Sequence[int] = (),
 ) -> PairedDifference:
     """Mean difference of paired runs; the two runs of a pair have the same seed.
@@ -93,7 +99,7 @@ def paired_difference(
     Args:
         differences: the difference of each pair.
         start_sd: between-start sd, on the scale of the differences.
-        starts: number of server starts of each side.
+        starts: number of server starts of each side; a fraction where replicas have unequal shares of the requests.
         apart: per pair, number of runs from the second side's run to the first side's run; empty if unknown.
         start_df: degrees of freedom of `start_sd`; None: the sd counts as known.
         start_of: per pair, which start of both sides made it; empty if all pairs are of one start. The starts then
@@ -132,7 +138,7 @@ def paired_difference(
 
 
 def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,
-                      numerator_starts: int = 1, denominator_starts: int = 1, confidence: float = 0.99,
+                      numerator_starts: float = 1, denominator_starts: float = 1, confidence: float = 0.99,
                       apart: Sequence[int] = ()) -> ProvisionalRatio:
     """Ratio of paired values, the same workload and seed in each pair: `paired_difference` of their logarithms.
 
@@ -151,7 +157,8 @@ def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float]
     if min(*numerators, *denominators) <= 0:
         raise ValueError("a ratio needs values above 0")
     logs = [log(top / bottom) for top, bottom in zip(numerators, denominators, strict=True)]
-    difference = paired_difference(logs, start_sd.value, starts=(numerator_starts, denominator_starts), apart=apart)
+    difference = paired_difference(logs, start_sd.value, starts=(numerator_starts, denominator_starts), apart=apart,
+                                   start_df=start_sd.df)
     limits = Interval(factor(difference.lower(confidence)), factor(difference.upper(confidence)), confidence)
     return ProvisionalRatio(
         factor(difference.effect), limits, start_sd, difference.pair_sd, difference.pairs, difference.drift

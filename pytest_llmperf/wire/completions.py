@@ -177,6 +177,7 @@ def to_record(
         attempts=exchange.attempts,
         asked_model=request.model,
         answer_id=stream.origin.id,
+        replica=answer.header(api.replica_header) if api.replica_header else None,
         reason=_reason(outcome, exchange, answer),
     )
 

@@ -4,11 +4,13 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from string import Template
 
+import httpx
 import kubernetes_validate
 import pytest
 import yaml
@@ -69,7 +71,7 @@ def project(tmp_path):
     (tmp_path / "suites" / "test_it.py").write_text(SUITE)
     (tmp_path / "ci").mkdir()
     (tmp_path / WHEEL).touch()
-    for name in ("llmperf.sh", "slurm.sh"):
+    for name in ("llmperf.sh", "slurm.sh", "canary.sh", "flagger_webhook.py"):
         shutil.copy(CI / name, tmp_path / "ci" / name)
     environment = tmp_path / ".venv-llmperf" / "bin"
     executable(environment / "python", 'echo "$@" >> pip.log')
@@ -334,3 +336,54 @@ def built_image(project, root, **arguments):
         elif name == "ENTRYPOINT":
             entrypoint = json.loads(rest)
     return variables, entrypoint, folder
+
+
+CANARY = {"CANARY": "http://canary:1", "STABLE": "http://stable:1"}
+
+
+@pytest.mark.parametrize(("code", "undecided", "exit_code"), [
+    (0, "11", 0), (1, "11", 1), (10, "11", 10), (11, "11", 11), (11, "0", 0),
+])
+def test_canary_script_ends_with_code_of_pytest_and_one_line(project, code, undecided, exit_code):
+    replace_pytest(project, code)
+    done = bash("sh ci/canary.sh", project, **CANARY, UNDECIDED=undecided, LINE=str(project / "line"))
+    assert (done.returncode, (project / "line").read_text()) == (exit_code, "verdicts\n"), done.stdout
+    assert done.stdout.splitlines()[-1] == "verdicts"
+    assert (project / "pytest.log").read_text() == "canary/\n"
+
+
+def test_canary_script_without_a_stable_service_ends_before_pytest(project):
+    done = bash("sh ci/canary.sh", project, CANARY="http://canary:1")
+    assert done.returncode == 2, done.stdout
+    assert "set STABLE to the address of the stable service" in done.stdout
+
+
+def test_argo_job_retries_errors_alone_and_matches_schema():
+    template, rollout = yaml.safe_load_all((CI / "argo-rollouts.yaml").read_text())
+    (metric,) = template["spec"]["metrics"]
+    spec = metric["provider"]["job"]["spec"]
+    kubernetes_validate.validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "m"}, "spec": spec},
+                                 "1.37", strict=True)
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"], spec["backoffLimit"]) == ("FailJob", [1, 11], 1)
+    assert rule["onExitCodes"]["containerName"] == spec["template"]["spec"]["containers"][0]["name"]
+    (analysis,) = rollout["spec"]["strategy"]["canary"]["steps"][0]["experiment"]["analyses"]
+    assert analysis["templateName"] == template["metadata"]["name"]
+    assert [each["name"] for each in analysis["args"]] == [each["name"] for each in template["spec"]["args"]]
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 200), (1, 409), (11, 409)])
+def test_flagger_webhook_answers_with_the_verdict_in_one_line(project, code, status):
+    replace_pytest(project, code)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    (hook,) = loaded("flagger.yaml")["spec"]["analysis"]["webhooks"]
+    payload = {"name": "llm", "namespace": "test", "phase": "Progressing", "metadata": hook["metadata"]}
+    server = subprocess.Popen([sys.executable, "ci/flagger_webhook.py", str(port)], cwd=project)
+    try:
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=5))
+        answer = client.post(f"http://127.0.0.1:{port}/", json=payload, timeout=60)
+    finally:
+        server.kill()
+        server.wait()
+    assert (answer.status_code, answer.text) == (status, "verdicts")

@@ -1,12 +1,13 @@
 """A service of two emulated replicas behind nginx and HAProxy, with TLS and a key, measured by a whole session."""
 
+import json
 import os
 import random
 import tempfile
 
 import pytest
 
-from pytest_llmperf import Perf, Verdict, closed, endpoint, shared_prefix
+from pytest_llmperf import Perf, Verdict, closed, endpoint, shared_prefix, trace
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import WrongServer
 from pytest_llmperf.model.status import Measuring
@@ -38,15 +39,26 @@ class Service:
     def endpoint(self, **more):
         return endpoint(self.url, model="m", api_key_env="SERVICE_KEY", **more)
 
+    def claim(self, a, b, workload, text):
+        """The result of a claim about two services, and its sides."""
+        session = self._session()
+        try:
+            return Perf(begin_execution(session, "test", "cpu")).claim(a, b, workload, text)
+        finally:
+            session.close()
+
+    def _session(self):
+        settings = Settings(tls_ca_file=str(self.folder / "proxy" / "ca.pem"), send_delay_p99_limit_ms=60_000.0,
+                            stamp_error_p99_limit_ms=60_000.0, clock_gap_limit_ms=60_000.0)
+        return PerfSession(settings, self.folder, Hardware(), self._tell, rng=random.Random())
+
     def _tell(self, status):
         if isinstance(status, Measuring):
             self.on_measuring(status)
 
     def measure(self, spec, workload, *slos, runs=1):
         """The measurement, the results of the checks, and the test as its run file has it."""
-        settings = Settings(tls_ca_file=str(self.folder / "proxy" / "ca.pem"), send_delay_p99_limit_ms=60_000.0,
-                            stamp_error_p99_limit_ms=60_000.0, clock_gap_limit_ms=60_000.0)
-        session = PerfSession(settings, self.folder, Hardware(), self._tell, rng=random.Random())
+        session = self._session()
         try:
             perf = Perf(begin_execution(session, "test", "cpu"))
             measured = perf.measure(spec, workload, runs=runs)
@@ -104,3 +116,25 @@ def test_replica_killed_during_a_run_is_named_and_no_check_passes(service):
 def test_one_page_of_two_replicas_is_refused_before_load(service):
     with pytest.raises(WrongServer, match=r"Several servers answer for .*metrics=\["):
         service.measure(service.endpoint(), QUESTIONS, "error_rate == 0")
+
+
+@pytest.mark.parametrize("proxy", ["nginx"])
+def test_claim_of_two_services_alternates_runs_and_counts_replicas_as_starts(
+    service, proxy, emulate, behind_proxy, tmp_path
+):
+    """The load is recorded traffic."""
+    recorded = tmp_path / "recorded.jsonl"
+    lines = ({"timestamp": 100 * number, "input_length": 600, "output_length": 12, "hash_ids": [number, number + 100]}
+             for number in range(24))
+    recorded.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stable = behind_proxy(proxy, *(emulate(engine=ENGINE).port for _ in range(2)))
+    a, b = (endpoint(url, model="m", api_key_env="SERVICE_KEY", metrics=[], replica_header="X-Replica", kind="h200")
+            for url in (service.url, stable))
+    load = trace(path=str(recorded), arrivals=closed(4), requests=24)
+    claim = service.claim(a, b, load, "tpot_mean(a) / tpot_mean(b) <= 50")
+    (result, *_) = claim.results
+    assert result.verdict is Verdict.PASS, claim.results
+    assert (result.facts["starts_a"], result.facts["starts_b"]) == (2, 2)
+    assert result.facts["start_sd_source"] == "from these replicas"
+    assert ([run.block for run in claim.a.runs], [run.block for run in claim.b.runs]) == ([1, 4, 5], [2, 3, 6])
+    assert set(claim.a.runs[0].replicas) == set(service.names)

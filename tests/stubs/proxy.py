@@ -24,6 +24,7 @@ http {{
         location / {{
             if ($http_authorization != "Bearer {key}") {{ return 401; }}
             proxy_pass http://replicas; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+            add_header X-Replica $upstream_addr always;
         }}
     }}
 }}

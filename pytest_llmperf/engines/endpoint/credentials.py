@@ -11,7 +11,7 @@ from pytest_llmperf.masking import MIN_LENGTH
 from pytest_llmperf.model.engine import Endpoint
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key given in place of a name is almost never upper case
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _CLIENTS_OWN = frozenset({
     "accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host", "te", "trailer",
@@ -47,7 +47,7 @@ def secret_headers(
     if not isinstance(headers_env or {}, Mapping):
         raise SpecError(f'{call}, headers_env=…): write {{"HEADER": "VARIABLE"}}.')
     for header, variable in (headers_env or {}).items():
-        if not isinstance(header, str) or not _HEADER.fullmatch(header):
+        if not isinstance(header, str) or not HEADER_NAME.fullmatch(header):
             raise SpecError(f"{call}, headers_env=…): a key of this dict is no name of an HTTP header. Correct it.")
         if header.lower() in _CLIENTS_OWN:
             raise SpecError(f"{call}, headers_env={{{header!r}: …}}): the load generator sets this header. "

@@ -8,7 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from pytest_llmperf.engines.control.service_url import secret_of_query, shortest, url_problem
-from pytest_llmperf.engines.endpoint.credentials import secret_headers
+from pytest_llmperf.engines.endpoint.credentials import HEADER_NAME, secret_headers
 from pytest_llmperf.engines.endpoint.metrics_address import metrics_addresses
 from pytest_llmperf.engines.spec import aliases_of, names_of
 from pytest_llmperf.errors import SpecError
@@ -44,6 +44,7 @@ def endpoint(
     headers_env: Mapping[str, str] | None = None,
     metrics: str | Sequence[str] | None = None,
     metrics_headers_env: Mapping[str, str] | None = None,
+    replica_header: str = "",
     kind: str | None = None,
     limit: SpendingLimit | None = None,
     api_key: object = None,
@@ -84,6 +85,9 @@ def endpoint(
             replica, "dns://NAME:PORT" for a headless service, or "prometheus+http://HOST:PORT?match={…}". By default
             the page `/metrics` of `url` is read; an empty list reads no counters.
         metrics_headers_env: environment variable by HTTP header for `metrics`. The headers of `url` are not sent there.
+        replica_header: response header whose value names the replica that answered, such as "X-Pod-Name". The run file
+            then has requests, tokens, TTFT and TPOT of each replica, and the replicas of a claim between two services
+            count as server starts.
         kind: hardware kind of the service, such as "h200". The test then runs as this kind, `-m h200` selects a test
             whose `engine` marker names the endpoint, and baselines of this kind are compared. By default the kind is
             that of the machine that sends.
@@ -115,8 +119,11 @@ def endpoint(
     call = f"endpoint({url!r}"
     aliases = aliases_of(call, model_alias)
     accepted = names_of(call, "ends", ends, 'a finish reason must be a text, such as "eos_token",')
+    if not isinstance(replica_header, str) or not HEADER_NAME.fullmatch(replica_header or "X"):
+        raise SpecError(f"{call}, replica_header={replica_header!r}): write the name of a header, such as "
+                        '"X-Pod-Name".')
     api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer,
-                  ends=tuple(sorted(accepted)))
+                  ends=tuple(sorted(accepted)), replica_header=replica_header.lower())
     if not isinstance(text, bool):
         raise SpecError(f"{call}, text={text!r}): write True or False.")
     if not isinstance(tokenizer, str) or "\0" in tokenizer:

@@ -57,13 +57,28 @@ class StartsTooFew(Cause):
 
 @dataclass(frozen=True, slots=True)
 class EndpointStartsUnknown(Cause):
-    """An endpoint is never started again; a start-to-start sd of `needed_start_sd` or less decides."""
+    """An endpoint is never started again; a start-to-start sd of `needed_start_sd` or less decides.
+
+    Args:
+        needed_replicas: replicas of each service that decide; None if the sd is not of replicas.
+        shows_replicas: whether replicas, of which too few are seen, would show the sd of this metric.
+    """
 
     metric: str
     needed_start_sd: float | None = None
+    needed_replicas: int | None = None
+    shows_replicas: bool = False
 
-    def reason(self, _result: CheckResult, /) -> str:
+    def reason(self, result: CheckResult, /) -> str:
         state = f"if you know how much server starts differ, state it: start_sd={{{self.metric!r}: …}}"
         if self.needed_start_sd is not None:
             state += f" ({100 * self.needed_start_sd:g} % or less decides the claim at this ratio)"
+        if self.needed_replicas is not None:
+            return (f"about {self.needed_replicas} replicas of each service decide the claim at this ratio, because "
+                    f"replicas differ; store sessions as a baseline, claim less, or {state}")
+        if self.shows_replicas:
+            return (f"a start-to-start sd of {100 * result.facts['start_sd']:.2g} % is assumed, because too few "
+                    "replicas are seen; name the metrics page of each replica (metrics=[…]) or the response header "
+                    "that names the replica (replica_header=…), store three sessions as a baseline, claim less, "
+                    f"or {state}")
         return f"an endpoint is never started again, so more runs add little; claim less, or {state}"

@@ -343,3 +343,12 @@ def test_service_that_scales_between_two_runs_is_not_steady(make_run, make_measu
     (problem,) = validity_problems(make_measurement(*runs), set(), SETTINGS)
     assert states(problem, ServiceScaled, run=2, seed=1)
     assert "replica a:1 vanished, replica b:1 appeared" in problem.fault.facts["text"]
+
+
+@pytest.mark.parametrize(("answers", "invalid"), [(2.0, False), (12.0, True)])
+def test_replica_named_by_answers_vanishes_only_after_many_answers(make_run, make_measurement, answers, invalid):
+    counts = {"a": {"answers": 20.0 - answers}, "b": {"answers": answers}}
+    runs = [make_run(seed=0, replicas=counts), make_run(seed=1, replicas={"a": {"answers": 20.0}})]
+    found = validity_problems(make_measurement(*runs), set(), SETTINGS)
+    assert [problem.fault.facts["text"] for problem in found] == (
+        ["replica b vanished since the first run"] if invalid else [])

@@ -134,3 +134,9 @@ def test_secrets_are_masked(conditions_of):
         '{"api_key": ["***", "***"], "hf_token": "***", "max_tokens": 4, "x": {"y": {"password": "***"}}}'
     )
     assert recorded["env"] == '{"DB_PASS": "***", "HF_TOKEN": "***", "X": "1"}'
+
+
+@pytest.mark.parametrize(("streams", "condition"), [(1024, None), (1025, "keep-alive, opened before the start")])
+def test_connections_opened_before_the_start_are_a_condition_of_many_streams(conditions_of, streams, condition):
+    workload = random_tokens(input=8, output=8, arrivals=closed(streams), requests=2000)
+    assert conditions_of(workload=workload).get("connections") == condition

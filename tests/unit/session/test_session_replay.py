@@ -18,6 +18,7 @@ from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.telemetry import CpuUse
 from pytest_llmperf.session.replay import Replayer, most_bytes
 from pytest_llmperf.session.warm_up import BATCH, MOST_BATCHES, warm_up
+from pytest_llmperf.testing.scripted_transport import ScriptedTransport
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WORKLOAD = random_tokens(input=8, output=5, arrivals=constant(10), requests=12)
@@ -321,3 +322,84 @@ def test_failed_warm_up_request_raises_engine_error(make_server, replayer, fake_
     fake_engine.tokens = 3
     with pytest.raises(EngineError, match=r"of \d warm-up requests failed \(\d × wrong length; first: "):
         warm_up(make_server(), WORKLOAD, replayer())
+
+
+def with_header(exchange, name):
+    """The exchange with a header that names the replica."""
+    line = f"X-Pod: {name}\r\n".encode()
+    sizes = exchange.read_bytes[:]
+    sizes[0] += len(line)
+    return replace(exchange, data=exchange.data.replace(b"\r\n", b"\r\n" + line, 1), read_bytes=sizes)
+
+
+def service(fake_engine, make_server, names, header="X-Pod"):
+    """A service without metrics pages whose answers name these replicas in turn."""
+    fake_engine.answers["/metrics"] = httpx.Response(404)
+    exchanges = fake_engine.exchanges
+    fake_engine.transport = ScriptedTransport(lambda plan: [
+        with_header(exchange, names[number % len(names)]) for number, exchange in enumerate(exchanges(plan))])
+    return make_server(endpoint("http://127.0.0.1:8000", model="m", replica_header=header))
+
+
+def test_header_of_answers_gives_counters_of_each_replica(make_server, replayer, fake_engine):
+    server = service(fake_engine, make_server, ["a", "b"])
+    run = replayer().run(server, WORKLOAD, 0)
+    assert {name: counters["requests_finished"] for name, counters in run.replicas.items()} == {"a": 6, "b": 6}
+    assert run.replicas["a"]["tpot_s_sum"] > 0
+    assert run.counters["replica_largest_computed_tokens"] == 6 * (8 + 5)
+
+
+@pytest.mark.parametrize(("names", "header", "problem"), [
+    (["a"], "X-Other", "No answer of .* has the header 'x-other'"),
+    (list("abcdefghijkl"), "X-Pod", "The header 'x-pod' has 12 values in 12 answers"),
+])
+def test_header_that_names_no_replica_is_an_error(make_server, replayer, fake_engine, names, header, problem):
+    server = service(fake_engine, make_server, names, header)
+    with pytest.raises(EngineError, match=problem):
+        replayer().run(server, WORKLOAD, 0)
+
+
+def answer_with(fake_engine, data):
+    """Each request gets these bytes as its answer."""
+    exchanges = fake_engine.exchanges
+    fake_engine.transport = ScriptedTransport(lambda plan: [
+        replace(exchange, data=data, read_bytes=type(exchange.read_bytes)("q", [len(data)]),
+                read_ns=exchange.read_ns[:1]) for exchange in exchanges(plan)])
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_generated_text_of_a_defective_answer_is_shown_only_where_allowed(make_server, replayer, fake_engine, allowed):
+    answer_with(fake_engine, b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nlive ans\'wer")
+    run = replayer(quotes_answers=allowed).run(make_server(), WORKLOAD, 0)
+    details = {record.detail for record in run.records}
+    assert all("no server-sent event in the answer" in detail for detail in details)
+    assert all(("live" in detail) is allowed for detail in details)
+
+
+def test_server_whose_process_ends_after_its_first_errors_is_named_in_the_warm_up(
+    make_server, replayer, fake_engine, fake_process, monkeypatch
+):
+    """vLLM answers with errors for some seconds after its engine process has died."""
+    server = make_server(vllm("m"), process=fake_process)
+
+    def wait_death(timeout_s):
+        fake_process.ended = "signal 9 (SIGKILL)" if timeout_s >= 1 else None
+        return fake_process.ended is not None
+
+    monkeypatch.setattr(server.unit, "wait_death", wait_death)
+    answer_with(fake_engine, b"HTTP/1.1 500 X\r\nContent-Length: 2\r\n\r\nno")
+    with pytest.raises(ServerDied, match="The vllm server died: signal 9"):
+        warm_up(server, WORKLOAD, replayer())
+
+
+def test_prompt_that_a_started_server_counts_otherwise_than_its_words_is_an_error(
+    make_server, replayer, fake_process, monkeypatch
+):
+    class Tokenizer:
+        name = "words"
+        words = ("a b c",)  # three words for each token
+
+    server = make_server(vllm("m"), process=fake_process, tokenizer=Tokenizer())
+    monkeypatch.setattr(type(server), "api", replace(server.api, text=True))
+    with pytest.raises(EngineError, match=r"a prompt of 24 words has .* tokens by the server's usage"):
+        warm_up(server, WORKLOAD, replayer())

@@ -13,7 +13,7 @@ from pytest_llmperf.results.causes.claims import (
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import search_terms
-from pytest_llmperf.session.sequential_claim import MOST_STARTS, MOST_STARTS_TOGETHER, _in_vain, _with_most_starts
+from pytest_llmperf.session.sequential_claim import MOST_STARTS, MOST_STARTS_TOGETHER, _with_most_starts, in_vain
 
 
 def open_claim(cause):
@@ -33,7 +33,7 @@ def open_claim(cause):
     (EndpointStartsUnknown("ttft_p50"), MOST_STARTS, False),
 ])
 def test_claim_ends_where_needed_starts_exceed_twice_possible_starts(cause, most_starts, vain):
-    assert _in_vain(open_claim(cause), most_starts) is vain
+    assert in_vain(open_claim(cause), most_starts) is vain
 
 
 def test_ended_claim_names_needed_and_possible_starts():

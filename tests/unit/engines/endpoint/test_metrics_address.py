@@ -79,3 +79,15 @@ def test_header_for_no_address_is_refused():
 def test_spec_as_text_names_addresses_and_variables():
     spec = service(["http://a:1"], metrics_headers_env={"Authorization": "PROMETHEUS_TOKEN"})
     assert "metrics=['http://a:1'], metrics_header.Authorization=env:PROMETHEUS_TOKEN" in str(spec)
+
+
+@pytest.mark.parametrize("header", ["X Pod", "X-Pod:", 3])
+def test_replica_header_that_is_no_name_of_a_header_is_refused(header):
+    with pytest.raises(SpecError, match=r"replica_header=.*write the name of a header"):
+        endpoint("http://127.0.0.1:8000", model="m", replica_header=header)
+
+
+def test_replica_header_is_no_condition_and_part_of_the_text_of_the_spec():
+    spec = endpoint("http://127.0.0.1:8000", model="m", replica_header="X-Pod")
+    assert "replica_header='x-pod'" in repr(spec)
+    assert "replica_header" not in spec.api.stated
