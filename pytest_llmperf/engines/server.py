@@ -18,6 +18,7 @@ from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.model.api import Api
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.replicas import Pages
 from pytest_llmperf.wire.answer_ids import AnswerIds
@@ -157,6 +158,18 @@ class Server:
         """
         self.control.sleep()
         self.warmed_for.clear()
+
+    def detach_replicas(self, spec: EngineSpec, grace_s: float) -> Mapping[str, Server]:  # noqa: ARG002
+        """The replicas of a deployment by name, which survive the stop of their router; the caller must stop them.
+
+        Args:
+            spec: of the deployment that takes over the replicas.
+            grace_s: time that the router has to end by itself.
+
+        Returns:
+            None of a single server, of replicas that are not those of `spec`, or of a deployment with a dead part.
+        """
+        return {}
 
     def stop(self, grace_s: float) -> None:
         """End the unit, as `Unit.stop` does, and all connections; nothing else to do for an endpoint.

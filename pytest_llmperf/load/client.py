@@ -228,6 +228,7 @@ def _payload(plan: LoadPlan, request: PlannedRequest) -> bytes:
         "Accept: text/event-stream, application/json",
         f"Content-Length: {len(request.body)}",
         *(("Connection: close",) if plan.channel.fresh else ()),
+        *((f"X-Session-Id: {request.session}",) if request.session else ()),
         *(f"{name}: {value}" for name, value in plan.headers),
     ]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + request.body

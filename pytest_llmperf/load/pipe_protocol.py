@@ -28,7 +28,7 @@ def pack_plan(plan: LoadPlan) -> bytes:
         "retry_stale": plan.retry_stale,
         "requests": [
             (r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns,
-             *(value and astuple(value) for value in (r.part, r.cancellation, r.retry)), r.answers, r.ends)
+             *(value and astuple(value) for value in (r.part, r.cancellation, r.retry)), r.answers, r.ends, r.session)
             for r in plan.requests
         ],
     }
@@ -44,11 +44,12 @@ def unpack_plan(packed: bytes) -> LoadPlan:
     head = json.loads(packed[SIZE.size : start])
     channel = head["channel"]
     requests = []
-    for index, path, length, at_ns, after, think_ns, part, cancellation, retry, answers, ends in head["requests"]:
+    for index, path, length, at_ns, after, think_ns, part, cancellation, retry, answers, ends, name in head["requests"]:
         body = packed[start : start + length]
         requests.append(PlannedRequest(
             index, path, body, at_ns, after, think_ns, part and ConversationPart(*part),
             cancellation and Cancellation(*cancellation), retry and RetryPolicy(*retry), answers, tuple(ends),
+            session=name,
         ))
         start += length
     return LoadPlan(

@@ -27,8 +27,8 @@ _BEAT_NS = 50_000_000    # a wake-up of a sleeping process costs about 0.1 ms of
 _BEATS_PER_REPORT = 5
 _AHEAD_NS = 100_000_000  # connections are opened so long before a timed request needs them, less a beat
 _OPENINGS_PER_BEAT = 10  # so many times a part of the connections is opened: all at once would delay a send
-_WARM_LIMIT = 1024
-_WARM_NS = 1_000_000_000
+_WARM_LIMIT = 1024  # connections that an open loop opens ahead; a closed loop opens all before the start
+_WARM_NS = 10_000_000_000  # longest wait for these; a lost SYN is repeated after 1, 3 and 7 s
 # Of answers that ended or run. Recording costs 24 µs a request and waits until the loop is idle, unless more is held.
 _MOST_HELD_BYTES = 96 * 2**20
 _MOST_AT_ONCE = 8        # requests sent between two reads
@@ -74,7 +74,7 @@ class PlanReplayer:
 
     def run(self) -> None:
         """Open connections, say READY, and replay from the time that `start` gives; returns when all is recorded."""
-        self._client.warm(min(self._plan.concurrency or 0, len(self._plan.requests), _WARM_LIMIT))
+        self._client.warm(min(self._plan.concurrency or 0, len(self._plan.requests)))
         self._get_ready(monotonic_ns() + _WARM_NS)
         self.reactor.run()
         while self._landed:

@@ -117,6 +117,7 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
                 "after": request.after,
                 "think_ns": request.think_ns,
                 "continues": request.part is not None and request.part.continues,
+                **({"session": request.session} if request.session else {}),
                 **(asdict(request.cancellation) if request.cancellation is not None else {}),
                 **(asdict(request.retry) if request.retry is not None else {}),
             }

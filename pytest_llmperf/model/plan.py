@@ -45,6 +45,7 @@ class PlannedRequest:
         answers: number of answers that the body asks for (`n`).
         ends: finish reasons after which a turn that contains the answer may follow.
         output_tokens: expected number of output tokens of each answer, for the display of the remaining time.
+        session: value of the header X-Session-Id, equal for all turns of a conversation; "" for no such header.
     """
 
     index: int
@@ -59,6 +60,7 @@ class PlannedRequest:
     answers: int = 1
     ends: tuple[str, ...] = SUCCESSFUL_ENDS
     output_tokens: int = 1
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

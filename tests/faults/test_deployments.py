@@ -143,3 +143,98 @@ def test_each_replica_sees_gpus_of_its_own(suite, gpus):
     result, _ = suite.run(text, "-m", "h200", "-s")
     result.stdout.fnmatch_lines(["*'CUDA_VISIBLE_DEVICES=0', 'CUDA_VISIBLE_DEVICES=1'*"])
     assert suite.run_files()["test_x"]["measurements"][0]["conditions"]["gpu_count"] == "2"
+
+
+SWAPPED = SUITE.replace("def test_x(perf):", """
+def test_x(perf):
+    other = FLEET.with_router(policy="random")
+    pool = perf._execution.session.pool
+    def pids(spec):
+        server = pool.acquire(spec)
+        return [part.unit.process.pid for part in server.parts.values()], server.unit.process.pid
+    replicas, router = pids(FLEET)
+    kept, second = pids(other)
+    assert kept == replicas and second != router
+    claim = perf.claim(FLEET, other, FEW, "ttft_p50(a) / ttft_p50(b) <= 100")
+    assert pids(other)[0] == replicas
+    assert not [number for number in [router, second] if os.path.exists("/proc/" + str(number))]
+    assert claim.a.conditions["router.policy"] == "round_robin" and claim.b.conditions["router.policy"] == "random"
+    print("CLAIM", claim.results[0].facts)
+    pool.acquire(replicas_of_three)
+    assert not [number for number in replicas if os.path.exists("/proc/" + str(number))]
+
+replicas_of_three = replicas(stub(), 3, router=nginx())
+
+def test_y(perf):
+""").replace("from pytest_llmperf import nginx, replicas", "import os\nfrom pytest_llmperf import nginx, replicas")
+
+
+def test_sides_that_differ_in_the_router_alone_keep_the_replicas(suite):
+    result, _ = suite.run(SWAPPED.format(load="FEW"), "-s", "-k", "test_x")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*CLAIM {'pairs': 3, 'starts_a': 1, 'starts_b': 1}*"])
+    suite.nothing_left()
+
+
+@pytest.mark.parametrize("spec", ["vllm_router(policy='kv_aware')"])
+def test_policy_that_needs_kv_events_is_refused_before_a_start(suite, spec):
+    text = SUITE.replace("nginx, replicas", "vllm_router, replicas").replace("nginx()", spec)
+    result, junit = suite.run(text.format(load="FEW"))
+    assert result.ret == 1
+    assert "without KV events of the servers the router chooses by load alone" in failures(junit)
+    assert not list(suite.folder.glob(".llmperf/runs/*/servers"))
+
+
+DYING = """
+import os, signal, time
+import pytest_llmperf.session.series as series
+from pytest_llmperf.engines.deployment.unit import DeploymentUnit
+
+def kill(unit):
+    part = unit.router if {part!r} == "router" else unit.parts["2"].process
+    os.kill(part.pid, signal.SIGKILL)
+
+if {moment!r} == "warm-up":
+    warm_up = series.warm_up
+    def dying(server, workload, replayer):
+        kill(server.unit)
+        warm_up(server, workload, replayer)
+    series.warm_up = dying
+else:
+    stop = DeploymentUnit.stop
+    def dying(unit, grace_s):
+        kill(unit)
+        stop(unit, grace_s)
+    DeploymentUnit.stop = dying
+"""
+
+
+@pytest.mark.parametrize(("part", "name"), [
+    ("replica", r"Replica 2 of 2 \(vllm"), ("router", "The router of repl"),
+])
+def test_part_that_dies_in_the_warm_up_is_named(suite, part, name):
+    result, junit = suite.run(DYING.format(part=part, moment="warm-up") + SUITE.format(load="FEW"))
+    assert result.ret == 10
+    assert re.search(f"{name}.*signal 9", failures(junit), re.DOTALL)
+    suite.nothing_left()
+
+
+@pytest.mark.parametrize("part", ["replica", "router"])
+def test_part_that_dies_at_the_stop_leaves_the_verdict_and_no_process(suite, part):
+    result, _ = suite.run(DYING.format(part=part, moment="stop") + SUITE.format(load="FEW"))
+    assert result.ret == 0
+    suite.nothing_left()
+
+
+def test_sticky_router_keeps_the_turns_of_a_conversation_at_one_replica(suite):
+    """nginx hashes the header X-Session-Id. Without the header one replica would get all requests."""
+    text = SUITE.replace("nginx()", "nginx(policy='consistent_hash')").replace(
+        "from pytest_llmperf import nginx, replicas", "from pytest_llmperf import multi_turn, nginx, replicas")
+    load = "multi_turn(turns=4, input=8, output=4, conversations=24, arrivals=closed(4))"
+    result, _ = suite.run(text.format(load=load))
+    assert result.ret == 0
+    (run,) = suite.run_files()["test_x"]["measurements"][0]["runs"]
+    finished = [counters["requests_finished"] for counters in run["replicas"].values()]
+    assert sum(finished) == 96
+    assert min(finished) > 0
+    assert all(count % 4 == 0 for count in finished)

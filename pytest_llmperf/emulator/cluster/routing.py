@@ -114,11 +114,16 @@ def _least_loaded(timeline: RoutedTimeline, routing: Routing) -> Choose:  # noqa
     return lambda _sequence: timeline.least_loaded()
 
 
-def _by_session(timeline: RoutedTimeline, routing: Routing) -> Choose:
-    """Requests carry no session header, so all of them belong to one session: vllm-router 0.1.17 sends them all to one
-    replica."""
-    chosen = Random(routing.seed).randrange(len(timeline.engines))
-    return lambda _sequence: timeline.open_to[chosen % len(timeline.open_to)]
+def _consistent_hash(timeline: RoutedTimeline, routing: Routing) -> Choose:
+    """Each session has one replica, by chance. Requests without a session belong to one session."""
+    return lambda sequence: timeline.open_to[
+        Random(f"{routing.seed} {sequence.session}").randrange(len(timeline.open_to))]
+
+
+def _sticky_least_loaded(timeline: RoutedTimeline, routing: Routing) -> Choose:  # noqa: ARG001
+    """Each session stays at the replica that had the fewest requests at the begin of the session."""
+    replicas: dict[str, int] = {}
+    return lambda sequence: replicas.setdefault(sequence.session, timeline.least_loaded())
 
 
 def _cache_aware(timeline: RoutedTimeline, routing: Routing) -> Choose:
@@ -177,6 +182,6 @@ POLICIES: dict[str, Callable[[RoutedTimeline, Routing], Choose]] = {
     "least_loaded": _least_loaded,
     "cache_aware": _cache_aware,
     "kv_aware": _kv_aware,
-    "consistent_hash": _by_session,
-    "sticky_least_loaded": _by_session,
+    "consistent_hash": _consistent_hash,
+    "sticky_least_loaded": _sticky_least_loaded,
 }

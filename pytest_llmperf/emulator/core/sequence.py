@@ -21,6 +21,7 @@ class Sequence:
         max_tokens: number of tokens to generate.
         arrived_ns: time of arrival at the engine.
         salt: separates prefix caches; sequences with an empty salt share prefixes.
+        session: session that the request belongs to, for routers; "" for none.
         computed: prompt and generated tokens whose KV is in the cache or in a step in flight.
         generated: tokens sampled so far.
         cached_tokens: cached prompt tokens at the first admission, in any tier; None before the admission.
@@ -45,6 +46,7 @@ class Sequence:
     max_tokens: int
     arrived_ns: int
     salt: str = ""
+    session: str = ""
     computed: int = 0
     generated: int = 0
     cached_tokens: int | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.emulator.http.answers import events_of
 from pytest_llmperf.emulator.http.events import CRASHED, REFUSALS
+from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Refusal, Reply, json_reply
 from pytest_llmperf.emulator.http.stream_writer import Send, StreamWriter
 from pytest_llmperf.emulator.http.streams import Stream
@@ -40,7 +42,9 @@ class App:
             if body is None:
                 return
             if self._service.generates(method, path):
-                await self._generate(path, body, received_ns, receive, send)
+                session = dict(scope["headers"]).get(b"x-session-id", b"").decode("latin-1")
+                generation = replace(self._service.ask(path, body), session=session)
+                await self._generate(generation, received_ns, receive, send)
             else:
                 query = scope.get("query_string", b"").decode("latin-1")
                 reply = self._service.reply(method, f"{path}?{query}" if query else path)
@@ -49,9 +53,8 @@ class App:
         except Refusal as refusal:
             await _send_reply(send, refusal.reply())
 
-    async def _generate(self, path: str, body: bytes, received_ns: int, receive: Receive, send: Send) -> None:
+    async def _generate(self, generation: GenerationRequest, received_ns: int, receive: Receive, send: Send) -> None:
         service = self._service
-        generation = service.ask(path, body)
         number = service.number()
         fault = service.fault_of(number, generation.max_tokens)
         if fault is not None and fault.kind in REFUSALS:

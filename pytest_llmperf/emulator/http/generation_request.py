@@ -34,6 +34,7 @@ class GenerationRequest:
         include_usage, continuous_usage: whether the stream ends with a usage, and whether each chunk has a usage.
         token_ids: whether chunks contain token ids in addition to texts.
         salt: separates prefix caches.
+        session: session that the request belongs to, for routers; "" for none.
     """
 
     kind: Kind
@@ -44,6 +45,7 @@ class GenerationRequest:
     continuous_usage: bool = False
     token_ids: bool = False
     salt: str = ""
+    session: str = ""
 
     @property
     def prompt_tokens(self) -> int:

@@ -93,7 +93,7 @@ class Service:
     def sequences(self, ask: GenerationRequest, arrived_ns: int) -> list[Sequence]:
         """The sequences of a request for the engine, one per prompt."""
         made = [
-            Sequence(self._ids + index, prompt, ask.max_tokens, arrived_ns, ask.salt)
+            Sequence(self._ids + index, prompt, ask.max_tokens, arrived_ns, ask.salt, ask.session)
             for index, prompt in enumerate(ask.prompts)
         ]
         self._ids += len(made)

@@ -160,6 +160,7 @@ class _Client:
     def _generation(self, post: Posted) -> GenerationRequest:
         """What a POST asks for. The prompt of a later turn begins with the earlier turns and their answers."""
         own = post.ask or self._service.ask(post.path, post.body)
+        own = replace(own, session=post.session) if post.session else own
         if not post.continues or post.after is None:
             return own
         whole = replace(own, prompts=(self._answers[post.after] + own.prompts[0],))

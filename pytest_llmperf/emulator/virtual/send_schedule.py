@@ -25,6 +25,7 @@ class Posted:
         after_tokens, after_ns: number of tokens and time after the send at which the client cancels; None for never.
         attempts: largest number of sends, if the server refuses the request with a status of `Patience`.
         backoff_ns: pause before the second send. Each further pause is twice as long.
+        session: value of the header X-Session-Id; "" for no such header.
     """
 
     index: int
@@ -39,6 +40,7 @@ class Posted:
     after_ns: int | None = None
     attempts: int = 1
     backoff_ns: int = 0
+    session: str = ""
 
 
 class SendSchedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,15 +61,24 @@ class DeploymentLauncher(Launcher):
         if self.emulation is not None:
             super().check(spec)
             return
+        adapter = router_adapter_of(spec.router)
+        if (reason := adapter.emulated_only.get(spec.router.policy)) is not None:
+            policies = ", ".join(policy for policy in adapter.policies if policy not in adapter.emulated_only)
+            raise SpecError(f"{spec.router}: {reason}. Choose one of the policies {policies}, or emulate the "
+                            "deployment: --emulate KIND.")
         super().check(spec.replica)
         self._placed(spec)
         self._words(spec)
-        adapter = router_adapter_of(spec.router)
         check_options(adapter, spec.router, router_environment(adapter, self.settings, spec.kind or self.kind,
                                                                self.root))
 
-    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
+    def start(
+        self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None,
+        replicas: Mapping[str, Server] | None = None,
+    ) -> Server:
         """A server, or all replicas of a deployment and its router, that has generated one token.
+
+        Replicas that run already get a new router, and empty caches. Their start id stays.
 
         Raises:
             EngineError: with the evidence; nothing is left running.
@@ -77,9 +86,12 @@ class DeploymentLauncher(Launcher):
         if not isinstance(spec, Deployment) or self.emulation is not None:
             return super().start(spec, start_id, lmcache)
         spec = spec.on(self.kind)
-        parts: dict[str, Server] = {}
+        parts = dict(replicas or {})
         try:
-            self._start_parts(spec, start_id, parts)
+            for part in parts.values():
+                part.reset_cache()
+            if not parts:
+                self._start_parts(spec, start_id, parts)
             return self._behind_router(spec, start_id, parts)
         except BaseException as error:
             for part in parts.values():
@@ -194,7 +206,7 @@ class DeploymentLauncher(Launcher):
             interface = first.reader.interface
             server = DeploymentServer(
                 parts, DeploymentUnit(spec, process, {name: part.unit for name, part in parts.items()}), contact,
-                contact.client(self.settings.control_timeout_s), start_id=start_id,
+                contact.client(self.settings.control_timeout_s), start_id=first.start_id,
                 interface=interface if words is None else replace(interface, text=True), tokenizer=words,
                 router_version=router_version(adapter, environment),
             )
@@ -204,7 +216,8 @@ class DeploymentLauncher(Launcher):
             process.on_gone(lease.close)
         launches_ns = [part.unit.launched_ns for part in parts.values() if part.unit.launched_ns is not None]
         server.unit.launched_ns = min(launches_ns)
-        server.unit.starting_s = (self.clock.now_ns() - server.unit.launched_ns) / 1e9
+        of_replicas_s = max(part.unit.starting_s or 0.0 for part in parts.values())
+        server.unit.starting_s = of_replicas_s + (self.clock.now_ns() - started_ns) / 1e9
         return server
 
     def _wait_routed(self, server: DeploymentServer, process: Supervised, started_ns: int) -> None:

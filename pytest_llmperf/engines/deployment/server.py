@@ -14,7 +14,10 @@ from pytest_llmperf.engines.deployment.pages import NumberedPages
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.api import Api
+from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.results.conditions import ROUTER_VERSION
 
 
@@ -41,6 +44,7 @@ class DeploymentServer(Server):
         super().__init__(first.reader, contact, unit, client, start_id=start_id, model=first.model, clock=first.clock,
                          host_env=first.host_env, replicas=NumberedPages(pages), tokenizer=tokenizer)
         self.parts = parts
+        self._unit = unit
         self.control = DeploymentControl(self.control, parts)
         self._interface = interface
         self._router_version = router_version
@@ -62,6 +66,19 @@ class DeploymentServer(Server):
         self.unit.check_alive()
         emptied = [part.reset_cache(keep) for part in self.parts.values()]
         return all(emptied)
+
+    def detach_replicas(self, spec: EngineSpec, grace_s: float) -> Mapping[str, Server]:
+        own = self.unit.spec
+        if not (isinstance(spec, Deployment) and isinstance(own, Deployment)) or (
+                (spec.servers, spec.on(own.kind).replica) != (own.servers, own.replica)) or self.unit.hangs:
+            return {}
+        try:
+            self.unit.check_alive()
+        except EngineError:
+            return {}
+        self.control.client.close()
+        self._unit.stop_router(grace_s)
+        return self.parts
 
     def stop(self, grace_s: float) -> None:
         """End all processes and connections.

@@ -50,6 +50,15 @@ class DeploymentUnit(Unit):
     def wait_death(self, timeout_s: float) -> bool:
         return super().wait_death(timeout_s) or any(unit.wait_death(0) for unit in self.parts.values())
 
+    def stop_router(self, grace_s: float) -> None:
+        """End the router alone. The replicas then belong to another deployment.
+
+        Raises:
+            StopFailed: something of the router survived.
+        """
+        self.router.stop(grace_s)
+        self.stopped = True
+
     def stop(self, grace_s: float) -> None:
         """End all parts at the same time, the router among them. May be called again.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmperf.clock import VirtualClock
@@ -41,7 +41,8 @@ class VirtualLauncher(Launcher):
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
 
     def start(
-        self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None  # noqa: ARG002
+        self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None,  # noqa: ARG002
+        replicas: Mapping[str, Server] | None = None,  # noqa: ARG002
     ) -> Server:
         """An emulated server that has generated one token under our name.
 

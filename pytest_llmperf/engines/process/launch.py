@@ -116,11 +116,15 @@ class Launcher:
         environment = self.resolver.of(spec.on(self.kind)).environment
         return None if environment is None else installed_version(environment, spec.engine)
 
-    def start(self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None) -> Server:
+    def start(
+        self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None,
+        replicas: Mapping[str, Server] | None = None,  # noqa: ARG002 - of a deployment
+    ) -> Server:
         """A server that has generated one token under our name.
 
         Args:
             lmcache: an LMCache server that runs already and becomes part of the unit; it ends where the start fails.
+            replicas: replicas of a deployment that run already, by name; they end where the start fails.
 
         Raises:
             EngineError: with the evidence; nothing is left running.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -170,14 +170,17 @@ class EnginePool:
             self.wake(server)
             return server
         lmcache = server.unit.detach_lmcache() if keep_lmcache and server is not None else None
+        replicas = {} if fresh else self._detached_replicas(group.started[spec])
         try:
             self.release()
             self._end_what_survived()
             self._take_hardware()
-            self._start_or_alone(group, spec, lmcache)
-        except BaseException:
-            if lmcache is not None:  # harmless where the start that failed has stopped it
+            self._start_or_alone(group, spec, lmcache, replicas)
+        except BaseException as error:  # harmless where the start that failed has stopped them
+            if lmcache is not None:
                 lmcache.stop(self.launcher.settings.stop_grace_s)
+            for replica in replicas.values():
+                stop_after(error, replica, self.launcher.settings.stop_grace_s)
             raise
         self._servers[spec].fresh = fresh
         return self._servers[spec]
@@ -264,15 +267,27 @@ class EnginePool:
         specs = [spec, *(other.on(spec.kind) for other in beside if not other.is_endpoint)]
         return self._plans.group({each: self._plant(each) for each in specs})
 
-    def _start(self, group: Group, lmcache: LMCacheServer | None) -> None:
+    def _detached_replicas(self, spec: EngineSpec) -> Mapping[str, Server]:
+        """The replicas of the running deployment, without its router, if the deployment of `spec` has equal replicas;
+        else none."""
+        if len(self._servers) != 1:
+            return {}
+        (requested, server), = self._servers.items()
+        replicas = server.detach_replicas(spec, self.launcher.settings.stop_grace_s)
+        if replicas:
+            del self._servers[requested]
+        return replicas
+
+    def _start(self, group: Group, lmcache: LMCacheServer | None, replicas: Mapping[str, Server]) -> None:
         started = list(group.started.values())
         for each in started:
             self.launcher.check(each)  # with its share of the memory, which is a flag
-            self._wait_free(each, 0 if lmcache is None else 1)
+            if not replicas:
+                self._wait_free(each, 0 if lmcache is None else 1)
         first_id = self.starts + 1
         self.starts += len(started)
         if len(started) == 1:
-            servers = [self.launcher.start(started[0], first_id, lmcache)]
+            servers = [self.launcher.start(started[0], first_id, lmcache, replicas)]
         elif group.in_turn:
             servers = self._started_in_turn(group, first_id)
         else:
@@ -303,15 +318,17 @@ class EnginePool:
             raise
         return servers[::-1]
 
-    def _start_or_alone(self, group: Group, spec: EngineSpec, lmcache: LMCacheServer | None) -> None:
+    def _start_or_alone(
+        self, group: Group, spec: EngineSpec, lmcache: LMCacheServer | None, replicas: Mapping[str, Server]
+    ) -> None:
         """Start the group. If a server does not start or sleep in turn, `spec` starts alone, as without a group."""
         try:
-            self._start(group, lmcache)
+            self._start(group, lmcache, replicas)
         except EngineError as error:
             if not group.in_turn:
                 raise
             self._plans.give_up_turns(map(self._plant, group.started), error.message)
-            self._start(Group({spec: self._plant(spec)}), lmcache)
+            self._start(Group({spec: self._plant(spec)}), lmcache, {})
 
     def _all_live(self) -> bool:
         """Whether all servers live. The measurement of a dead server got an error; the next one starts anew."""

@@ -52,6 +52,11 @@ class RouterAdapter(ABC):
     takes_token_ids: bool = True
     """Whether prompts may be token ids. If False, prompts are sent as text, one word for each token."""
 
+    session_policies: frozenset[str] = frozenset()
+    """Policies that choose by the header X-Session-Id. Requests to a router with such a policy have this header."""
+    emulated_only: Mapping[str, str] = MappingProxyType({})
+    """Policy → why a session cannot start the router with this policy before real servers."""
+
     switches: Mapping[str, str] = MappingProxyType({})
     """Option of a spec → the router's flag that switches the feature off, for features that are off by default here."""
 

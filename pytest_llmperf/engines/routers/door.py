@@ -5,13 +5,19 @@ from __future__ import annotations
 from pytest_llmperf.doors import Door
 from pytest_llmperf.engines.routers.adapter import RouterAdapter
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.deployment import Router
+from pytest_llmperf.model.deployment import Deployment, Router
+from pytest_llmperf.model.engine import EngineSpec
 
 ROUTERS = Door[RouterAdapter]("router", "a RouterAdapter", lambda value: isinstance(value, RouterAdapter), {
     "vllm_router": "pytest_llmperf.engines.routers.vllm_router:VLLM_ROUTER",
     "sglang_router": "pytest_llmperf.engines.routers.sglang_router:SGLANG_ROUTER",
     "nginx": "pytest_llmperf.engines.routers.nginx:NGINX",
 })
+
+
+def names_sessions(spec: EngineSpec) -> bool:
+    """Whether requests name their session: those of a deployment whose router chooses by sessions."""
+    return isinstance(spec, Deployment) and spec.router.policy in router_adapter_of(spec.router).session_policies
 
 
 def router_adapter_of(router: Router) -> RouterAdapter:

@@ -53,6 +53,7 @@ class Nginx(RouterAdapter):
         "round_robin": "round_robin", "least_conn": "least_loaded", "random": "random",
         "power_of_two": "power_of_two", "consistent_hash": "consistent_hash",
     })
+    session_policies = frozenset({"consistent_hash"})
 
     def arguments(self, router: Router, placement: RouterPlacement) -> list[str]:  # noqa: ARG002
         return ["-c", str(placement.folder / CONFIGURATION), "-p", str(placement.folder), "-e", "stderr"]

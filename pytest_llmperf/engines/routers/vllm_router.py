@@ -18,6 +18,11 @@ class VllmRouter(RustRouter):
         "cache_aware": "cache_aware", "round_robin": "round_robin", "random": "random", "power_of_two": "power_of_two",
         "consistent_hash": "consistent_hash", "sticky_least_loaded": "sticky_least_loaded", "kv_aware": "kv_aware",
     })
+    session_policies = frozenset({"consistent_hash", "sticky_least_loaded"})
+    emulated_only = MappingProxyType({
+        "kv_aware": "without KV events of the servers the router chooses by load alone, and a session does not connect "
+                    "KV events yet",
+    })
 
 
 VLLM_ROUTER = VllmRouter()

@@ -1,5 +1,6 @@
 """One replay on a loop of ours: what the heartbeat sees."""
 
+import socket
 import time
 from time import monotonic_ns
 
@@ -49,3 +50,20 @@ def test_reports_count_reads_of_an_answer_in_flight(tmp_path):
         replayer.run()
     reads = [report[4] for report in reports]
     assert 0 < reads[1] < reads[-1] == len(read_recording(tmp_path / "recording").exchanges[0].read_ns)
+
+
+def test_closed_loop_of_many_streams_opens_all_connections_before_the_clock_starts(tmp_path):
+    streams, opened = 1100, []
+
+    def report(progress):
+        if progress == READY:
+            opened.append(len(replayer._client._idle))
+            replayer.cancel()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=streams) as server:
+        port = server.getsockname()[1]
+        requests = tuple(PlannedRequest(index, "/", b"{}") for index in range(streams))
+        plan = LoadPlan("127.0.0.1", port, requests, concurrency=streams)
+        replayer = PlanReplayer(plan, route_of(plan), RecordingWriter(tmp_path / "recording"), report)
+        replayer.run()
+    assert opened == [streams]

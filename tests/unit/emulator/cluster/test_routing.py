@@ -114,6 +114,18 @@ def test_session_policies_send_requests_without_a_session_to_one_replica(policy)
     assert len(set(run(deployment(policy), different(12)))) == 1
 
 
+@pytest.mark.parametrize("policy", ["consistent_hash", "sticky_least_loaded"])
+def test_session_policies_keep_a_session_at_its_replica_and_use_all_replicas(policy):
+    fleet = deployment(policy)
+    chosen = {}
+    for number in range(60):
+        sequence = Sequence(number, prompt(number, 100), 1, 0, session=str(number % 12))
+        fleet.submit(sequence, 0)
+        chosen.setdefault(sequence.session, set()).add(sequence.engine)
+    assert all(len(engines) == 1 for engines in chosen.values())
+    assert len(set.union(*chosen.values())) == 3
+
+
 def test_router_counts_an_answer_until_its_last_token_is_out():
     fleet = deployment("least_loaded", 2)
     first, second = Sequence(0, prompt(1, 100), 1, 0), Sequence(1, prompt(2, 100), 1, MS)

@@ -49,7 +49,7 @@ class FakeLauncher:
         if self.unknown_flag in dict(spec.flags):
             raise SpecError(f"vllm does not know {self.unknown_flag}.")
 
-    def start(self, spec, start_id, lmcache=None):
+    def start(self, spec, start_id, lmcache=None, replicas=None):
         self.kinds.append(spec.kind)
         if self.failure is not None:
             error, self.failure = self.failure, None
@@ -136,7 +136,7 @@ class SlowLauncher(FakeLauncher):
         super().__init__(make_server, make_process)
         self.clock, self.at_once = VirtualClock(), at_once
 
-    def start(self, spec, start_id, lmcache=None):
+    def start(self, spec, start_id, lmcache=None, replicas=None):
         launched_ns = self.clock.now_ns()
         server = super().start(spec, start_id, lmcache)
         server.unit.launched_ns = launched_ns
