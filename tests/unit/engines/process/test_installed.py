@@ -7,9 +7,11 @@ from contextlib import nullcontext
 import pytest
 
 from pytest_llmperf import sglang, vllm
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import check_flags, emulated_flags, known_flags
+from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.engines.process.retired import check_variables
 from pytest_llmperf.engines.sglang import adapter as sglang_adapter
 from pytest_llmperf.engines.versions import retired
@@ -70,6 +72,20 @@ def test_server_flags_are_read_from_the_parser_once_per_version(bundle, tmp_path
     assert (tmp_path / "asked").read_text() == "x"
     assert ask(bundle(MAIN, "9.10"), tmp_path) == flags
     assert (tmp_path / "asked").read_text() == "xx"
+
+
+def test_parser_is_asked_only_for_a_flag_that_the_stored_release_lacks(bundle, tmp_path, monkeypatch):
+    asked = tmp_path / "asked"
+    monkeypatch.setenv("ASKED", str(asked))
+    place = bundle(MAIN, "0.33.0+cpu").pythonpath
+    (place / "vllm" / "__init__.py").touch()
+    resolver = Resolver(Settings(engines={"vllm": str(place)}, cache_dir="models"), tmp_path, emulated=False)
+    resolver.of(vllm("tiny", max_num_seqs=4, enable_prefix_caching=False).on("cpu"))
+    assert not asked.exists()
+    resolver.of(vllm("tiny", x3=1).on("cpu"))  # a flag of a changed build
+    assert asked.read_text() == "x"
+    with pytest.raises(SpecError, match="has no flag --max-num-batched-token"):
+        resolver.of(vllm("tiny", max_num_batched_token=4).on("cpu"))
 
 
 def test_server_with_few_flags_tells_all_of_them(bundle, tmp_path):
