@@ -426,7 +426,7 @@ class Perf:
         execution = self._execution
         series = execution.series_of(measurement, "perf.compare_with_baseline(run)")
         if not chosen:
-            stored = execution.session.baselines.find(execution.test, kind_of(series.finished.conditions), name)
+            stored = execution.session.baselines.of(kind_of(series.finished.conditions)).find(execution.test, name)
             closed_loop = series.workload.concurrency is not None
             chosen = default_primaries(series.finished, stored, closed_loop=closed_loop)
         if unjudged := sorted(own_margins.keys() - set(chosen)):

@@ -185,8 +185,8 @@ def _out_of_time(result: CheckResult) -> CheckResult:
 
 
 def _stored_start_sd(execution: Execution, conditions: Mapping[str, str], metric: str) -> StartSd | None:
-    baselines = execution.session.baselines
-    return baselines.start_sd(execution.test, kind_of(conditions), metric, server_kind(conditions))
+    baselines = execution.session.baselines.of(kind_of(conditions))
+    return baselines.start_sd(execution.test, metric, server_kind(conditions))
 
 
 def _judge_pooled(

@@ -50,10 +50,11 @@ def compare_with_baseline(
     if not measurement.primaries:
         return [_nothing_to_judge(len(measurement.runs))]
     kind = kind_of(measurement.conditions)
-    stored = session.baselines.find(series.execution.test, kind, measurement.baseline or "")
+    baselines = session.baselines.of(kind)
+    stored = baselines.find(series.execution.test, measurement.baseline or "")
     if stored is None:
         return [_nothing_stored(kind)]
-    terms = session.baselines.terms(kind, measurement.primaries, margins, server_kind(measurement.conditions))
+    terms = baselines.terms(measurement.primaries, margins, server_kind(measurement.conditions))
     stored = comparable_sessions(stored, terms.rules)
     different = incomparable_result(measurement, stored, terms)
     if different is not None:
@@ -101,7 +102,7 @@ def compare_with_reference(execution: Execution, series: Series, reference: Engi
         (candidate, "candidate", reference), (reference, "reference", candidate))]
     together = session.pool.lives_beside(candidate, [reference])
     kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)
-    suite_primaries = session.baselines.terms(kind, measurement.primaries, {}).suite_primaries
+    suite_primaries = session.baselines.of(kind).terms(measurement.primaries, {}).suite_primaries
     terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {})
     judged = {*series.judged_metrics, *judged_by_comparison(terms.primaries)}
     started_ns, pairs, block = session.clock.now_ns(), 0, 1

@@ -169,7 +169,7 @@ class Series:
         self.measurement = replace(
             stored, runs=runs, metrics=tuple(metrics_of(run.records, run.counters, run.tokenizer) for run in runs),
             may_preempt=self.treatment.may_preempt, looks=self._looks,
-            stored_run_sd=self.session.baselines.run_sd(self.execution.test, kind_of(stored.conditions)),
+            stored_run_sd=self.session.baselines.of(kind_of(stored.conditions)).run_sd(self.execution.test),
         )
 
     def start_anew(self) -> None:
@@ -304,7 +304,7 @@ class Series:
             earlier_looks=self._earlier_looks,
             bound=latency_bound(server.spec, server.model, facts),
             alone="" if server.siblings else self.alone,
-            stored_run_sd=self.session.baselines.run_sd(self.execution.test, kind_of(values_by_name)),
+            stored_run_sd=self.session.baselines.of(kind_of(values_by_name)).run_sd(self.execution.test),
         )
 
     def _handling(self, server: Server) -> str:

@@ -335,7 +335,8 @@ def compared(three_runs):
         bought, wanted = [], replace(terms("tpot_mean"), rules=rules)
         session = SimpleNamespace(
             settings=Settings(), clock=SimpleNamespace(now_ns=lambda: 0),
-            baselines=SimpleNamespace(find=lambda *_: stored, terms=lambda *_: wanted),
+            baselines=SimpleNamespace(
+                of=lambda _kind: SimpleNamespace(find=lambda *_: stored, terms=lambda *_: wanted)),
         )
         series = SimpleNamespace(session=session, execution=SimpleNamespace(test="t.py::x"), number=1,
                                  judged_metrics=(), finished=so_many(seeds), extend=extend, repeatable=True)
@@ -420,8 +421,8 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     stored_baselines = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
     store = SimpleNamespace(read_each={"h200": stored_baselines, "l4": {}}.get)
     baselines = Baselines(store, "host", DEFAULT_RULES)
-    assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
-    assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
+    assert baselines.of("h200").terms(("tpot_mean",), {}).suite_primaries == 3
+    assert baselines.of("l4").terms(("tpot_mean",), {}).suite_primaries == 0
 
 
 def test_baselines_of_one_gpu_kind_are_read_once_per_session(make, tmp_path):
@@ -429,15 +430,15 @@ def test_baselines_of_one_gpu_kind_are_read_once_per_session(make, tmp_path):
     store = Store(tmp_path / "baselines")
     with store.update() as update:
         update.write({baseline_path("t.py::x", "h200"): make.baseline(stored, test="t.py::x")})
-    baselines = Baselines(store, "host", DEFAULT_RULES)
+    baselines = Baselines(store, "host", DEFAULT_RULES).of("h200")
 
-    assert baselines.find("t.py::x", "h200", "") is not None
+    assert baselines.find("t.py::x", "") is not None
     shutil.rmtree(store.root)
-    assert baselines.find("t.py::x", "h200", "") is not None
-    assert baselines.run_sd("t.py::x", "h200") is not None
-    assert baselines.run_sd("t.py::y", "h200") is not None
-    assert baselines.start_sd("t.py::x", "h200", "ttft_p50", "h200") is not None
-    assert baselines.terms("h200", ("ttft_p50",), {}).suite_primaries == 1
+    assert baselines.find("t.py::x", "") is not None
+    assert baselines.run_sd("t.py::x") is not None
+    assert baselines.run_sd("t.py::y") is not None
+    assert baselines.start_sd("t.py::x", "ttft_p50", "h200") is not None
+    assert baselines.terms(("ttft_p50",), {}).suite_primaries == 1
 
 
 def test_unreadable_baseline_fails_only_comparisons_with_that_file(make, tmp_path):
@@ -446,11 +447,11 @@ def test_unreadable_baseline_fails_only_comparisons_with_that_file(make, tmp_pat
         update.write({baseline_path(test, "h200"): make.baseline(sessions_of(make, 0.05, 10), test=test)
                       for test in ("t.py::x", "t.py::y")})
     (store.root / baseline_path("t.py::y", "h200")).write_text("{")
-    baselines = Baselines(store, "host", DEFAULT_RULES)
-    assert baselines.find("t.py::x", "h200", "") is not None
-    assert baselines.run_sd("t.py::y", "h200") is not None
+    baselines = Baselines(store, "host", DEFAULT_RULES).of("h200")
+    assert baselines.find("t.py::x", "") is not None
+    assert baselines.run_sd("t.py::y") is not None
     with pytest.raises(BaselineError, match=r"y\.json"):
-        baselines.find("t.py::y", "h200", "")
+        baselines.find("t.py::y", "")
 
 
 def sessions_of(make, sd, count, primaries=("ttft_p50",)):
@@ -464,7 +465,7 @@ def start_sd(sd_of_test, *others):
     stored = {} if sd_of_test is None else {baseline_path("t.py::x", "h200"): sd_of_test}
     stored |= {f"h200/t/other{number}.json": other for number, other in enumerate(others)}
     store = SimpleNamespace(read_each=lambda _: stored, owned=lambda baseline, *_: baseline)
-    return Baselines(store, "host", DEFAULT_RULES).start_sd("t.py::x", "h200", "ttft_p50", "h200")
+    return Baselines(store, "host", DEFAULT_RULES).of("h200").start_sd("t.py::x", "ttft_p50", "h200")
 
 
 @pytest.mark.parametrize(("sd", "count", "shown"), [

@@ -167,6 +167,6 @@ def test_without_baseline_uses_run_sd_of_other_tests():
     }
     stored = {baseline_path(name, "h200"): stored_baseline for name, stored_baseline in baseline_by_name.items()}
     store = SimpleNamespace(read_each=lambda _: stored, owned=lambda stored_baseline, *_: stored_baseline)
-    baselines = Baselines(store, "host", DEFAULT_RULES)
-    assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
-    assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")
+    baselines = Baselines(store, "host", DEFAULT_RULES).of("h200")
+    assert baselines.run_sd("quiet") < 0.01 < baselines.run_sd("loud")
+    assert baselines.run_sd("another") == baselines.run_sd("loud")
