@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import generate_one_token
 from pytest_llmperf.engines.deployment.server import DeploymentServer
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
-from pytest_llmperf.engines.process.launch import POLL_S, Launcher, Start, served_name_of, stop_after
+from pytest_llmperf.engines.process.launch import Launcher, Start, served_name_of, stop_after
+from pytest_llmperf.engines.process.readiness import wait_ready
 from pytest_llmperf.engines.process.variables import inherited_environment
 from pytest_llmperf.engines.routers.adapter import RouterPlacement
 from pytest_llmperf.engines.routers.door import router_adapter_of
 from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError, StartupTimeout
+from pytest_llmperf.errors import EngineError, SpecError
 from pytest_llmperf.model.deployment import Deployment
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import gpus_of
@@ -210,7 +210,10 @@ class DeploymentLauncher(Launcher):
                 interface=interface if words is None else replace(interface, text=True), tokenizer=words,
                 router_version=router_version(adapter, environment),
             )
-            self._wait_routed(server, process, started_ns)
+            wait_ready(process, f"The router {launch.argv[0]}",
+                       lambda left_s: generate_one_token(server, max(1.0, left_s)), clock=self.clock,
+                       started_ns=started_ns, timeout_s=self.settings.ready_timeout_s,
+                       after_attempt=lambda _: server.unit.check_alive())
             undo.pop_all()
         for lease in (port, metrics_port):
             process.on_gone(lease.close)
@@ -219,23 +222,3 @@ class DeploymentLauncher(Launcher):
         of_replicas_s = max(part.unit.starting_s or 0.0 for part in parts.values())
         server.unit.starting_s = of_replicas_s + (self.clock.now_ns() - started_ns) / 1e9
         return server
-
-    def _wait_routed(self, server: DeploymentServer, process: Supervised, started_ns: int) -> None:
-        """Until one token came through the router; fails at once when the router or a replica ends.
-
-        Raises:
-            EngineError: with the evidence.
-        """
-        timeout_s, last = self.settings.ready_timeout_s, "it never answered"
-        while (waited_s := (self.clock.now_ns() - started_ns) / 1e9) < timeout_s:
-            if (ending := process.ending()) is not None:
-                raise ExitedEarly(f"The router {process.launch.argv[0]} ended before it was ready: {ending}, after "
-                                  f"{waited_s:.1f} s. Read its log for the reason.", process.evidence())
-            try:
-                return generate_one_token(server, max(1.0, timeout_s - waited_s))
-            except (httpx.HTTPError, EngineError) as error:
-                server.unit.check_alive()
-                last = f"{type(error).__name__}: {error}"
-            process.wait_exit(POLL_S)
-        raise StartupTimeout(f"The router was not ready within {timeout_s:g} s; last: {last}. Raise ready_timeout_s if "
-                             "it is only slow.", process.evidence())

@@ -17,7 +17,8 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.contact import CONTROL_TIMEOUT_S, control_client
 from pytest_llmperf.engines.control.json_answers import json_object, section
 from pytest_llmperf.engines.process.environment import Environment
-from pytest_llmperf.errors import EngineError, EnvironmentMissing, ServerDied, StartupTimeout, WrongServer
+from pytest_llmperf.engines.process.readiness import POLL_S, wait_ready
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, ServerDied, WrongServer
 from pytest_llmperf.model.lmcache import LMCache
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.process.launch import Launch
@@ -39,7 +40,6 @@ BY_TIER = ("lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens")
 WATCHED = "lmcache_mp_l1_eviction_loop_ticks_total"
 HELD_BYTES = "lmcache_mp_l1_memory_usage_bytes"
 DISK_FILES = "*@*.data"  # what its file adapter writes, and nothing else
-POLL_S = 0.1
 # Until it lets go of a dead engine's KV cache on the GPU, which SGLang never tells it to: the least that it allows, a
 # quarter of it more at most, and so less than the next engine waits for its GPU.
 SILENCE_S = 30
@@ -282,24 +282,11 @@ def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCa
             process.on_gone(lease.close)
         server = LMCacheServer(launch, process)
         undo.callback(server.client.close)
-        _wait_healthy(server, clock, timeout_s)
+        wait_ready(process, "The LMCache server", lambda left_s: server.client.get(
+            "/healthcheck", timeout=min(launch.control_timeout_s, max(POLL_S, left_s))).raise_for_status(),
+            clock=clock, started_ns=clock.now_ns(), timeout_s=timeout_s)
         undo.pop_all()
     return server
-
-
-def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None:
-    deadline_ns = clock.now_ns() + seconds(timeout_s)
-    while (left_ns := deadline_ns - clock.now_ns()) > 0:
-        if (ending := server.process.wait_exit(POLL_S)) is not None:
-            raise EngineError(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
-        try:
-            left_s = max(POLL_S, left_ns / 1e9)
-            timeout_s = min(server.launch.control_timeout_s, left_s)
-            if server.client.get("/healthcheck", timeout=timeout_s).status_code == 200:
-                return
-        except httpx.HTTPError:
-            continue
-    raise StartupTimeout(f"The LMCache server was not ready within {timeout_s:g} s.", server.process.evidence())
 
 
 def _command(environment: Environment) -> tuple[str, ...]:

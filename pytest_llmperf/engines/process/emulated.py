@@ -12,7 +12,7 @@ from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
 from pytest_llmperf.engines.deployment.emulated import emulated_pages
 from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheServer
-from pytest_llmperf.engines.process.launch import Launcher
+from pytest_llmperf.engines.process.launch import Launcher, served_name_of
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import child_environment
 from pytest_llmperf.engines.server import Server
@@ -54,7 +54,7 @@ class VirtualLauncher(Launcher):
         resolution = self.resolver.of(spec)
         model = resolution.model
         environment = self.emulator(spec, start_id)
-        name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
+        name = served_name_of(model, self.rng)
         placement = Placement(spec.kind or self.kind, NO_PORT, name, model, environment, root=self.root)
         launch = Launch(
             argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),

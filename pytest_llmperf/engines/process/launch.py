@@ -32,6 +32,7 @@ from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
 from pytest_llmperf.engines.process.environment import Environment, emulator_environment
 from pytest_llmperf.engines.process.installed import installed_version
+from pytest_llmperf.engines.process.readiness import wait_ready
 from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import (
@@ -42,7 +43,7 @@ from pytest_llmperf.engines.process.variables import (
 )
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
-from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError, StartupTimeout, WrongServer
+from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError
 from pytest_llmperf.model.engine import REFERENCE, Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Starting, ignore_status
 from pytest_llmperf.process.launch import Launch
@@ -50,7 +51,6 @@ from pytest_llmperf.process.ports import HOST, check_loopback, reserve_port
 from pytest_llmperf.process.supervisor import Supervised
 
 PORT_ATTEMPTS = 5
-POLL_S = 0.1
 NOTE_EVERY_S = 1.0
 ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
@@ -305,38 +305,27 @@ class Launcher:
         return Supervised.start(launch, self.clock)
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
-        """Until our model is listed and one token came; fails at once when the process ends."""
-        timeout_s = self.settings.ready_timeout_s
-        last = "it never answered"
+        """Until our model is listed and one token came."""
         noted_s = 0.0
-        while (waited_s := (self.clock.now_ns() - started_ns) / 1e9) < timeout_s:
-            if (ending := process.ending()) is not None:
-                raise ExitedEarly(
-                    f"The {server.spec.engine} server ended before it was ready: {ending}, after {waited_s:.1f} s.",
-                    process.evidence(),
-                )
-            try:
-                with server.control.answers_within(max(1.0, timeout_s - waited_s)):
-                    check_identity(server)
-                    check_ready(server)
-                return generate_one_token(server, max(1.0, timeout_s - waited_s))
-            except WrongServer:
-                raise
-            except (httpx.HTTPError, EngineError) as error:
-                last = f"{type(error).__name__}: {error}"
+
+        def attempt(left_s: float) -> None:
+            with server.control.answers_within(max(1.0, left_s)):
+                check_identity(server)
+                check_ready(server)
+            generate_one_token(server, max(1.0, left_s))
+
+        def after_attempt(waited_s: float) -> None:
+            nonlocal noted_s
             if waited_s - noted_s >= NOTE_EVERY_S:
                 noted_s = waited_s
                 log_tail = process.evidence(1).log_tail
                 self.progress(Starting(str(server.spec), log_tail[-1] if log_tail else "(no output yet)"))
-            process.wait_exit(POLL_S)
             self.check_others()
             if server.unit.lmcache is not None:
                 server.unit.lmcache.check_alive()
-        raise StartupTimeout(
-            f"The {server.spec.engine} server was not ready within {timeout_s:g} s; last: {last}. "
-            "Raise ready_timeout_s if it is only slow.",
-            process.evidence(),
-        )
+
+        wait_ready(process, f"The {server.spec.engine} server", attempt, clock=self.clock, started_ns=started_ns,
+                   timeout_s=self.settings.ready_timeout_s, after_attempt=after_attempt, ended=ExitedEarly)
 
 
 class Start:
