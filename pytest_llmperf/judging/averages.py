@@ -11,6 +11,7 @@ from pytest_llmperf.judging.gaps import gap_segments_ns
 from pytest_llmperf.judging.outcome import each_run_result, requirement_result, unavailable_result
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
 from pytest_llmperf.judging.sample import Sample, latency_limits, unseen_share
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens, turns_of
 from pytest_llmperf.metrics.goodput import window_rates
@@ -116,8 +117,6 @@ def interval_over_seeds(slo: Slo, values: Sequence[float], sample: Sample, confi
 
 def _slow(slo: Slo, sample: Sample, centre: float, confidence: float) -> Interval | None:
     """Student's interval from slow changes along runs of several seeds; None of what has no parts."""
-    import numpy as np
-
     cut = [_by_request(slo, run) for run in sample.runs]
     family = find(slo.metric).family
     if family is None or not all(cut):
@@ -186,8 +185,6 @@ def interval_within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interva
     variable between 0 and 1 has a larger variance than a variable of zeros and ones with the same mean. Kish's
     effective sample size accounts for requests of different lengths.
     """
-    import numpy as np
-
     metric, value = find(slo.metric), run.value(slo.metric)
     if metric.unit is Unit.SHARE and metric.name not in _NOT_OF_REQUESTS and value is not None:
         weights = _token_weights(metric.name, run)

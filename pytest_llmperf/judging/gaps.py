@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.metrics.failed_as_infinite import missing_observations
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.stats.design import Count
 from pytest_llmperf.stats.segments import PARTS
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 _NS_PER_MS = 1_000_000
@@ -30,8 +30,6 @@ def exceedances_by_segment(run: RunMetrics, family: str, limit_ms: float) -> lis
 
 def gap_segments_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[np.float64]]:
     """Observations in the order in which they ended, cut into equally many; those of failed requests are infinite."""
-    import numpy as np
-
     values, ends = [np.empty(0)], [np.empty(0)]
     for taken, end_times in _by_request(run, family):
         values.append(taken)
@@ -45,8 +43,6 @@ def _by_request(
 ) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
     """Observations of each request, with their end times. Observations of a failed request have its intended send time.
     """
-    import numpy as np
-
     missing = missing_observations(run, family)
     for position, values in enumerate(run.by_request(family) or ()):
         record = run.records[position]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pytest_llmperf.lazy import special
 from pytest_llmperf.stats.interval import Interval
 
 _LEAST_SHARE = 1e-30  # a run file holds no smaller number
@@ -15,20 +16,16 @@ _LEAST_SHARE = 1e-30  # a run file holds no smaller number
 
 def at_most(x: float, n: float, share: float) -> float:
     """P(X ≤ x) for X ~ Binomial(n, share); x and n need not be whole."""
-    from scipy.special import betainc
-
     if x < 0:
         return 0.0
-    return 1.0 if x >= n else float(betainc(n - x, x + 1, 1 - share))
+    return 1.0 if x >= n else float(special.betainc(n - x, x + 1, 1 - share))
 
 
 def at_least(x: float, n: float, share: float) -> float:
     """P(X ≥ x) for X ~ Binomial(n, share); x and n need not be whole."""
-    from scipy.special import betainc
-
     if x <= 0:
         return 1.0
-    return 0.0 if x > n else float(betainc(x, n - x + 1, share))
+    return 0.0 if x > n else float(special.betainc(x, n - x + 1, share))
 
 
 def pass_limit(n: int, share: float, confidence: float, effective_fraction: float = 1.0) -> int | None:
@@ -55,13 +52,11 @@ def share_interval(x: float, n: float, confidence: float) -> Interval:
     Raises:
         ValueError: no observations.
     """
-    from scipy.special import betaincinv
-
     if n <= 0:
         raise ValueError("no observations")
-    low = 0.0 if x <= 0 else float(betaincinv(x, n - x + 1, 1 - confidence))
+    low = 0.0 if x <= 0 else float(special.betaincinv(x, n - x + 1, 1 - confidence))
     low = low if low >= _LEAST_SHARE else 0.0
-    high = 1.0 if x >= n else float(betaincinv(x + 1, n - x, confidence))
+    high = 1.0 if x >= n else float(special.betaincinv(x + 1, n - x, confidence))
     return Interval(low, high, confidence)
 
 

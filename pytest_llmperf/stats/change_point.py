@@ -15,8 +15,9 @@ from math import sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.float64]
@@ -79,8 +80,6 @@ class ChangePosterior:
     @cached_property
     def _hypotheses(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Numbers]:
         """First place, second place (`builds` for none) and posterior probability of each hypothesis."""
-        import numpy as np
-
         number = self.builds
         places = np.arange(1, number)
         first, second = np.triu_indices(number - 1, 1) if number <= MOST_BUILDS_OF_TWO else (places[:0], places[:0])
@@ -110,8 +109,6 @@ class ChangePosterior:
     @cached_property
     def by_build(self) -> Numbers:
         """Probability that each build changed the metric. The first build never did."""
-        import numpy as np
-
         firsts, seconds, posterior = self._hypotheses
         both = np.bincount(firsts, posterior, self.builds + 1) + np.bincount(seconds, posterior, self.builds + 1)
         return np.asarray(both[: self.builds], dtype=np.float64)
@@ -139,8 +136,6 @@ class ChangePosterior:
 
     def next_build(self, excluded: Collection[int] = ()) -> int | None:
         """The build about which the hypotheses disagree most; None where the place is decided, or no build is left."""
-        import numpy as np
-
         if self.certainty >= DECIDED:
             return None
         reach = np.zeros(self.builds + 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ldexp, log, sqrt
 from typing import Protocol
 
+from pytest_llmperf.lazy import special
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import MARGINS_OF_TWO_SESSIONS, Margins
@@ -173,11 +174,9 @@ def smallest_detectable_effect(shift: Shift, negligible: float, alpha: float, po
         alpha: of this one comparison; infinite at 0.
         power: of the test, by the noncentral t distribution.
     """
-    from scipy.special import nctdtrinc
-
     if alpha <= 0:
         return float("inf")
-    beyond = nctdtrinc(shift.df, 1 - power, t_quantile(1 - alpha, shift.df))
+    beyond = special.nctdtrinc(shift.df, 1 - power, t_quantile(1 - alpha, shift.df))
     return negligible + float(beyond) * shift.se
 
 

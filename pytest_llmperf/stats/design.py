@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import pow
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.segments import (
     PARTS,
@@ -29,7 +30,6 @@ from pytest_llmperf.stats.segments import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Array = npt.NDArray[np.float64]
@@ -208,8 +208,6 @@ def _effect(runs: Sequence[Sequence[Count]], seeds: Sequence[int], cosines: int)
 def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Array, Array]:
     """Exceedances and observations, each as a table of seeds × segments. Segments of runs with the same seed are
     summed; empty runs are left out."""
-    import numpy as np
-
     all_counts = [([count for count in run if count.of], seed) for run, seed in zip(runs, seeds, strict=True)]
     run_counts = [(counts, seed) for counts, seed in all_counts if counts]
     parts = min(PARTS, *(len(counts) for counts, _ in run_counts), PARTS)

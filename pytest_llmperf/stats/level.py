@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, hypot, inf, log, log1p, sqrt
 
+from pytest_llmperf.lazy import special
 from pytest_llmperf.stats.mean import mean, sd, t_quantile
 from pytest_llmperf.stats.priors import Prior
 from pytest_llmperf.stats.shift import satterthwaite
@@ -51,15 +52,13 @@ def drift(values: Sequence[float], sd: float, df: float = inf) -> Drift:
     Raises:
         ValueError: fewer than three runs, or no sd above 0.
     """
-    from scipy.special import stdtr
-
     if len(values) < 3 or sd <= 0:
         raise ValueError(f"{len(values)} runs with an sd of {sd:g} show no drift, 3 are needed")
     middle = (len(values) - 1) / 2
     squares = fsum((i - middle) ** 2 for i in range(len(values)))
     centre = mean(values)
     slope = fsum((i - middle) * (value - centre) for i, value in enumerate(values)) / squares
-    return Drift(slope * (len(values) - 1), 2 * float(stdtr(df, -abs(slope) * sqrt(squares) / sd)))
+    return Drift(slope * (len(values) - 1), 2 * float(special.stdtr(df, -abs(slope) * sqrt(squares) / sd)))
 
 
 SEGMENTS = 10
@@ -174,9 +173,7 @@ def _slow_beginning(segments: Sequence[Sequence[float]], tolerated: float, alpha
 
 def _p(change: float, error: float, df: float) -> float:
     """Two-sided p value of Student's test."""
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(df, -abs(change) / error))
+    return 2 * float(special.stdtr(df, -abs(change) / error))
 
 
 def _within(segments: Sequence[Sequence[float]]) -> tuple[float, int]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import cbrt, fsum, log, sqrt
 from statistics import NormalDist
 
+from pytest_llmperf.lazy import special
 from pytest_llmperf.stats.interval import Interval, factor
 
 
@@ -29,9 +30,7 @@ def sd(values: Sequence[float]) -> float:
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float | None) -> float:
     """Quantile of Student's t distribution with `df` degrees of freedom; None stands for the normal distribution."""
-    from scipy.special import stdtrit
-
-    return NormalDist().inv_cdf(probability) if df is None else float(stdtrit(df, probability))
+    return NormalDist().inv_cdf(probability) if df is None else float(special.stdtrit(df, probability))
 
 
 def t_interval(values: Sequence[float], confidence: float, *, on_log: bool = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.stats.decision import MetricComparison, spent_share
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.mean import t_quantile
@@ -40,8 +41,6 @@ def estimate_noise(sessions: Sequence[Sequence[SeededRun]]) -> NoiseEstimate:
     Raises:
         ValueError: fewer than two sessions, or no two runs of one seed, so that nothing is left to learn from.
     """
-    import numpy as np
-
     runs = [(number, seed, value) for number, session in enumerate(sessions) for seed, value in session]
     seeds = sorted({seed for _, seed, _ in runs})
     design = np.zeros((len(runs), len(sessions) + len(seeds)))

@@ -11,12 +11,13 @@ from functools import lru_cache
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
+from pytest_llmperf.lazy import special
 from pytest_llmperf.stats.binomial import at_most
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import t_quantile
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Array = npt.NDArray[np.float64]
@@ -56,9 +57,6 @@ def p_above(only_a: int, only_b: int, questions: int, difference: float) -> floa
     The probability of an outcome with a score of at least the observed score, at the most unfavourable share of
     discordant questions.
     """
-    import numpy as np
-    from scipy.special import bdtr, betainc
-
     if difference <= -1:
         return 0.0
     least = _score(np.array([only_a]), np.array([only_b]), questions, difference)[0]
@@ -70,9 +68,9 @@ def p_above(only_a: int, only_b: int, questions: int, difference: float) -> floa
         counts_a = _fewest(counts_b, questions, difference, least)
         possible, rest = counts_a <= questions - counts_b, np.maximum(questions - counts_b, 1)
         of_rest = np.minimum(share_a / (1 - share_b), 1.0) if share_b < 1 else 0.0
-        tails = betainc(np.maximum(counts_a, 1), np.maximum(rest - counts_a + 1, 1e-9), of_rest)
+        tails = special.betainc(np.maximum(counts_a, 1), np.maximum(rest - counts_a + 1, 1e-9), of_rest)
         tails = np.where(possible, np.where(counts_a <= 0, 1.0, tails), 0.0)
-        cumulative = bdtr(np.concatenate([[first - 1], counts_b]).astype(float), questions, share_b)
+        cumulative = special.bdtr(np.concatenate([[first - 1], counts_b]).astype(float), questions, share_b)
         worst = max(worst, float(np.diff(np.nan_to_num(cumulative)) @ tails))
     return worst
 
@@ -82,8 +80,6 @@ def needed_questions(only_a: int, only_b: int, questions: int, lowest: float, co
 
     None if a million questions do not decide it.
     """
-    import numpy as np
-
     score = float(_score(np.array([only_a]), np.array([only_b]), questions, lowest)[0])
     factor = (t_quantile(confidence, None) / score) ** 2 if score else float("inf")
     return max(questions + 1, ceil(factor * questions)) if factor * questions <= _MOST_QUESTIONS else None
@@ -91,8 +87,6 @@ def needed_questions(only_a: int, only_b: int, questions: int, lowest: float, co
 
 def _score(only_a: Array, only_b: Array, questions: int, difference: float) -> Array:
     """Tango's statistic: large where A is better than `difference` says."""
-    import numpy as np
-
     linear = (2 * questions - only_a + only_b) * difference - only_a - only_b
     root = np.sqrt(np.maximum(linear**2 + 8 * questions * only_b * difference * (1 - difference), 0))
     share_b = (root - linear) / (4 * questions)
@@ -103,8 +97,6 @@ def _score(only_a: Array, only_b: Array, questions: int, difference: float) -> A
 
 def _fewest(only_b: Array, questions: int, difference: float, least: float) -> Array:
     """Smallest count of A alone whose score is at least `least`, for each count of B alone: the score rises with it."""
-    import numpy as np
-
     low, high = np.full(len(only_b), -1), questions - only_b + 1
     while (high - low > 1).any():
         middle = (low + high) // 2
@@ -115,8 +107,6 @@ def _fewest(only_b: Array, questions: int, difference: float, least: float) -> A
 
 def _shares(difference: float) -> Array:
     """Shares of questions that B alone answers right, close together where they are small."""
-    import numpy as np
-
     low, high = max(0.0, -difference), (1 - difference) / 2
     return low + (high - low) * np.linspace(0, 1, _SHARES) ** 3
 

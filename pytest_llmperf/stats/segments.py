@@ -15,11 +15,12 @@ from functools import lru_cache
 from math import inf, log, sqrt
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_llmperf.lazy import numpy as np
+from pytest_llmperf.lazy import special
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, sd, skewed_interval, t_quantile
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     Array = npt.NDArray[np.float64]
 
@@ -124,16 +125,12 @@ def skewness_of_mean(parts: Array, error: float) -> float:
 
 def dependent_above(df: int) -> float:
     """Measured variance, over that of independent requests, above which requests are shown to depend."""
-    from scipy.special import chdtri
-
-    return float(chdtri(df, DEPENDENCE_ALPHA)) / df
+    return float(special.chdtri(df, DEPENDENCE_ALPHA)) / df
 
 
 @lru_cache(maxsize=256)
 def _cosines(parts: int, count: int, *, constant: bool) -> Array:
     """Cosines × parts, each with as large a sum of squares as the constant 1."""
-    import numpy as np
-
     frequencies = np.arange(count) + (0 if constant else 1)
     frequencies = frequencies[frequencies < max(2, parts)]
     places = (np.arange(parts) + 0.5) / parts
@@ -185,8 +182,6 @@ def level_pass_margin(
     Returns:
         The largest margin if a run has too few latencies for an estimate.
     """
-    import numpy as np
-
     logs = [np.log([value for value in run if 0 < value < inf]) for run in values]
     parts = min(PARTS, *map(len, logs), PARTS)
     if parts < 2:

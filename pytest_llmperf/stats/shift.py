@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
+from pytest_llmperf.lazy import special
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import Prior
 
@@ -118,9 +120,7 @@ class Shift:
 
     def p_worse(self, by: float) -> float:
         """p of "worse by at most `by`": small where it is proven to be worse by more."""
-        from scipy.special import stdtr
-
-        return float(stdtr(self.df, (by - self.effect) / self.se))
+        return float(special.stdtr(self.df, (by - self.effect) / self.se))
 
     def p_better(self, by: float) -> float:
         """p of "better by at most `by`"."""
@@ -151,8 +151,6 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
     Raises:
         ValueError: no run today, or no stored session shares a seed with it.
     """
-    import numpy as np
-
     from pytest_llmperf.stats.layout import layout
 
     seeds = {seed for seed, _ in fresh}

@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.process.kernel import close_pipes, kill_child
 from pytest_llmperf.telemetry.canary_gpu import REPEATS, median_s
 
@@ -40,8 +41,6 @@ def _one_core_ms() -> float:
 
 
 def _host_copy_gb_per_s() -> float:
-    import numpy as np
-
     source, target = np.ones(COPIED_BYTES, np.uint8), np.zeros(COPIED_BYTES, np.uint8)
     return round(COPIED_BYTES / median_s(lambda: np.copyto(target, source), REPEATS) / 1e9, 2)
 

@@ -14,11 +14,11 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 
@@ -49,8 +49,6 @@ _FIRST_WORD = re.compile(r"\s*\S*")
 
 def draw_tokens(rng: Random, count: int) -> tuple[int, ...]:
     """`count` token ids; about 13 ns each."""
-    import numpy as np
-
     return tuple(_id_table()[np.frombuffer(rng.randbytes(2 * count), "<u2")].tolist())
 
 
@@ -125,8 +123,6 @@ def _behind(first: tuple[int, ...] | str, second: tuple[int, ...] | str) -> tupl
 @cache
 def _id_table() -> npt.NDArray[np.object_]:
     """An id for each 16-bit draw; some ids stand for eight draws, the others for seven. Equal ids share one object."""
-    import numpy as np
-
     ids = list(range(FIRST_ID, LAST_ID + 1))
     return np.array([ids[draw % len(ids)] for draw in range(1 << 16)], dtype=object)
 

@@ -10,7 +10,7 @@ import pytest_llmperf
 ROOT = Path(pytest_llmperf.__file__).parent
 #: Folders and single files, lowest first. A module imports from its own folder and from entries before it.
 LAYERS = (
-    "errors", "version", "clock", "masking", "bounded_file", "doors", "kinds", "releases", "model",
+    "errors", "version", "lazy", "clock", "masking", "bounded_file", "doors", "kinds", "releases", "model",
     "wire", "metrics", "workload", "stats", "slo",
     "config",
     "process", "telemetry", "load",

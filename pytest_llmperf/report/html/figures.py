@@ -8,6 +8,7 @@ from html import escape
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.metrics import FAMILIES
 from pytest_llmperf.report.html.plot import Axis, Line, linear_axis, log_axis, plot, time_axis
 from pytest_llmperf.report.html.timeline import GAPS, rounded, timeline
@@ -15,7 +16,6 @@ from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.requests_file import Requests, decode
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from pytest_llmperf.model.record import RequestRecord
@@ -78,16 +78,12 @@ def _drawn(run: Run, name: str, tone: int, *, median: bool) -> _DrawnRun:
 
 
 def _samples_ms(family: str, records: Sequence[RequestRecord]) -> npt.NDArray[np.float64]:
-    import numpy as np
-
     taken_ns = [FAMILIES[family].take(record) or () for record in records if record.ok]
     return np.fromiter(chain.from_iterable(taken_ns), dtype=float) / 1e6
 
 
 def _distribution(family: str, names: Sequence[str], sides: Sequence[Sequence[_DrawnRun]]) -> str:
     """Quantiles of each run, and of all runs of a side together, in ms; "" without any value."""
-    import numpy as np
-
     lines: list[Line] = []
     for tone, (name, runs) in enumerate(zip(names, sides, strict=True)):
         samples = [run.samples[family] for run in runs if len(run.samples[family])]
@@ -110,8 +106,6 @@ def _share(runs: Sequence[_DrawnRun]) -> str:
 
 def quantiles(sample: npt.NDArray[np.float64]) -> list[float]:
     """The values at `PROBABILITIES`."""
-    import numpy as np
-
     return rounded(np.quantile(sample, PROBABILITIES))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.report.html.plot import Line
 from pytest_llmperf.report.html.series import telemetry_lines
 from pytest_llmperf.results.measurement import Run
@@ -33,8 +34,6 @@ def timeline(run: Run, requests: Requests, side: str, tone: int, *, median: bool
 
 def _gaps(records: Sequence[RequestRecord], side: str, tone: int) -> list[Line]:
     """Per slice of the run, when it was (s) and the largest and median gap that ended in it (ms)."""
-    import numpy as np
-
     origin_ns = start_ns(records)
     arrivals_ns = [np.array(record.arrivals_ns) - origin_ns for record in records if len(record.arrivals_ns) > 1]
     if not arrivals_ns:
@@ -54,8 +53,6 @@ def _gaps(records: Sequence[RequestRecord], side: str, tone: int) -> list[Line]:
 
 def _in_flight(requests: Requests, side: str, tone: int) -> list[Line]:
     """How many requests were sent and not yet ended; times count from the first intended send, as in the file."""
-    import numpy as np
-
     if not requests.flights_ns:
         return []
     begun, ends = np.sort(np.array(requests.flights_ns).T)
