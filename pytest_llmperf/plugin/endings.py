@@ -209,7 +209,7 @@ def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> N
         NotJudged: the test measured, and skipped or exited, or contains a check that was not reached.
         pytest.fail.Exception: the test contains no check, and `--llmperf-unchecked=fail` asks for one.
     """
-    from pytest_llmperf.session.endings import contains_check, not_judged
+    from pytest_llmperf.session.unchecked import contains_check, not_judged
 
     if execution.series and (left or contains_check(_functions(item))):
         end(item, "ERROR", unchecked=None)
@@ -228,7 +228,7 @@ def _functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
 
 def _may_check_late(item: pytest.Item) -> bool:
     """Whether a fixture of the project has a teardown, which may still check."""
-    from pytest_llmperf.session.endings import in_project
+    from pytest_llmperf.session.unchecked import in_project
 
     return any(inspect.isgeneratorfunction(fixture) and in_project(fixture) for fixture in _fixtures(item))
 

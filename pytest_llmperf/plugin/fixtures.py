@@ -69,9 +69,9 @@ def server_of(item: pytest.Item) -> RunningServer:
 
 def perf_of(item: pytest.Item) -> Iterator[Perf]:
     """The value of the fixture `perf`, and what follows the test."""
-    from pytest_llmperf.session.endings import contains_comparison
     from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.unchecked import contains_comparison
 
     with leave_without_traceback(item):
         check_written_slos(getattr(item, "obj", None))

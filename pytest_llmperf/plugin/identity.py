@@ -68,7 +68,7 @@ def check_written_slos(test: object) -> None:
     Raises:
         SloError: a text cannot be read, or there is no such metric.
     """
-    from pytest_llmperf.session.endings import syntax_of
+    from pytest_llmperf.session.unchecked import syntax_of
     from pytest_llmperf.slo.parse import parse_slo
 
     function = test.__func__ if isinstance(test, MethodType) else test

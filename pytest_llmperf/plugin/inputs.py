@@ -164,7 +164,7 @@ def _version_of(config: pytest.Config, name: str, kind: str) -> str:
 
 def _baseline(item: pytest.Item) -> Iterator[str]:
     """The stored sessions that a test is compared with, without the session that goes on."""
-    from pytest_llmperf.session.endings import contains_comparison
+    from pytest_llmperf.session.unchecked import contains_comparison
 
     if not contains_comparison(getattr(item, "obj", None)) or (kind := kind_of(item)) is None:
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.session.endings import contains_comparison
+from pytest_llmperf.session.unchecked import contains_comparison
 
 pytestmark = pytest.mark.emulated
 helpers = sys.modules[__name__]

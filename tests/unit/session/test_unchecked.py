@@ -5,7 +5,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
-from pytest_llmperf.session.endings import contains_check, in_project
+from pytest_llmperf.session.unchecked import contains_check, in_project
 
 SOURCE = '''
 import functools
