@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from pytest_llmperf.cli.output import remark
@@ -70,6 +71,18 @@ def run_before(run: Path) -> Path:
         raise UsageError(f"No run before {run} is stored in this project. Name both runs: llmperf diff OLD NEW.")
     remark(f"The run before: {_shown(older[-1])}")
     return older[-1]
+
+
+def pytest_options(text: str) -> list[str]:
+    """The words of `--pytest OPTIONS`.
+
+    Raises:
+        UsageError: the text cannot be split.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--pytest {text!r}: {error}. Close the quotes.") from error
 
 
 def _shown(folder: Path) -> Path:

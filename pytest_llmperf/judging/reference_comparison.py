@@ -120,7 +120,7 @@ class _Look:
             pairs = self._pairs(metric)
         except ValueError as error:
             return unusable_result(REFERENCE_COMPARISON, metric, Verdict.ERROR, ValueNotComparable(str(error)))
-        scale, start_sd = scale_of(metric), _start_sd(metric, self.terms.kind)
+        scale, start_sd = scale_of(metric), start_sd_of(metric, self.terms.kind)
         difference = paired_difference(
             [candidate - reference for candidate, reference in pairs], start_sd.value, starts=self._starts,
             apart=[-distance for distance in runs_apart(self.candidate, self.reference)],
@@ -197,8 +197,9 @@ def _spent(pairs: int) -> float:
     return max((share for look, share in REFERENCE_LOOKS.items() if pairs >= look), default=0.0)
 
 
-def _start_sd(metric: Metric, kind: str) -> StartSd:
-    """A CPU that others use moves as much within a session as between sessions."""
+def start_sd_of(metric: Metric, kind: str) -> StartSd:
+    """The expected sd between server starts. A CPU that others use moves as much within a session as between sessions.
+    """
     return start_sd_prior(metric, kind) if kind == "cpu" else StartSd(*start_sd_for(metric, kind))
 
 

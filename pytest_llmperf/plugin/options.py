@@ -127,7 +127,8 @@ OPTIONS = (
         default=[],
         metavar="ENGINE:FLAG[=VALUE]",
         help="start every server of that engine with this flag, over what the test says, to see whether the suite "
-        "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
+        "notices, e.g. vllm:enforce-eager (vllm:reference:FLAG: the servers of --reference); may be repeated, is "
+        "recorded in the run, and never becomes a baseline",
     ),
     option(
         "--llmperf-extension-limit",

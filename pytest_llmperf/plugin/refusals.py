@@ -118,4 +118,5 @@ def _refuse_references(state: State) -> None:
         if state.emulation is not None:
             check_emulated_reference(engine, state.settings.engines)
         else:
-            check_reference(engine, state.hardware.kind, state.settings.engines, state.config.rootpath)
+            check_reference(engine, state.hardware.kind, state.settings.engines, state.config.rootpath,
+                            may_be_equal=bool(state.planted))

@@ -228,8 +228,8 @@ class PerfSession:
         return [(spec,) for spec in specs], reason
 
     def planted_in(self, spec: EngineSpec) -> tuple[PlantedFlag, ...]:
-        """The flags that are planted into this specification: none into the reference build."""
-        return () if spec.installation == REFERENCE else self.planted
+        """The flags that are planted into this specification: into the reference build only its own."""
+        return tuple(flag for flag in self.planted if flag.reference == (spec.installation == REFERENCE))
 
     def _plant(self, spec: EngineSpec) -> EngineSpec:
         return with_planted_flags(spec, self.planted_in(spec))

@@ -161,6 +161,12 @@ class ChangePosterior:
         return level - level_before, sqrt(variance + variance_before)
 
 
+    @property
+    def last_in_errors(self) -> float:
+        """Difference of the last build from the first, in standard errors."""
+        level, variance = self._mean(range(self.builds - 1, self.builds))
+        return level / sqrt(variance) if variance else 0.0
+
     def _mean(self, builds: range) -> tuple[float, float]:
         """Weighted mean effect of some builds, and its variance; 0 of none, for the first build equals itself."""
         of_builds = [(each.effect, precision) for each, precision in zip(self.comparisons, self._weights, strict=True)

@@ -19,6 +19,7 @@ LAYERS = (
     "judging", "doctor",
     "report", "session",
     "calibration",
+    "experiments",
     "plugin", "cli",
 )  # fmt: skip
 RANK = {name: rank for rank, name in enumerate(LAYERS)}

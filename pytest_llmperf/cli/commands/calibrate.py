@@ -13,12 +13,12 @@ On the emulator: --pytest="--emulate h200". Each session has noise of its own.
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmperf.cli.output import remark, say
+from pytest_llmperf.cli.runs import pytest_options
 
 RUNS = ".llmperf/calibration"
 
@@ -52,10 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.sessions < 2:
         raise UsageError(f"--sessions {arguments.sessions}: at least 2, or nothing can be said about sessions.")
-    try:
-        given = [*arguments.tests, *shlex.split(arguments.pytest)]
-    except ValueError as error:
-        raise UsageError(f"--pytest {arguments.pytest!r}: {error}.") from error
+    given = [*arguments.tests, *pytest_options(arguments.pytest)]
     signal.signal(signal.SIGTERM, _interrupted)
     root = project_root()
     runs_dir = root / RUNS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"

@@ -101,7 +101,9 @@ def known_flags(
     return flags
 
 
-def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Path) -> None:
+def check_reference(
+    engine: str, kind: str, engines: Mapping[str, str], root: Path, *, may_be_equal: bool = False
+) -> None:
     """Look whether the reference build of an engine is there and is another build than the candidate.
 
     Args:
@@ -109,6 +111,7 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
         kind: hardware kind of the session.
         engines: the places of the settings, the reference's among them.
         root: project root.
+        may_be_equal: whether planted flags make one build two sides.
 
     Raises:
         EnvironmentMissing: the place has no environment, or the environment has no such engine.
@@ -121,10 +124,10 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
         raise EnvironmentMissing(f"--llmperf-reference {engine}={mask(engines[name])}: {engine} is not installed "
                                  f"there{error}. Name the environment of another build of {engine}.")
     candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
-    if _place(candidate) == _place(reference):
+    if _place(candidate) == _place(reference) and not may_be_equal:
         raise ConfigError(f"--llmperf-reference {engine}={mask(engines[name])} is the build under test itself "
                           f"({candidate.origin}). Name the environment of another build, or of the build under test: "
-                          f"--llmperf-engine {engine}=PLACE.")
+                          f"--llmperf-engine {engine}=PLACE. To compare flags of one build, add --plant-flag.")
 
 
 def _container_error(environment: Environment, engine: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.model.engine import ENDPOINT, LAUNCHERS_OWN, EngineSpec
+from pytest_llmperf.model.engine import ENDPOINT, LAUNCHERS_OWN, REFERENCE, EngineSpec
 
 FORM = "write it as ENGINE:FLAG or ENGINE:FLAG=VALUE, e.g. vllm:enforce-eager or vllm:max-num-batched-tokens=8192"
 
@@ -24,15 +24,18 @@ class PlantedFlag:
         value: the flag's value as JSON text.
         key: key inside a flag whose value is a JSON object; specs without such a flag remain unchanged. "" sets the
             whole flag.
+        reference: whether the servers of the reference build get the flag, in place of all others.
     """
 
     engine: str
     name: str
     value: str
     key: str = ""
+    reference: bool = False
 
     def __str__(self) -> str:
-        return f"{self.engine}:{self.name}{self.key and '.' + self.key}={self.value}"
+        side = f"{REFERENCE}:" if self.reference else ""
+        return f"{self.engine}:{side}{self.name}{self.key and '.' + self.key}={self.value}"
 
     def over(self, spec: EngineSpec) -> EngineSpec:
         """The spec with this flag planted."""
@@ -56,14 +59,15 @@ class PlantedFlag:
 
 def planted_flag(text: str) -> PlantedFlag:
     """Parse a planted flag: "vllm:enforce-eager", "vllm:no-enable-prefix-caching", "vllm:num-gpu-blocks-override=5749",
-    "vllm:speculative-config.synthetic_acceptance_length=2.0".
+    "vllm:speculative-config.synthetic_acceptance_length=2.0"; "vllm:reference:max-num-seqs=8" for the reference build.
 
     Raises:
         ConfigError: the text does not have this form, or the launcher sets the flag itself.
         SpecError: there is no such engine.
     """
     engine, colon, flag = text.partition(":")
-    option, equals, value = flag.partition("=")
+    reference = flag.startswith(f"{REFERENCE}:")
+    option, equals, value = flag.removeprefix(f"{REFERENCE}:").partition("=")
     root, dot, key = option.removeprefix("--").partition(".")
     name = root.replace("-", "_")
     if not (engine and colon and name.isidentifier()) or bool(dot) != bool(key) or bool(equals) != bool(value):
@@ -72,9 +76,10 @@ def planted_flag(text: str) -> PlantedFlag:
         raise ConfigError(f"--plant-flag {text!r}: the flag cannot be planted, because the launcher sets the "
                           "flag itself or the engine is an attached server.")
     if equals:
-        return PlantedFlag(engine, name, _as_json(value), key)
+        return PlantedFlag(engine, name, _as_json(value), key, reference)
     off = name.startswith("no_") and not key
-    return PlantedFlag(engine, name.removeprefix("no_") if off else name, "false" if off else "true", key)
+    return PlantedFlag(engine, name.removeprefix("no_") if off else name, "false" if off else "true", key,
+                       reference)
 
 
 def with_planted_flags(spec: EngineSpec, planted: Sequence[PlantedFlag]) -> EngineSpec:

@@ -1,0 +1,282 @@
+"""Finds the build that made a test slower: paired comparisons with the first build, chosen by the posterior."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+from pytest_llmperf.calibration.aa_sessions import run_session, tests_of
+from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.experiments.builds import BuildFailed, Candidates
+from pytest_llmperf.judging.change import change_of, seeded_runs
+from pytest_llmperf.judging.reference_comparison import start_sd_of
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.engine import REFERENCE
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import REFERENCE_COMPARISON
+from pytest_llmperf.results.conditions import server_kind
+from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.stats.change_point import ChangePosterior, Comparison
+
+STATE = "comparisons.jsonl"
+#: Comparisons of both ends until the change is proven, and of any other build until it is skipped.
+MOST_OF_ENDS, MOST_OF_BUILD = 3, 4
+#: Sessions of a build that did not measure, after which it is skipped.
+MOST_PROBLEMS = 2
+#: Standard errors by which several comparisons of the ends prove a change that none of them proves alone.
+PROVEN_ERRORS = 4.0
+#: Two-sided normal quantile of the 95 % interval of the size.
+Z95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One comparison of a build with the first build, as the state file keeps it.
+
+    Args:
+        build: name of the build.
+        seconds: duration with the build and the servers' starts.
+        differences: metric → difference of each pair on the metric's scale; above 0 for worse.
+        verdicts: metric → verdict.
+        starts: server starts of each side.
+        kind: hardware kind of the server.
+        problem: why nothing was measured; "" for a comparison.
+        final: whether the build cannot be made, so that a repetition is useless.
+    """
+
+    build: str
+    seconds: float
+    differences: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    starts: int = 1
+    kind: str = ""
+    problem: str = ""
+    final: bool = False
+
+
+def measured_tests(options: Sequence[str], folder: Path) -> Sequence[TestResult]:
+    """Run a session of pytest here, and read its tests.
+
+    Raises:
+        UsageError: pytest measured nothing.
+    """
+    run_session(options, folder, Path.cwd())
+    return tests_of(folder)
+
+
+@dataclass(slots=True)
+class Bisection:
+    """A search among candidates; it continues with what the state file holds.
+
+    Args:
+        test: one test, as pytest takes it.
+        candidates: the builds.
+        arguments: further options of pytest.
+        folder: of this search: state file, run folders and builds.
+        notify: takes a line of progress.
+        session: runs a session of pytest with options, and gives its tests.
+    """
+
+    test: str
+    candidates: Candidates
+    arguments: Sequence[str]
+    folder: Path
+    notify: Callable[[str], None]
+    session: Callable[[Sequence[str], Path], Sequence[TestResult]]
+    done: list[Compared] = field(default_factory=list)
+
+    def run(self) -> Finding:
+        """Verify the ends, then search.
+
+        Raises:
+            UsageError: an end cannot be measured, or the test compares nothing with a reference.
+        """
+        self._read()
+        metric = self._verified()
+        while metric is not None and (build := self._posterior(metric).next_build(self._given_up())) is not None:
+            self._compare(build, metric)
+        return Finding(self, metric, None if metric is None else self._posterior(metric))
+
+    def _read(self) -> None:
+        path = self.folder / STATE
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        try:
+            self.done = [Compared(**json.loads(line)) for line in lines]
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path}: this state cannot be read: {error}. Delete {self.folder} to begin anew."
+                             ) from error
+        if self.done:
+            self.notify(f"{len(self.done)} comparisons of an earlier call count. To begin anew, delete {self.folder}")
+
+    def _verified(self) -> str | None:
+        """The metric that the last build makes worse, by the most standard errors; None if the ends do not differ.
+
+        Raises:
+            UsageError: one of the ends cannot be measured.
+        """
+        last = len(self.candidates.names) - 1
+        while True:
+            ends = self._of(last)
+            if self._has_failed(ends):
+                raise UsageError(f"The ends {self.candidates.names[0]} and {self.candidates.names[last]} cannot be "
+                                 f"compared: {ends[-1].problem}. Name ends that start and measure.")
+            measured = [each for each in ends if not each.problem]
+            errors = {name: self._posterior(name).last_in_errors for each in measured for name in each.differences}
+            worse = [name for name, number in errors.items() if any(
+                each.verdicts[name] == Verdict.FAIL.value for each in measured) or (
+                len(measured) > 1 and number > PROVEN_ERRORS)]
+            if worse:
+                return max(worse, key=errors.__getitem__)
+            if len(measured) >= MOST_OF_ENDS or any(Verdict.INCONCLUSIVE.value not in each.verdicts.values()
+                                                    for each in measured):
+                return None
+            self._compare(last, None)
+
+    def _posterior(self, metric: str) -> ChangePosterior:
+        names = self.candidates.names
+        comparisons = [Comparison(names.index(each.build), tuple(each.differences[metric]), each.starts)
+                       for each in self.done if metric in each.differences]
+        ends = [each.effect for each in comparisons if each.build == len(names) - 1]
+        kind = next(each.kind for each in self.done if each.kind)
+        return ChangePosterior(len(names), comparisons, max(map(abs, ends)), start_sd_of(find(metric), kind).value,
+                               self._unusable())
+
+    def _of(self, build: int) -> list[Compared]:
+        return [each for each in self.done if each.build == self.candidates.names[build]]
+
+    def _unusable(self) -> list[int]:
+        """Builds that were never compared and never will be."""
+        return [build for build in range(1, len(self.candidates.names)) if self._has_failed(self._of(build))]
+
+    @staticmethod
+    def _has_failed(sessions: Sequence[Compared]) -> bool:
+        problems = [each for each in sessions if each.problem]
+        enough = len(problems) >= MOST_PROBLEMS or any(each.final for each in problems)
+        return enough and len(problems) == len(sessions)
+
+    def _given_up(self) -> list[int]:
+        return [build for build in range(1, len(self.candidates.names)) if len(self._of(build)) >= MOST_OF_BUILD]
+
+    def _compare(self, build: int, metric: str | None) -> None:
+        """Compare a build with the first build in one session, and store the comparison.
+
+        Args:
+            metric: what the search judges; None for the ends, which are compared until a verdict.
+        """
+        began_s = perf_counter()
+        name = self.candidates.names[build]
+        place = self.folder / "sessions" / f"{len(self.done) + 1:03d}"
+        shutil.rmtree(place, ignore_errors=True)  # of an interrupted comparison
+        looks = [] if metric is None else ["--llmperf-extension-limit=0"]
+        if any(each.partition("=")[0] == "--emulate" for each in self.arguments):  # each session has noise of its own
+            looks.append(f"--emulate-seed={len(self.done) + 1}")
+        try:
+            options = self.candidates.options(build, self.notify)
+            tests = self.session([self.test, *options, *looks, *self.arguments], place)
+            compared = _compared(tests, name, perf_counter() - began_s)
+        except (BuildFailed, BaselineError, UsageError) as error:
+            final = isinstance(error, BuildFailed)
+            compared = Compared(name, perf_counter() - began_s, problem=f"{error}".strip(), final=final)
+        self.done.append(compared)
+        with (self.folder / STATE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(compared)) + "\n")
+        self.notify(f"comparison {len(self.done)}: {self.candidates.described(build)}: {_effects_text(compared)}, "
+                    f"{compared.seconds:.0f} s")
+
+
+def _effects_text(compared: Compared) -> str:
+    if compared.problem:
+        return f"nothing was measured: {compared.problem.splitlines()[-1]}"
+    return ", ".join(f"{name} {change_text(name, sum(values) / len(values))} ({len(values)} pairs)"
+                     for name, values in compared.differences.items())
+
+
+def change_text(metric: str, distance: float) -> str:
+    """A distance on the metric's scale as the metric's change: "+3.0 %"."""
+    return f"{100 * change_of(find(metric), distance):+.1f} %"
+
+
+def _percent(probability: float) -> str:
+    """A probability; a posterior never reaches 100 %."""
+    return f"{100 * min(probability, 0.999):.3g} %"
+
+
+def _compared(tests: Sequence[TestResult], name: str, seconds: float) -> Compared:
+    """What a session compared.
+
+    Raises:
+        UsageError: not one test has a comparison with the reference, or the runs are invalid.
+    """
+    if len(tests) != 1:
+        raise UsageError(f"{len(tests)} tests were measured: {', '.join(test.test for test in tests)}. Name one test.")
+    (test,) = tests
+    checks = {check.metric: check for check in test.checks if check.subject.startswith(REFERENCE_COMPARISON)}
+    pairs = [pair for pair in pairwise(test.measurements) if _has_reference(pair[1]) and not _has_reference(pair[0])]
+    if test.ending.verdict == Verdict.ERROR.value or not checks or not pairs:
+        why = test.reason or "no metric was compared with the reference build. Write perf.compare_with_baseline(run)"
+        raise UsageError(f"{test.test}: {why}")
+    candidate, reference = pairs[0]
+    differences = {metric: [new - old for (_, new), (_, old) in zip(
+        seeded_runs(find(metric), candidate), seeded_runs(find(metric), reference), strict=True)] for metric in checks}
+    return Compared(name, seconds, differences, {metric: check.verdict.value for metric, check in checks.items()},
+                    len({run.start_id for run in candidate.runs}), server_kind(candidate.conditions))
+
+
+def _has_reference(measurement: Measurement) -> bool:
+    return measurement.conditions.get("installation") == REFERENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The end of a search.
+
+    Args:
+        search: what was compared.
+        metric: the metric that changed; None if the ends do not differ.
+        posterior: of the places; None if the ends do not differ.
+    """
+
+    search: Bisection
+    metric: str | None
+    posterior: ChangePosterior | None
+
+    @property
+    def found(self) -> bool:
+        """Whether one build is named."""
+        return self.posterior is not None and self.posterior.next_build() is None and len(self.posterior.culprits) == 1
+
+    def lines(self) -> list[str]:
+        """The culprit, its size, what the search took, and what could not be compared."""
+        search, names = self.search, self.search.candidates.names
+        measured = [each for each in search.done if not each.problem]
+        pairs = sum(len(next(iter(each.differences.values()))) for each in measured)
+        minutes = sum(each.seconds for each in search.done) / 60
+        lines = [*self._culprit_lines(), f"range: {names[0]} … {names[-1]}, {len(names)} builds; {len(search.done)} "
+                 f"comparisons, {pairs} pairs, {minutes:.1f} min; run folders: {search.folder / 'sessions'}"]
+        skipped = {each.build: each.problem for each in search.done if each.problem}
+        return [*lines, *(f"skipped: {name}: {problem}" for name, problem in skipped.items()
+                          if search._has_failed(search._of(names.index(name))))]
+
+    def _culprit_lines(self) -> list[str]:
+        names, described = self.search.candidates.names, self.search.candidates.described
+        if self.posterior is None or self.metric is None:
+            ends = self.search._of(len(names) - 1)
+            return [f"no culprit: {names[-1]} is not proven to be worse than {names[0]}: {_effects_text(ends[-1])}. "
+                    "Name ends between which the test became slower."]
+        posterior, (effect, se) = self.posterior, self.posterior.size()
+        low, high = sorted(change_of(find(self.metric), effect + sign * Z95 * se) for sign in (-1, 1))
+        listed = " or ".join(map(described, posterior.culprits))
+        word = "culprit" if self.found else "most probable" if len(posterior.culprits) == 1 else "culprit is one of"
+        lines = [f"{word}: {listed} ({_percent(posterior.certainty)} probability)",
+                 f"{self.metric} {change_text(self.metric, effect)} (95 %: {100 * low:+.1f} … {100 * high:+.1f} %)"]
+        if posterior.two_changes > 0.5:
+            second = max(set(range(1, len(names))) - set(posterior.culprits), key=posterior.by_build.__getitem__)
+            lines.append(f"a second change is probable ({_percent(posterior.two_changes)}), most likely at "
+                         f"{described(second)} ({_percent(posterior.by_build[second])})")
+        return lines

@@ -1,0 +1,158 @@
+"""The search among builds: verified ends, skipped builds, resumption, and what is printed at the end."""
+
+import json
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.experiments.bisection import STATE, Bisection
+from pytest_llmperf.experiments.builds import BuildFailed
+from pytest_llmperf.results.check import Stated
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+
+METRIC = "itl_p50"
+CONDITIONS = {"hardware": "h200"}
+
+
+@dataclass
+class Machine:
+    """Builds with known speeds: as candidates they plant their name, and a session measures it."""
+
+    slow_from: int
+    builds: int = 16
+    broken: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    change: float = 0.03
+    asked: list[str] = field(default_factory=list)
+    noise: random.Random = field(default_factory=lambda: random.Random(1))
+
+    @property
+    def names(self):
+        return tuple(f"b{number}" for number in range(self.builds))
+
+    def options(self, build, _notify):
+        if build in self.broken:
+            raise BuildFailed(f"the build command failed (exit code 1): no compiler. Output: {build}.log")
+        return [f"--llmperf-engine=vllm={build}"]
+
+    def described(self, build):
+        return self.names[build]
+
+    def session(self, options, folder):
+        build = int(options[1].rpartition("=")[2])
+        self.asked.append(options)
+        if build in self.silent:
+            raise UsageError("pytest measured nothing (exit code 1). Correct what it reports: the server did not start")
+        slower = self.change * (build >= self.slow_from)
+        sides = [self.measured(1 + slower), self.measured(1.0, installation="reference")]
+        verdict = Verdict.FAIL if slower > 0 else Verdict.PASS
+        cause = Stated("slower") if slower > 0 else None
+        return [TestResult("t.py::test", True, None, (self.measured(1.0), *sides),
+                           (CheckResult(f"reference {METRIC}", verdict, METRIC, cause=cause),))]
+
+    def measured(self, factor, **conditions):
+        runs = tuple(Run.of_values(seed, 1, {METRIC: 5 * factor * self.noise.gauss(1, 0.002)}) for seed in range(3))
+        return Measurement("vllm('m')", "w", CONDITIONS | conditions, runs)
+
+
+@pytest.fixture
+def search(tmp_path):
+    """Search on a machine; gives the finding and the lines of progress."""
+
+    def search(machine):
+        lines = []
+        search = Bisection("t.py::test", machine, ["-m", "h200"], tmp_path / "state", lines.append, machine.session)
+        return search.run(), lines
+
+    return search
+
+
+@pytest.mark.parametrize("place", [1, 7, 15])
+def test_culprit_is_named_with_size_range_and_minutes(search, place):
+    found, _ = search(Machine(place))
+    assert found.found
+    lines = found.lines()
+    assert lines[0].startswith(f"culprit: b{place} (")
+    assert lines[1].startswith("itl_p50 +")
+    assert "range: b0 … b15, 16 builds" in lines[2]
+
+
+def test_ends_are_compared_to_a_verdict_and_other_builds_in_three_pairs(search):
+    machine = Machine(7)
+    search(machine)
+    first, *others = machine.asked
+    assert first[1].endswith("=15")
+    assert not any("extension-limit" in option for option in first)
+    assert all("--llmperf-extension-limit=0" in options for options in others)
+    assert all(options[-2:] == ["-m", "h200"] for options in machine.asked)
+
+
+def test_equal_ends_name_no_culprit_after_one_comparison(search):
+    machine = Machine(99)
+    found, _ = search(machine)
+    assert not found.found
+    assert found.lines()[0].startswith("no culprit: b15 is not proven to be worse than b0: itl_p50 ")
+    assert len(machine.asked) == 1
+
+
+def test_build_that_cannot_be_made_is_skipped_with_reason_and_output(search):
+    found, lines = search(Machine(7, broken=(8,)))
+    assert found.lines()[0].startswith("culprit: b7 ")
+    assert any("skipped: b8: the build command failed (exit code 1): no compiler. Output: 8.log" in line
+               for line in found.lines())
+    assert any("nothing was measured" in line for line in lines)
+
+
+def test_server_that_does_not_start_is_tried_twice_and_leaves_two_possible_culprits(search):
+    machine = Machine(8, silent=(7,))
+    found, _ = search(machine)
+    assert not found.found
+    assert found.lines()[0].startswith("culprit is one of: b7 or b8 (")
+    assert sum(options[1].endswith("=7") for options in machine.asked) == 2
+
+
+@pytest.mark.parametrize("machine", [Machine(7, broken=(15,)), Machine(7, silent=(15,))], ids=["build", "start"])
+def test_end_that_cannot_be_measured_ends_the_search_with_a_sentence(search, machine):
+    with pytest.raises(UsageError, match=r"The ends b0 and b15 cannot be compared: .*Name ends that start and measure"):
+        search(machine)
+
+
+def test_interrupted_search_continues_with_the_comparisons_that_it_has(search, tmp_path):
+    whole = Machine(7)
+    search(whole)
+    path = tmp_path / "state" / STATE
+    stored = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(stored[:2]))
+    rest = Machine(7)
+    found, lines = search(rest)
+    assert found.lines()[0].startswith("culprit: b7 ")
+    assert lines[0].startswith("2 comparisons of an earlier call count.")
+    assert len(rest.asked) == len(path.read_text().splitlines()) - 2
+    search(done := Machine(7))
+    assert done.asked == []
+
+
+def test_damaged_state_names_the_file_and_how_to_begin_anew(search, tmp_path):
+    search(Machine(7))
+    (tmp_path / "state" / STATE).write_text(json.dumps({"build": "b1"})[:-3])
+    with pytest.raises(UsageError, match=r"comparisons\.jsonl: this state cannot be read.*to begin anew"):
+        search(Machine(7))
+
+
+def test_test_without_comparison_is_refused(search):
+    machine = Machine(7)
+    plain = TestResult("t.py::test", True, None, (machine.measured(1.0),), ())
+    machine.session = lambda options, folder: [plain]
+    with pytest.raises(UsageError, match=r"Write perf\.compare_with_baseline\(run\)"):
+        search(machine)
+
+
+def test_several_tests_are_refused_by_name(search):
+    machine = Machine(7)
+    plain = TestResult("t.py::test", True, None, (), ())
+    machine.session = lambda options, folder: [plain, plain]
+    with pytest.raises(UsageError, match="2 tests were measured"):
+        search(machine)
