@@ -15,9 +15,9 @@ import pytest
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.shapes import ModelShape
 
 Dtype = Literal["bfloat16", "fp8"]
 Policy = Literal["fcfs", "lpm", "dfs-weight"]

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from pytest_llmperf.engines.control.reader import ServerReader
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.versions import Retired
 from pytest_llmperf.model.engine import EngineSpec, Flag
+from pytest_llmperf.shapes import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class EngineAdapter(ServerReader, ABC):
         return None
 
     def share_flags(
-        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002
+        self, spec: EngineSpec, shape: ModelShape | None, kv_bytes: int, share: float  # noqa: ARG002
     ) -> Mapping[str, Flag] | None:
         """Flags of a server whose KV cache has a stated size; None if the engine has no flag for it.
 

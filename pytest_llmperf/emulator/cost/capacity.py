@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.emulator.cost.dimensions import Dtype, ModelShape
 from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.shapes import Dtype, ModelShape
 
 _MIB = 2**20
 _NCCL_BYTES = 50 * _MIB  # and cuBLAS and graph pools, beyond what vLLM counts as activations

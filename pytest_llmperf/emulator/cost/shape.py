@@ -3,50 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.emulator.cost.dimensions import Dtype, Latent, ModelShape, Packed
+from pytest_llmperf.shapes import SHAPES, Dtype, Latent, ModelShape, Quantization
 
-__all__ = ["SHAPES", "ModelShape", "UnknownModel", "read_shape"]
-
-_V3 = Latent(query_rank=1536, kv_rank=512, rope=64, nope=128, value=128)
-
-_LLAMA_8B = ModelShape("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256)
-# Each group of 128 weights has a scale of 16 bits, in AWQ also a zero point of 4 bits.
-_GPTQ, _AWQ = Packed("gptq", 4, 4 + 16 / 128), Packed("awq", 4, 4 + 20 / 128)
-
-_SHAPES = (
-    _LLAMA_8B,
-    replace(_LLAMA_8B, name="llama-3.1-8b-gptq-int4", packed=_GPTQ),
-    replace(_LLAMA_8B, name="llama-3.1-8b-awq-int4", packed=_AWQ),
-    ModelShape("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256),
-    ModelShape("qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, qk_norm=True, max_positions=40960),
-    ModelShape("qwen3-32b", 64, 5120, 64, 8, 128, 25600, 151936, qk_norm=True, max_positions=40960),
-    ModelShape("phi-4-mini", 32, 3072, 24, 8, 128, 8192, 200064, tied=True),
-    ModelShape("mixtral-8x7b", 32, 4096, 32, 8, 128, 14336, 32000, experts=8, active_experts=2, max_positions=32768),
-    ModelShape("qwen3-30b-a3b", 48, 2048, 32, 4, 128, 768, 151936, experts=128, active_experts=8, qk_norm=True,
-               max_positions=40960),
-    ModelShape("tiny", 4, 256, 4, 2, 64, 768, 10240, max_positions=32768),
-    ModelShape("qwen3-235b-a22b", 94, 4096, 64, 4, 128, 1536, 151936, experts=128, active_experts=8, qk_norm=True,
-               max_positions=40960),
-    ModelShape("gpt-oss-120b", 36, 2880, 64, 8, 64, 2880, 201088, experts=128, active_experts=4, window=128,
-               window_layers=18, expert_bits=4.25),
-    ModelShape("deepseek-v3", 61, 7168, 128, 128, 192, 2048, 129280, experts=256, active_experts=8, shared_experts=1,
-               dense_layers=3, dense_intermediate=18432, latent=_V3, max_positions=163840, published="fp8"),
-    ModelShape("kimi-k2.5", 61, 7168, 64, 64, 192, 2048, 163840, experts=384, active_experts=8, shared_experts=1,
-               dense_layers=1, dense_intermediate=18432, latent=_V3, max_positions=262144, expert_bits=4.5),
-    ModelShape("minimax-m2.5", 62, 3072, 48, 8, 128, 1536, 200064, experts=256, active_experts=8, qk_norm=True,
-               max_positions=196608, published="fp8"),
-    ModelShape("glm-5", 78, 6144, 64, 64, 256, 2048, 154880, experts=256, active_experts=8, shared_experts=1,
-               dense_layers=3, dense_intermediate=12288, max_positions=202752, published="fp8",
-               latent=Latent(query_rank=2048, kv_rank=512, rope=64, nope=192, value=256, top_k=2048)),
-    ModelShape("qwen3.5-397b-a17b", 60, 4096, 32, 2, 256, 1024, 248320, experts=512, active_experts=10,
-               shared_experts=1, linear_layers=45, max_positions=262144),
-)
-
-SHAPES = {shape.name: shape for shape in _SHAPES}
 _ALIASES = {
     "meta-llama/llama-3.1-8b": "llama-3.1-8b",
     "meta-llama/llama-3.1-8b-instruct": "llama-3.1-8b",
@@ -132,7 +93,7 @@ def _from_config(name: str, config: dict[str, Any]) -> ModelShape:
         linear_layers=linear,
         published=_published(quantization),
         expert_bits=4.25 if quantization.get("quant_method") == "mxfp4" else None,
-        packed=_packed(quantization),
+        quantization=_quantization(quantization),
     )
 
 
@@ -149,14 +110,13 @@ def _latent(config: dict[str, Any]) -> Latent | None:
     )
 
 
-def _packed(quantization: dict[str, Any]) -> Packed | None:
+def _quantization(section: dict[str, Any]) -> Quantization | None:
     """Weights of GPTQ and AWQ. GPTQ's weights are symmetric by default and then have no zero points."""
-    method = quantization.get("quant_method")
+    method = section.get("quant_method")
     if method not in ("gptq", "awq"):
         return None
-    bits, group = quantization["bits"], quantization["group_size"]
-    zero_bits = bits if quantization.get("zero_point", not quantization.get("sym", True)) else 0
-    return Packed(method, bits, bits + ((16 + zero_bits) / group if group > 0 else 0))
+    return Quantization(method, section.get("zero_point", not section.get("sym", True)), section["bits"],
+                        section["group_size"])
 
 
 def _published(quantization: dict[str, Any]) -> Dtype:

@@ -10,9 +10,9 @@ import numpy as np
 
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-from pytest_llmperf.emulator.cost.dimensions import ModelShape
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.matrices import matrices_of
+from pytest_llmperf.shapes import ModelShape
 
 if TYPE_CHECKING:
     import numpy.typing as npt

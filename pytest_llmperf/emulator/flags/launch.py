@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.cost.shape import ModelShape, UnknownModel, read_shape
+from pytest_llmperf.emulator.cost.shape import UnknownModel, read_shape
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.kinds.rows import kind_of_row
+from pytest_llmperf.shapes import ModelShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,9 +114,9 @@ def served_shape(model: str, quantization: str | None) -> ModelShape:
         shape = read_shape(model)
     except UnknownModel as error:
         raise StartError(str(error)) from None
-    if shape.packed is not None and quantization is not None:
+    if shape.quantization is not None and quantization is not None:
         raise StartError(
-            f"Quantization method specified in the model config ({shape.packed.method}) does not match the "
+            f"Quantization method specified in the model config ({shape.quantization.method}) does not match the "
             f"quantization method specified in the `quantization` argument ({quantization})."
         )
     return shape

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu, sglang_utilization
-from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.launch import Launch, Machine, served_shape
 from pytest_llmperf.emulator.flags.parser import EngineParser, StartError, only
 from pytest_llmperf.emulator.flags.speculation import speculation
@@ -16,6 +15,7 @@ from pytest_llmperf.emulator.flags.tables import FP8_KV, METHODS, SGLANG
 from pytest_llmperf.emulator.flags.tiers import disk_tier, host_tier, lmcache_tiers
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.shapes import ModelShape
 
 _GIB = 2**30
 _MOST_DRAFTING = 48

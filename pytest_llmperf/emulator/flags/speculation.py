@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.emulator.config import Speculation
-from pytest_llmperf.emulator.cost.shape import ModelShape, UnknownModel, read_shape
+from pytest_llmperf.emulator.cost.shape import UnknownModel, read_shape
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.shapes import ModelShape
 
 # Methods whose drafts are made on the host or by a model of their own: vLLM then schedules step by step.
 WITHOUT_ASYNC = frozenset({"ngram", "suffix", "draft_model"})

@@ -65,7 +65,7 @@ def vllm_launch(
         facts={
             "dtype": "torch.float16" if namespace.dtype in ("float16", "half") else "torch.bfloat16",
             "enforce_eager": namespace.enforce_eager,
-            "quantization": f"auto_{shape.packed.method}" if shape.packed else namespace.quantization,
+            "quantization": f"auto_{shape.quantization.method}" if shape.quantization else namespace.quantization,
             "cache_dtype": namespace.kv_cache_dtype,
             "speculative_config": namespace.speculative_config,
         },

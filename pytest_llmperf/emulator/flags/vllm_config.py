@@ -7,12 +7,12 @@ from typing import Any
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu
-from pytest_llmperf.emulator.cost.shape import ModelShape
 from pytest_llmperf.emulator.flags.parser import StartError, whole
 from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC
 from pytest_llmperf.emulator.flags.tables import FP8_KV
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.shapes import ModelShape
 
 _GIB = 2**30
 _COMPILATION = frozenset({"mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"})

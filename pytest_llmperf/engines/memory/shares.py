@@ -14,10 +14,10 @@ from types import MappingProxyType
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.memory.measured import GIB, MeasuredMemory
 from pytest_llmperf.engines.models import SHAPES
-from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.ranks import TENSOR, size_of
+from pytest_llmperf.shapes import ModelShape
 
 #: Of a GPU's memory that all servers together may take.
 USED_SHARE = 0.92
@@ -69,7 +69,7 @@ class _Need:
 
     weight_bytes: int
     beside_kv_bytes: int
-    shape: Shape | None
+    shape: ModelShape | None
     measured: bool
 
 
@@ -177,11 +177,11 @@ def _need_or_reason(spec: EngineSpec, memory: MeasuredMemory | None) -> _Need | 
     return _Need(weight_bytes, memory.beside_kv_bytes + AFTER_START_BYTES, shape, measured=True)
 
 
-def _share_flags(spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float) -> Mapping[str, Flag] | None:
+def _share_flags(spec: EngineSpec, shape: ModelShape | None, kv_bytes: int, share: float) -> Mapping[str, Flag] | None:
     return adapter_of(spec.engine).share_flags(spec, shape, kv_bytes, share)
 
 
-def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
+def _weight_bytes(spec: EngineSpec, shape: ModelShape) -> int:
     """Bytes of weights on each GPU, a draft model's included; quantised weights take less."""
     draft = SHAPES.get(adapter_of(spec.engine).draft_model(spec) or "")
-    return (0 if draft is None else draft.weight_bytes) + shape.weight_bytes // size_of(flags_of(spec), TENSOR)
+    return (0 if draft is None else draft.weight_bytes()) + shape.weight_bytes() // size_of(flags_of(spec), TENSOR)

@@ -2,6 +2,5 @@
 
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.engines.models.resolve import ResolvedModel, resolve_model
-from pytest_llmperf.engines.models.shape import Quantization, Shape
 
-__all__ = ["SHAPES", "Quantization", "ResolvedModel", "Shape", "resolve_model"]
+__all__ = ["SHAPES", "ResolvedModel", "resolve_model"]

@@ -1,39 +1,15 @@
-"""The models that a name stands for, in their published dimensions."""
+"""The models that a name stands for: those of which a folder can be built, with their config.json."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
-from pytest_llmperf.engines.models.shape import Quantization, Shape
-
-_LLAMA_8B = Shape(
-    "llama-3.1-8b", "llama", "LlamaForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
-    intermediate=14336, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001,
-)  # fmt: skip
-_SHAPES = (
-    _LLAMA_8B,
-    replace(_LLAMA_8B, name="llama-3.1-8b-gptq-int4", quantization=Quantization("gptq", zero_points=False)),
-    replace(_LLAMA_8B, name="llama-3.1-8b-awq-int4", quantization=Quantization("awq", zero_points=True)),
-    Shape("llama-3.1-70b", "llama", "LlamaForCausalLM", layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128,
-          intermediate=28672, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001),
-    Shape("qwen3-8b", "qwen3", "Qwen3ForCausalLM", layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128,
-          intermediate=12288, vocab=151936, max_positions=40960, bos_id=151643, eos_id=151645, qk_norm=True),
-    Shape("phi-4-mini", "phi3", "Phi3ForCausalLM", layers=32, hidden=3072, heads=24, kv_heads=8, head_dim=128,
-          intermediate=8192, vocab=200064, max_positions=131072, bos_id=199999, eos_id=199999, tie_embeddings=True),
-    Shape("mixtral-8x7b", "mixtral", "MixtralForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
-          intermediate=14336, vocab=32000, max_positions=32768, bos_id=1, eos_id=2, experts=8, active_experts=2),
-    Shape("qwen3-30b-a3b", "qwen3_moe", "Qwen3MoeForCausalLM", layers=48, hidden=2048, heads=32, kv_heads=4,
-          head_dim=128, intermediate=768, vocab=151936, max_positions=40960, bos_id=151643, eos_id=151645, experts=128,
-          active_experts=8, qk_norm=True),
-    Shape("tiny", "llama", "LlamaForCausalLM", layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64,
-          intermediate=768, vocab=10240, max_positions=32768, bos_id=0, eos_id=1),
-)
-
-SHAPES = {shape.name: shape for shape in _SHAPES}
+from pytest_llmperf import shapes
+from pytest_llmperf.shapes import ModelShape, Quantization
 
 _LLAMA_3_1 = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "bos_token_id": 128000, "eos_token_id": 128001,
     "rms_norm_eps": 1e-05,
     "rope_theta": 500000.0,
     "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -49,34 +25,46 @@ _PHI_4_LONG_FACTORS = [
     32.61, 32.64, 32.66, 32.7, 32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77,
 ]
 
-_FURTHER: dict[str, dict[str, Any]] = {
+#: Name → what config.json has beside the dimensions.
+CONFIGS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": _LLAMA_3_1,
     "llama-3.1-8b-gptq-int4": _LLAMA_3_1,
     "llama-3.1-8b-awq-int4": _LLAMA_3_1,
     "llama-3.1-70b": _LLAMA_3_1,
-    "qwen3-8b": {"rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_window_layers": 36, "sliding_window": None,
-                 "use_sliding_window": False},
+    "qwen3-8b": {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "bos_token_id": 151643, "eos_token_id": 151645,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_window_layers": 36, "sliding_window": None,
+        "use_sliding_window": False,
+    },
     "phi-4-mini": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "bos_token_id": 199999, "eos_token_id": 199999,
         "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 4096, "sliding_window": 262144, "pad_token_id": 199999,
         "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": _PHI_4_LONG_FACTORS},
     },
-    "mixtral-8x7b": {"rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None, "num_local_experts": 8,
-                     "num_experts_per_tok": 2},
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "bos_token_id": 1, "eos_token_id": 2,
+        "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None, "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
     "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "bos_token_id": 151643,
+        "eos_token_id": 151645,
         "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_window_layers": 48, "sliding_window": None,
         "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
         "intermediate_size": 6144, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
     },
-    "tiny": {"rms_norm_eps": 1e-05, "rope_theta": 10000.0},
+    "tiny": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "bos_token_id": 0, "eos_token_id": 1,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+    },
 }
+SHAPES = {name: shapes.SHAPES[name] for name in CONFIGS}
 
 
-def config_json(shape: Shape) -> str:
+def config_json(shape: ModelShape) -> str:
     """The text of config.json for a shape of the registry, in the form that model publishers use."""
     config = {
-        "architectures": [shape.architecture],
-        "model_type": shape.family,
         "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -85,20 +73,18 @@ def config_json(shape: Shape) -> str:
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
         "max_position_embeddings": shape.max_positions,
-        "tie_word_embeddings": shape.tie_embeddings,
-        "bos_token_id": shape.bos_id,
-        "eos_token_id": shape.eos_id,
+        "tie_word_embeddings": shape.tied,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "torch_dtype": shape.dtype,
+        "torch_dtype": "bfloat16",
         "transformers_version": "4.43.0",  # without it transformers 5 suspects a faulty tokenizer, and says so
         "use_cache": True,
     }
     if shape.quantization is not None:
         config["quantization_config"] = quantization_config(shape.quantization)
-    return json.dumps(config | _FURTHER[shape.name], indent=2, sort_keys=True) + "\n"
+    return json.dumps(config | CONFIGS[shape.name], indent=2, sort_keys=True) + "\n"
 
 
 def quantization_config(quantization: Quantization) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from typing import Literal
 
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models.registry import SHAPES, config_json
-from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 from pytest_llmperf.engines.models.weights import write_weights
 from pytest_llmperf.errors import InfrastructureError, SpecError
+from pytest_llmperf.shapes import ModelShape
 
 # Raise it when a tokenizer or weights change for the same shape: an older build must not be taken for a new one.
 FORMAT = 2
@@ -43,7 +43,7 @@ class ResolvedModel:
 
     path_or_hub_id: str
     weights: Weights
-    shape: Shape | None
+    shape: ModelShape | None
     name: str
     longest_sequence: int | None = None
     vocabulary_size: int | None = None
@@ -110,7 +110,7 @@ def _unknown(name: str) -> str:
             f"Shapes: {', '.join(SHAPES)}.")
 
 
-def _built(shape: Shape, cache_dir: Path) -> Path:
+def _built(shape: ModelShape, cache_dir: Path) -> Path:
     """The folder of a shape, built if it is not there; a build that was cut off is begun again."""
     from filelock import FileLock
 
@@ -132,7 +132,7 @@ def _built(shape: Shape, cache_dir: Path) -> Path:
     return folder.absolute()
 
 
-def _write(shape: Shape, folder: Path) -> None:
+def _write(shape: ModelShape, folder: Path) -> None:
     folder.mkdir()
     for name, text in {"config.json": config_json(shape), **tokenizer_files(shape)}.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import prod
 
 from pytest_llmperf.engines.models import SHAPES, ResolvedModel
-from pytest_llmperf.engines.models.shape import BYTES_PER_VALUE, Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS
@@ -14,6 +13,7 @@ from pytest_llmperf.kinds.rows import HardwareKind
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
+from pytest_llmperf.shapes import ModelShape
 from pytest_llmperf.workload.arguments import integer
 
 BYTES_PER_WEIGHT = {"fp8": 1}  # of a `quantization`; others are not known
@@ -46,7 +46,7 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1, kv_tokens: int = 0)
     count = integer("decode_floor_ms", "gpus", gpus)
     tokens = integer("decode_floor_ms", "kv_tokens", kv_tokens, least=0)
     shape, gpu = _known("decode_floor_ms", model, kind)
-    read_bytes = shape.decode_bytes + tokens * shape.kv_bytes_per_token
+    read_bytes = shape.decode_bytes + tokens * shape.kv_bytes_per_token()
     return read_bytes / count / gpu.bandwidth_bytes_per_s * 1e3
 
 
@@ -64,7 +64,7 @@ def prefill_peak_per_s(model: str, kind: str) -> float:
     return gpu.bf16_flops / shape.prompt_flops
 
 
-def _known(call: str, model: str, kind: str) -> tuple[Shape, HardwareKind]:
+def _known(call: str, model: str, kind: str) -> tuple[ModelShape, HardwareKind]:
     if model not in list(SHAPES) or kind not in list(GPU_KINDS):
         raise SpecError(f"{call}({model!r}, {kind!r}): write one of the models {', '.join(SHAPES)} and one "
                         f"of the kinds {', '.join(GPU_KINDS)}.")
@@ -107,7 +107,7 @@ def latency_bound(spec: EngineSpec, model: ResolvedModel | None, facts: Mapping[
     )
 
 
-def _weights(shape: Shape, flags: Mapping[str, object]) -> tuple[float, int] | None:
+def _weights(shape: ModelShape, flags: Mapping[str, object]) -> tuple[float, int] | None:
     """Lower bounds of the bytes of weights that a step reads, and of the bytes per operand of a matrix product.
 
     A wider `dtype` only increases the real time. None if a flag quantises the weights in an unknown way.
@@ -116,7 +116,7 @@ def _weights(shape: Shape, flags: Mapping[str, object]) -> tuple[float, int] | N
     if shape.quantization is not None:
         return (shape.decode_bytes, BYTES_WITH_INTEGERS) if quantization is None else None
     weight = 2 if quantization is None else BYTES_PER_WEIGHT.get(str(quantization))
-    return None if weight is None else (shape.decode_bytes * weight / BYTES_PER_VALUE[shape.dtype], weight)
+    return None if weight is None else (shape.decode_bytes * weight / 2, weight)
 
 
 def _tokens_per_step(flags: Mapping[str, object], facts: Mapping[str, str]) -> int | None:

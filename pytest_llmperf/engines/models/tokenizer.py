@@ -11,7 +11,8 @@ from itertools import count, islice, product
 from string import ascii_lowercase
 from typing import Any
 
-from pytest_llmperf.engines.models.shape import Shape
+from pytest_llmperf.engines.models.registry import CONFIGS
+from pytest_llmperf.shapes import ModelShape
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
@@ -19,18 +20,19 @@ _CHAT_TEMPLATE = (
 )
 
 
-def tokenizer_files(shape: Shape) -> dict[str, str]:
+def tokenizer_files(shape: ModelShape) -> dict[str, str]:
     """File name → text of the tokenizer, with exactly `shape.vocab` ids and specials where the shape has them."""
-    special = {shape.bos_id: "<s>"} | {shape.eos_id: "</s>"}
+    bos_id, eos_id = (CONFIGS[shape.name][f"{token}_token_id"] for token in ("bos", "eos"))
+    special = {bos_id: "<s>"} | {eos_id: "</s>"}
     symbols = _byte_symbols()
     merges = list(islice(_merges(space=symbols[ord(" ")]), shape.vocab - len(symbols) - len(special)))
     texts = iter(symbols + [left + right for left, right in merges])
     vocabulary = {special[i] if i in special else next(texts): i for i in range(shape.vocab)}
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": special[shape.bos_id],
-        "eos_token": special[shape.eos_id],
-        "pad_token": special[shape.eos_id],
+        "bos_token": special[bos_id],
+        "eos_token": special[eos_id],
+        "pad_token": special[eos_id],
         "model_max_length": shape.max_positions,
         "clean_up_tokenization_spaces": False,
         "chat_template": _CHAT_TEMPLATE,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from pytest_llmperf.engines.models.shape import Shape
+from pytest_llmperf.shapes import ModelShape
 
 # Bits of a bfloat16 are sign, 8 of exponent, 7 of mantissa. Free: sign, lowest exponent bit, mantissa. The rest fixes
 # the exponent so that 1/128 <= |w| < 1/32: a spread of 0.019, near the 0.02 with which such models are initialised.
@@ -18,7 +18,7 @@ _FIXED_BITS = 0x3C00
 _ONE = 0x3F80
 
 
-def write_weights(shape: Shape, path: Path, seed: int) -> None:
+def write_weights(shape: ModelShape, path: Path, seed: int) -> None:
     """Write all tensors of `shape`; the same bytes for the same shape and seed, everywhere."""
     tensors = dict(_tensors(shape))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -34,7 +34,7 @@ def write_weights(shape: Shape, path: Path, seed: int) -> None:
             file.write(_values(name, _size(dimensions), seed))
 
 
-def _tensors(shape: Shape) -> Iterator[tuple[str, list[int]]]:
+def _tensors(shape: ModelShape) -> Iterator[tuple[str, list[int]]]:
     """Names and dimensions as LlamaForCausalLM loads them; matrices are [out, in]."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield "model.embed_tokens.weight", [shape.vocab, shape.hidden]
@@ -50,7 +50,7 @@ def _tensors(shape: Shape) -> Iterator[tuple[str, list[int]]]:
         yield f"{prefix}.mlp.up_proj.weight", [shape.intermediate, shape.hidden]
         yield f"{prefix}.mlp.down_proj.weight", [shape.hidden, shape.intermediate]
     yield "model.norm.weight", [shape.hidden]
-    if not shape.tie_embeddings:
+    if not shape.tied:
         yield "lm_head.weight", [shape.vocab, shape.hidden]
 
 

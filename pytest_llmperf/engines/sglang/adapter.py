@@ -12,13 +12,13 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.lmcache.settings import in_process_settings
-from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError, SpecError
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.ranks import TENSOR, gpus_of, size_of
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.shapes import ModelShape
 from pytest_llmperf.telemetry.prometheus import Scrape
 
 GENERATE = "/generate"
@@ -149,13 +149,13 @@ class SglangAdapter(EngineAdapter):
         return None
 
     def share_flags(
-        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002 - the tokens decide
+        self, spec: EngineSpec, shape: ModelShape | None, kv_bytes: int, share: float  # noqa: ARG002 - the tokens decide
     ) -> Mapping[str, Flag] | None:
         """Tensor parallelism splits the KV heads over the GPUs. Each GPU keeps at least one head."""
         if shape is None:
             return None
         heads_on_each_gpu = max(1, shape.kv_heads // size_of(flags_of(spec), TENSOR))
-        return {"max_total_tokens": kv_bytes * shape.kv_heads // (shape.kv_bytes_per_token * heads_on_each_gpu)}
+        return {"max_total_tokens": kv_bytes * shape.kv_heads // (shape.kv_bytes_per_token() * heads_on_each_gpu)}
 
     def sleep(self, client: httpx.Client) -> None:
         """SGLang has no route that reports whether its memory is released."""

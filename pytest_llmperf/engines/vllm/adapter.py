@@ -11,12 +11,12 @@ from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object, section
 from pytest_llmperf.engines.lmcache.settings import CONNECTORS, in_process_settings
-from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.metrics.server import TIERS
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
+from pytest_llmperf.shapes import ModelShape
 from pytest_llmperf.telemetry.prometheus import Scrape
 
 COUNTERS = MappingProxyType({
@@ -155,7 +155,7 @@ class VllmAdapter(EngineAdapter):
         return None
 
     def share_flags(
-        self, spec: EngineSpec, shape: Shape | None, kv_bytes: int, share: float  # noqa: ARG002 - bytes need no shape
+        self, spec: EngineSpec, shape: ModelShape | None, kv_bytes: int, share: float  # noqa: ARG002 - bytes need no shape
     ) -> Mapping[str, Flag]:
         """At its start vLLM refuses a GPU on which less than `gpu_memory_utilization` is free."""
         return {"gpu_memory_utilization": share, "kv_cache_memory_bytes": kv_bytes}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pytest_llmperf.engines.memory.measured import GIB
 from pytest_llmperf.engines.memory.shares import SHAPE_CHANGING
 from pytest_llmperf.engines.models import SHAPES
-from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.engines.vllm.adapter import CPU_ENV
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
+from pytest_llmperf.shapes import ModelShape
 
 BLOCK_TOKENS, CPU_BLOCK_TOKENS = 16, 128  # vLLM's defaults
 CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"  # GiB
@@ -32,7 +32,7 @@ def predicted_refusal(spec: EngineSpec, memory_bytes: int | None) -> str | None:
     if spec.engine != "vllm" or shape is None or not isinstance(length, int) or spread or UNKNOWN_SIZE & flags.keys():
         return None
     ranks = size_of(flags, TENSOR)
-    needed_bytes = length * shape.kv_bytes_per_token / min(ranks, shape.kv_heads)
+    needed_bytes = length * shape.kv_bytes_per_token() / min(ranks, shape.kv_heads)
     available_bytes = _most_cache_bytes(spec, shape, ranks, memory_bytes)
     if available_bytes is None or needed_bytes <= available_bytes:
         return None
@@ -40,12 +40,13 @@ def predicted_refusal(spec: EngineSpec, memory_bytes: int | None) -> str | None:
             f"{available_bytes / GIB:.3g} GiB are available at most")
 
 
-def _most_cache_bytes(spec: EngineSpec, shape: Shape, ranks: int, memory_bytes: int | None) -> float | None:
+def _most_cache_bytes(spec: EngineSpec, shape: ModelShape, ranks: int, memory_bytes: int | None) -> float | None:
     """Upper bound of the KV cache on each rank; None if unknown."""
     flags, env = flags_of(spec), CPU_ENV | dict(spec.env)
     if isinstance(blocks := flags.get("num_gpu_blocks_override"), int):
         size = flags.get("block_size", CPU_BLOCK_TOKENS if spec.kind == "cpu" else BLOCK_TOKENS)
-        return blocks * size * shape.kv_bytes_per_token / min(ranks, shape.kv_heads) if isinstance(size, int) else None
+        tokens = blocks * size if isinstance(size, int) else None
+        return None if tokens is None else tokens * shape.kv_bytes_per_token() / min(ranks, shape.kv_heads)
     if spec.kind == "cpu":  # the variable replaces kv_cache_memory_bytes
         return float(env[CPU_CACHE]) * GIB if env[CPU_CACHE].isdigit() else None
     if isinstance(stated := flags.get("kv_cache_memory_bytes"), int):
@@ -53,4 +54,4 @@ def _most_cache_bytes(spec: EngineSpec, shape: Shape, ranks: int, memory_bytes: 
     share = flags.get("gpu_memory_utilization", 1.0)
     if memory_bytes is None or not isinstance(share, int | float):
         return None
-    return max(0.0, share * memory_bytes - shape.weight_bytes / ranks)
+    return max(0.0, share * memory_bytes - shape.weight_bytes() / ranks)

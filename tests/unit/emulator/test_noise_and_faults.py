@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig, Speculation, Tier
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
 from pytest_llmperf.emulator.noise import Disturbance, Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 CONFIG = EngineConfig(
     engine="vllm", shape=SHAPES["tiny"], gpu=GPU_KINDS["h200"], max_model_len=4096, max_num_batched_tokens=8192,

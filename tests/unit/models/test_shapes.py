@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.engines.models import SHAPES, Quantization, Shape
-from pytest_llmperf.engines.models.registry import config_json
+from pytest_llmperf.engines.models.registry import CONFIGS, SHAPES, config_json
+from pytest_llmperf.shapes import ModelShape, Quantization
 
 # Totals as the publishers' checkpoints count them (safetensors headers on the model pages).
 PUBLISHED_PARAMETERS = {
@@ -22,12 +22,12 @@ PUBLISHED_PARAMETERS = {
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED_PARAMETERS.items())
 def test_parameter_counts_equal_published_counts(name, parameters):
     assert SHAPES[name].parameters == parameters
-    assert SHAPES[name].weight_bytes == 2 * parameters
+    assert SHAPES[name].weight_bytes() == 2 * parameters
 
 
 @pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", 12.9), ("qwen3-30b-a3b", 3.35)])
 def test_token_passes_active_experts_of_mixture_only(name, billions):
-    """Mistral gives 12.9 and Qwen 3.3 billion active parameters. The router counts for the active experts only."""
+    """Mistral gives 12.9 and Qwen 3.3 billion active parameters."""
     assert SHAPES[name].active_parameters == pytest.approx(billions * 1e9, rel=0.002)
 
 
@@ -41,11 +41,11 @@ def test_token_passes_all_parameters_of_dense_models():
     ("llama-3.1-8b-gptq-int4", 128 * 1024), ("llama-3.1-8b-awq-int4", 128 * 1024), ("tiny", 2 * 1024),
 ])
 def test_kv_bytes_per_token_match_architecture(name, kv_bytes):
-    assert SHAPES[name].kv_bytes_per_token == kv_bytes
+    assert SHAPES[name].kv_bytes_per_token() == kv_bytes
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda s: s.name)
-def test_config_file_matches_shape(shape: Shape):
+def test_config_file_matches_shape(shape: ModelShape):
     config = json.loads(config_json(shape))
     assert config["num_hidden_layers"] == shape.layers
     assert config["num_key_value_heads"] == shape.kv_heads
@@ -57,8 +57,8 @@ def test_config_file_matches_shape(shape: Shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda s: s.name)
-def test_special_tokens_are_outside_token_range_of_workloads(shape: Shape):
-    for special in (shape.bos_id, shape.eos_id):
+def test_special_tokens_are_outside_token_range_of_workloads(shape: ModelShape):
+    for special in (CONFIGS[shape.name][key] for key in ("bos_token_id", "eos_token_id")):
         assert special < shape.vocab
         assert not 1_000 <= special <= 9_999
 
@@ -74,15 +74,15 @@ LAYERS, TABLE = 32 * (2 * 4096 * 40 * 128 + 3 * 4096 * 14336), 128256 * 4096
 def test_int4_layers_are_packed_and_embeddings_take_16_bits(name, group_bits):
     shape, bfloat16 = SHAPES[name], SHAPES["llama-3.1-8b"]
     assert shape.parameters == bfloat16.parameters
-    assert shape.weight_bytes == LAYERS // 128 * group_bits // 8 + 2 * (bfloat16.parameters - LAYERS)
-    assert shape.weight_bytes / 1e9 == pytest.approx(5.7, abs=0.03)
-    assert shape.decode_bytes == shape.weight_bytes - 2 * TABLE
+    assert shape.weight_bytes() == LAYERS // 128 * group_bits // 8 + 2 * (bfloat16.parameters - LAYERS)
+    assert shape.weight_bytes() / 1e9 == pytest.approx(5.7, abs=0.03)
+    assert shape.decode_bytes == shape.weight_bytes() - 2 * TABLE
 
 
 def test_int4_step_of_mixture_reads_only_active_experts():
     mixtral = SHAPES["mixtral-8x7b"]
     int4 = replace(mixtral, quantization=Quantization("gptq", zero_points=False))
-    saved = (mixtral.weight_bytes - int4.weight_bytes) / (mixtral.decode_bytes - int4.decode_bytes)
+    saved = (mixtral.weight_bytes() - int4.weight_bytes()) / (mixtral.decode_bytes - int4.decode_bytes)
     attention, expert = 2 * 4096 * 40 * 128, 3 * 4096 * 14336
     assert saved == pytest.approx((attention + 8 * expert) / (attention + 2 * expert))
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.engines.models import SHAPES
+from pytest_llmperf.engines.models.registry import CONFIGS
 from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 
 
@@ -62,11 +63,11 @@ def test_every_merge_joins_two_known_tokens_into_a_third(name):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_specials_sit_where_the_config_says(name):
-    shape, files = SHAPES[name], tokenizer_files(SHAPES[name])
+    config, files = CONFIGS[name], tokenizer_files(SHAPES[name])
     added = {token["content"]: token["id"] for token in json.loads(files["tokenizer.json"])["added_tokens"]}
     settings = json.loads(files["tokenizer_config.json"])
-    assert added[settings["bos_token"]] == shape.bos_id
-    assert added[settings["eos_token"]] == shape.eos_id
+    assert added[settings["bos_token"]] == config["bos_token_id"]
+    assert added[settings["eos_token"]] == config["eos_token_id"]
 
 
 def test_ids_of_workloads_are_lower_case_letters():

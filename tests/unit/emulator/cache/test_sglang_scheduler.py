@@ -14,8 +14,8 @@ from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio, by_longest_prefix, by_subtree_weight
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 IDS = itertools.count()
 CONFIG = EngineConfig(

@@ -19,8 +19,8 @@ from pytest_llmperf.emulator.config import EngineConfig, Link, Tier
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.cost.load import StepLoad
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
 

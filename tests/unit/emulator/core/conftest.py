@@ -13,8 +13,8 @@ from pytest_llmperf.emulator.core.engine import Engine, FastForward
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.load import StepLoad
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 CONFIG = EngineConfig(
     engine="vllm",

@@ -15,7 +15,7 @@ from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.engine import Engine
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
-from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.shapes import SHAPES
 
 REQUESTS = st.lists(
     st.tuples(

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.emulator.config import Speculation
 from pytest_llmperf.emulator.core.scheduler import Acceptance
-from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.shapes import SHAPES
 
 
 def test_draft_position_is_accepted_with_given_conditional_probability():

@@ -3,8 +3,8 @@
 import pytest
 
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, sglang_utilization
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 LLAMA, H200 = SHAPES["llama-3.1-8b"], GPU_KINDS["h200"]
 

@@ -5,16 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.emulator.cost.shape import SHAPES, UnknownModel, read_shape
-from pytest_llmperf.engines.models import SHAPES as BUILT_SHAPES
+from pytest_llmperf.emulator.cost.shape import UnknownModel, read_shape
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.kinds import GPU_KINDS
-
-
-def active_parameters(shape):
-    """Those that one token passes."""
-    return shape.parameters - shape.expert_layers * (shape.experts - shape.active_experts) * shape.expert_parameters
-
+from pytest_llmperf.shapes import SHAPES
 
 
 @pytest.mark.parametrize(
@@ -34,7 +28,7 @@ def active_parameters(shape):
 def test_parameters_are_the_published_count(name, billions, active):
     shape = SHAPES[name]
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.001)
-    assert active_parameters(shape) / 1e9 == pytest.approx(active, rel=0.001)
+    assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.001)
 
 
 def test_kv_bytes_per_token_match_architecture():
@@ -51,12 +45,12 @@ def test_fp8_halves_the_matrices_and_leaves_embedding_and_head():
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-gptq-int4", "llama-3.1-8b-awq-int4"])
-def test_int4_bytes_of_shape_folder_and_registry_are_equal(name, tmp_path):
+def test_int4_bytes_of_shape_and_folder_are_equal(name, tmp_path):
     shape = SHAPES[name]
     folder_shape = read_shape(resolve_model(name, tmp_path).path_or_hub_id)
-    assert folder_shape.packed == shape.packed
-    assert folder_shape.weight_bytes("bfloat16") == shape.weight_bytes("bfloat16") == BUILT_SHAPES[name].weight_bytes
-    assert read_shape(f"hugging-quants/Meta-Llama-3.1-8B-Instruct-{shape.packed.method.upper()}-INT4") is shape
+    assert folder_shape.quantization == shape.quantization
+    assert folder_shape.weight_bytes("bfloat16") == shape.weight_bytes("bfloat16")
+    assert read_shape(f"hugging-quants/Meta-Llama-3.1-8B-Instruct-{shape.quantization.method.upper()}-INT4") is shape
 
 
 def test_symmetric_groups_and_whole_channels_have_fewer_bits(tmp_path):
@@ -66,7 +60,7 @@ def test_symmetric_groups_and_whole_channels_have_fewer_bits(tmp_path):
     def bits(**section):
         text = json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 4} | section})
         (tmp_path / "given" / "config.json").write_text(text)
-        return read_shape(tmp_path / "given").packed.bits_per_weight
+        return read_shape(tmp_path / "given").quantization.bits_per_weight
 
     assert bits(group_size=64, sym=True) == 4 + 16 / 64
     assert bits(group_size=64, sym=False) == 4 + 20 / 64
@@ -101,7 +95,7 @@ def test_mixture_shape_is_read_from_config_file(tmp_path):
     shape = read_shape(tmp_path)
     assert shape.published == "fp8"
     assert shape.parameters == SHAPES["deepseek-v3"].parameters
-    assert active_parameters(shape) == active_parameters(SHAPES["deepseek-v3"])
+    assert shape.active_parameters == SHAPES["deepseek-v3"].active_parameters
 
 
 def test_shape_errors_name_missing_model_or_field(tmp_path):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.load import StepLoad
-from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.shapes import SHAPES
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
 

@@ -1,8 +1,11 @@
-"""The dimensions of a decoder-only transformer, and the bytes and operations of a step that follow from them."""
+"""The published dimensions of models, and the bytes and operations that follow from them.
+
+The emulator shares no code with the rest of the package. It reads this table because the rows are data of publishers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Dtype = Literal["bfloat16", "fp8"]
@@ -28,18 +31,28 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """Integer weights in the matrices of all layers. Their products are computed in bfloat16.
+class Quantization:
+    """Integer weights in the matrices of all layers, in the checkpoint format of GPTQ or AWQ.
+
+    Their products are computed in bfloat16. Embedding, output projection and norms keep 16 bits. Checkpoints of GPTQ
+    contain zero points even if all of them are equal; engines do not keep those.
 
     Args:
-        method: format of the checkpoint, "gptq" or "awq".
-        bits: bits of a weight.
-        bits_per_weight: bits of a weight with its part of the scale and zero point of its group.
+        method: format of the checkpoint.
+        zero_points: whether each group has a zero point of its own.
+        bits: bits of a weight and of a zero point.
+        group_size: number of successive input channels that share a scale; below 1 for one scale of a whole channel.
     """
 
-    method: str
-    bits: int
-    bits_per_weight: float
+    method: Literal["gptq", "awq"]
+    zero_points: bool
+    bits: int = 4
+    group_size: int = 128
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of a weight with its part of the group's scale of 16 bits and zero point."""
+        return self.bits + ((16 + self.bits * self.zero_points) / self.group_size if self.group_size > 0 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,7 @@ class ModelShape:
         linear_layers: number of layers with linear attention: a state of fixed size instead of a KV cache.
         published: how its weights are kept unless the engine's flags say otherwise.
         expert_bits: bits per weight of the routed experts where these are published in a smaller format.
-        packed: set where the matrices of all layers are published as integers.
+        quantization: set where the matrices of all layers are published as integers.
     """
 
     name: str
@@ -85,7 +98,7 @@ class ModelShape:
     linear_layers: int = 0
     published: Dtype = "bfloat16"
     expert_bits: float | None = None
-    packed: Packed | None = None
+    quantization: Quantization | None = None
 
     @property
     def moe(self) -> bool:
@@ -137,8 +150,31 @@ class ModelShape:
         routed = self.expert_layers * self.experts * self.expert_parameters
         return embeddings + self.dense_parameters + routed + self.layers * norms + self.hidden
 
-    def weight_bytes(self, weights: Dtype) -> int:
-        """Bytes of all weights; embedding, head and norms stay in bfloat16 where the rest is fp8 or packed."""
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: of the routed experts the active ones only."""
+        return self.parameters - self.expert_layers * (self.experts - self.active_experts) * self.expert_parameters
+
+    @property
+    def active_matrices(self) -> int:
+        """Parameters of the layers' matrices that one token passes, without the router."""
+        router = self.expert_layers * self.experts * self.hidden
+        return self.dense_parameters - router + self.expert_layers * self.active_experts * self.expert_parameters
+
+    @property
+    def decode_bytes(self) -> int:
+        """Bytes of weights that a step reads for one token of one sequence: of the embedding table one row only."""
+        read = self.active_parameters - (0 if self.tied else self.head_parameters)
+        matrices = self.active_matrices
+        return round(matrices * self.matrix_bytes("bfloat16")) + (read - matrices) * 2
+
+    @property
+    def prompt_flops(self) -> int:
+        """FLOPs of one prompt token in the matrices of all layers; attention and the output projection come on top."""
+        return 2 * self.active_matrices
+
+    def weight_bytes(self, weights: Dtype = "bfloat16") -> int:
+        """Bytes of all weights; embedding, head and norms stay in bfloat16 where the rest is fp8 or quantised."""
         matrices = self.dense_parameters * self.matrix_bytes(weights)
         routed = self.expert_layers * self.experts * self.expert_parameters
         rest = self.parameters - self.dense_parameters - routed
@@ -146,17 +182,17 @@ class ModelShape:
 
     def weights_text(self, weights: Dtype) -> str:
         """The format of the matrices, for people."""
-        return f"{self.packed.method} int{self.packed.bits}" if self.packed else weights
+        return f"{self.quantization.method} int{self.quantization.bits}" if self.quantization else weights
 
     def matrix_bytes(self, weights: Dtype) -> float:
         """Bytes per weight of a matrix that every token passes."""
-        return self.packed.bits_per_weight / 8 if self.packed else float(BYTES[weights])
+        return self.quantization.bits_per_weight / 8 if self.quantization else float(BYTES[weights])
 
     def expert_bytes(self, weights: Dtype) -> float:
         """Bytes per weight of a routed expert."""
         return self.expert_bits / 8 if self.expert_bits else self.matrix_bytes(weights)
 
-    def kv_bytes_per_token(self, kv: Dtype) -> int:
+    def kv_bytes_per_token(self, kv: Dtype = "bfloat16") -> int:
         """KV cache bytes per token over all layers. Layers with a sliding window count in full."""
         values = self.latent.kv_rank + self.latent.rope if self.latent else 2 * self.kv_heads * self.head_dim
         return (self.layers - self.linear_layers) * values * BYTES[kv]
@@ -166,3 +202,38 @@ class ModelShape:
         """FLOPs of one query–key pair in all layers: 2 for the score and 2 for the value, per head and dimension."""
         dims = self.latent.rope + self.latent.nope + self.latent.value if self.latent else 2 * self.head_dim
         return 2 * (self.layers - self.linear_layers) * self.heads * dims
+
+
+_V3 = Latent(query_rank=1536, kv_rank=512, rope=64, nope=128, value=128)
+
+_LLAMA_8B = ModelShape("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256)
+_SHAPES = (
+    _LLAMA_8B,
+    replace(_LLAMA_8B, name="llama-3.1-8b-gptq-int4", quantization=Quantization("gptq", zero_points=False)),
+    replace(_LLAMA_8B, name="llama-3.1-8b-awq-int4", quantization=Quantization("awq", zero_points=True)),
+    ModelShape("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256),
+    ModelShape("qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, qk_norm=True, max_positions=40960),
+    ModelShape("qwen3-32b", 64, 5120, 64, 8, 128, 25600, 151936, qk_norm=True, max_positions=40960),
+    ModelShape("phi-4-mini", 32, 3072, 24, 8, 128, 8192, 200064, tied=True),
+    ModelShape("mixtral-8x7b", 32, 4096, 32, 8, 128, 14336, 32000, experts=8, active_experts=2, max_positions=32768),
+    ModelShape("qwen3-30b-a3b", 48, 2048, 32, 4, 128, 768, 151936, experts=128, active_experts=8, qk_norm=True,
+               max_positions=40960),
+    ModelShape("tiny", 4, 256, 4, 2, 64, 768, 10240, max_positions=32768),
+    ModelShape("qwen3-235b-a22b", 94, 4096, 64, 4, 128, 1536, 151936, experts=128, active_experts=8, qk_norm=True,
+               max_positions=40960),
+    ModelShape("gpt-oss-120b", 36, 2880, 64, 8, 64, 2880, 201088, experts=128, active_experts=4, window=128,
+               window_layers=18, expert_bits=4.25),
+    ModelShape("deepseek-v3", 61, 7168, 128, 128, 192, 2048, 129280, experts=256, active_experts=8, shared_experts=1,
+               dense_layers=3, dense_intermediate=18432, latent=_V3, max_positions=163840, published="fp8"),
+    ModelShape("kimi-k2.5", 61, 7168, 64, 64, 192, 2048, 163840, experts=384, active_experts=8, shared_experts=1,
+               dense_layers=1, dense_intermediate=18432, latent=_V3, max_positions=262144, expert_bits=4.5),
+    ModelShape("minimax-m2.5", 62, 3072, 48, 8, 128, 1536, 200064, experts=256, active_experts=8, qk_norm=True,
+               max_positions=196608, published="fp8"),
+    ModelShape("glm-5", 78, 6144, 64, 64, 256, 2048, 154880, experts=256, active_experts=8, shared_experts=1,
+               dense_layers=3, dense_intermediate=12288, max_positions=202752, published="fp8",
+               latent=Latent(query_rank=2048, kv_rank=512, rope=64, nope=192, value=256, top_k=2048)),
+    ModelShape("qwen3.5-397b-a17b", 60, 4096, 32, 2, 256, 1024, 248320, experts=512, active_experts=10,
+               shared_experts=1, linear_layers=45, max_positions=262144),
+)
+
+SHAPES = {shape.name: shape for shape in _SHAPES}
