@@ -134,8 +134,13 @@ class ModelShape:
         if not self.moe:
             return attention + self.layers * self.expert_parameters
         plain = self.dense_layers * 3 * self.hidden * self.dense_intermediate
-        shared = self.shared_experts * self.expert_parameters + self.hidden * self.experts
-        return attention + plain + self.expert_layers * shared
+        shared = self.expert_layers * self.shared_experts * self.expert_parameters
+        return attention + plain + shared + self.router_parameters
+
+    @property
+    def router_parameters(self) -> int:
+        """Of all routers."""
+        return self.expert_layers * self.experts * self.hidden
 
     @property
     def head_parameters(self) -> int:
@@ -158,8 +163,8 @@ class ModelShape:
     @property
     def active_matrices(self) -> int:
         """Parameters of the layers' matrices that one token passes, without the router."""
-        router = self.expert_layers * self.experts * self.hidden
-        return self.dense_parameters - router + self.expert_layers * self.active_experts * self.expert_parameters
+        routed = self.expert_layers * self.active_experts * self.expert_parameters
+        return self.dense_parameters - self.router_parameters + routed
 
     @property
     def decode_bytes(self) -> int:
@@ -174,11 +179,12 @@ class ModelShape:
         return 2 * self.active_matrices
 
     def weight_bytes(self, weights: Dtype = "bfloat16") -> int:
-        """Bytes of all weights; embedding, head and norms stay in bfloat16 where the rest is fp8 or quantised."""
-        matrices = self.dense_parameters * self.matrix_bytes(weights)
+        """Bytes of all weights. Embedding, head and norms stay in bfloat16 where the rest is fp8 or quantised; with
+        integer weights the routers, too."""
+        dense = self.dense_parameters - (self.router_parameters if self.quantization else 0)
         routed = self.expert_layers * self.experts * self.expert_parameters
-        rest = self.parameters - self.dense_parameters - routed
-        return int(matrices + routed * self.expert_bytes(weights) + rest * 2)
+        rest = self.parameters - dense - routed
+        return int(dense * self.matrix_bytes(weights) + routed * self.expert_bytes(weights) + rest * 2)
 
     def weights_text(self, weights: Dtype) -> str:
         """The format of the matrices, for people."""

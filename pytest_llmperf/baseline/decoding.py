@@ -36,7 +36,7 @@ def decode(data: bytes, origin: str) -> Baseline:
 
 
 def _stored(node: Node) -> StoredMeasurement:
-    fields = node.fields(("fingerprint", "sessions", "metrics", "primaries", "formulas"), ("tolerated",))
+    fields = node.fields(("fingerprint", "sessions", "metrics", "primaries", "formulas"), ("tolerated", "workload"))
     lines, metrics, formulas = fields["sessions"].items(), fields["metrics"].table(), fields["formulas"].texts()
     primaries = tuple(name.text() for name in fields["primaries"].items())
     rows = {metric: row.items() for metric, row in metrics.items()}
@@ -50,7 +50,8 @@ def _stored(node: Node) -> StoredMeasurement:
     sessions = [_stored_session(line, {metric: row[i] for metric, row in rows.items()}) for i, line in enumerate(lines)]
     _check(sessions, fields["sessions"])
     tolerated = _tolerated(fields.get("tolerated"), primaries)
-    return StoredMeasurement(fields["fingerprint"].texts(), tuple(sessions), primaries, formulas, tolerated)
+    workload = fields["workload"].text() if "workload" in fields else None
+    return StoredMeasurement(fields["fingerprint"].texts(), tuple(sessions), primaries, formulas, tolerated, workload)
 
 
 def _tolerated(node: Node | None, primaries: tuple[str, ...]) -> dict[str, float]:

@@ -34,6 +34,7 @@ from pytest_llmperf.results.conditions import (
     kind_of,
     requested_flags,
     server_kind,
+    stored_workload,
     unrecorded_conditions,
 )
 from pytest_llmperf.results.measurement import Measurement
@@ -146,9 +147,11 @@ def merge_measurement(
         new_obstacles = [Obstacle(f"other conditions: {changed}", level=True)]
     obstacles = (*acceptable_obstacles, *new_obstacles)
     has_moved = any(obstacle.level for obstacle in obstacles) or len(unproven_shifts) < len(shifts)
+    of_fresh = aligned.fingerprint.get("workload") == fresh.conditions.get("workload")
+    workload = stored_workload(fresh.workload, fresh.conditions) if of_fresh else stored.workload
     return Merge(
         result=replace(_merged(aligned, terms.accept if obstacles else None, has_moved=has_moved),
-                       tolerated=stored.tolerated),
+                       tolerated=stored.tolerated, workload=workload),
         obstacles=obstacles,
         barred=_barred(aligned, shifts),
         outdated=not any(session.id == aligned.session.id for session in aligned.sessions),
@@ -161,7 +164,8 @@ def _first_stored(fresh: Measurement, terms: UpdateTerms, *, accepted: bool) -> 
     session = replace(fresh_session(fresh, terms.provenance), accepted=terms.accept if accepted else None, anchor=True)
     sessions = _filled((session,))
     formulas = formulas_of(sessions[0].metrics, fresh.conditions)
-    return StoredMeasurement(fingerprint_of(fresh.conditions), sessions, fresh.primaries, formulas)
+    return StoredMeasurement(fingerprint_of(fresh.conditions), sessions, fresh.primaries, formulas,
+                             workload=stored_workload(fresh.workload, fresh.conditions))
 
 
 def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) -> _Aligned:
@@ -173,7 +177,8 @@ def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) 
     known_primaries = list(filter(is_metric, primaries))
     flags = requested_flags(stored.fingerprint, now)
     may_differ = _fields_that_may_differ(now, stored, stored_part, terms.rules, flags, has_newer=has_newer)
-    changed = [each for each in differences(stored, now, known_primaries, terms.rules) if each.field not in may_differ]
+    changed = [each for each in differences(stored, now, known_primaries, terms.rules, fresh.workload)
+               if each.field not in may_differ]
     formulas = formulas_of(filter(is_metric, _names(fresh)), now)
     stale = {name for name, formula in formulas.items() if stored.formulas.get(name, formula) != formula}
     session = _without(fresh_session(fresh, terms.provenance), stale if has_newer else ())

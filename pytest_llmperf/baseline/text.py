@@ -46,7 +46,8 @@ def _measurement(stored: StoredMeasurement) -> dict[str, object]:
         "primaries": list(stored.primaries),
         "formulas": dict(stored.formulas),
     }
-    return content | ({"tolerated": dict(stored.tolerated)} if stored.tolerated else {})
+    optional = {"tolerated": dict(stored.tolerated), "workload": stored.workload}
+    return content | {name: value for name, value in optional.items() if value}
 
 
 def _session(session: StoredSession) -> dict[str, object]:

@@ -148,7 +148,7 @@ def incomparable_result(
     Args:
         stored: its sessions that were measured alike (`comparable_sessions`).
     """
-    differing = differences(stored, measurement.conditions, terms.primaries, terms.rules)
+    differing = differences(stored, measurement.conditions, terms.primaries, terms.rules, measurement.workload)
     missing = [name for name in terms.primaries if not sessions_with(stored, name)]
     changes = build_changes(stored, stored.sessions, measurement.conditions)
     field_names = {*measurement.conditions, *stored.fingerprint}

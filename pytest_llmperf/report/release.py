@@ -20,6 +20,7 @@ from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import (
+    changed_arguments,
     formula_versions,
     is_of_build,
     requested_flags,
@@ -187,8 +188,8 @@ def _obstacle(before: TestResult, after: TestResult, pairs: Sequence[Pair]) -> s
         for name in (name for name in MUST_AGREE if name not in unknown):
             was, now = old.conditions.get(name, "absent"), new.conditions.get(name, "absent")
             if was != now:
-                if name == "workload" and old.workload != new.workload:  # the conditions have its digest alone
-                    was, now = old.workload, new.workload
+                if name == "workload":  # the conditions have its digest alone
+                    was, now = changed_arguments(old.workload, new.workload) or (was, now)
                 return f"{name} differs: {was} before, {now} now"
     return ""
 

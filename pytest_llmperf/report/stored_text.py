@@ -11,6 +11,7 @@ from pytest_llmperf.report import value_text
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.results.baseline import Baseline, Entry, StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import changed_arguments
 from pytest_llmperf.results.levels import session_mean
 
 UNCHANGED_PERCENT = 0.05
@@ -110,8 +111,11 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
         yield from _difference_text("came in", now, old_ids)
         yield from _difference_text("dropped out", old_ids, now)
     for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
-        if before.fingerprint.get(key) != after.fingerprint.get(key):
-            yield f"{key}: {before.fingerprint.get(key, 'absent')} → {after.fingerprint.get(key, 'absent')}"
+        was, now = (stored.fingerprint.get(key, "absent") for stored in (before, after))
+        if was != now and key == "workload" and before.workload and after.workload:
+            was, now = changed_arguments(before.workload, after.workload) or (was, now)
+        if was != now:
+            yield f"{key}: {was} → {now}"
     yield from (
         f"accepted: {session.accepted}" for session in after.sessions if session.accepted and session.id not in old_ids
     )

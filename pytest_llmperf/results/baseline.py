@@ -76,6 +76,7 @@ class StoredMeasurement:
         formulas: metric → id of the formula behind its values.
         tolerated: metric → tolerated margin that the noise of the sessions requires; only margins wider than the
             default.
+        workload: the workload of the newest session as text; None in older files and for a long text.
     """
 
     fingerprint: Mapping[str, str]
@@ -83,6 +84,7 @@ class StoredMeasurement:
     primaries: tuple[str, ...]
     formulas: Mapping[str, str]
     tolerated: Mapping[str, float] = field(default_factory=dict)
+    workload: str | None = None
 
     @property
     def anchor(self) -> StoredSession:

@@ -8,10 +8,11 @@ equal.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -36,6 +37,8 @@ SHARED_BY = "host_shared_by"
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added. The price
 # is a part of the formula of a cost.
 PER_METRIC = frozenset({"formulas", PRICE})
+#: Characters of a workload that a baseline stores as text: recorded times can be thousands of numbers.
+MOST_WORKLOAD = 1000
 NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
 RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas", DECLARED})
@@ -213,17 +216,20 @@ def formulas_of(metrics: Iterable[str], conditions: Mapping[str, str] = NO_CONDI
 
 def differences(
     stored: StoredMeasurement, conditions: Mapping[str, str], primaries: Collection[str],
-    rules: FieldRules = DEFAULT_RULES,
+    rules: FieldRules = DEFAULT_RULES, workload: str = "",
 ) -> tuple[Difference, ...]:
     """Why a measurement under `conditions` cannot be compared with what is stored; empty where it can.
 
     Args:
         primaries: the metrics that would be compared: their formulas must be the same.
         rules: which fields may differ.
+        workload: the workload of the measurement as text.
     """
     flags = requested_flags(stored.fingerprint, conditions)
     changed = [each for each in _changed_fields(stored.fingerprint, conditions)
                if not rules.may_differ(each.field, flags)]
+    changed = [_in_words(each, stored, _without_search(workload, conditions)) if each.field == "workload" else each
+               for each in changed]
     formulas = formulas_of((metric for metric in primaries if metric in stored.formulas), conditions)
     changed += [
         Difference(f"formula of {metric}", stored.formulas[metric], formula)
@@ -231,6 +237,62 @@ def differences(
         if stored.formulas[metric] != formula
     ]
     return tuple(changed)
+
+
+def _in_words(digests: Difference, stored: StoredMeasurement, now: str) -> Difference:
+    """The difference of two workloads: the arguments that differ, instead of two digests."""
+    if stored.workload is not None:
+        return Difference(digests.field, *(changed_arguments(stored.workload, now) or (digests.stored, digests.now)))
+    commit = (stored.sessions[-1].commit or "").removesuffix("-dirty")
+    of_commit = f"as in commit {commit} (git diff {commit} shows what changed)" if commit else digests.stored
+    return Difference(digests.field, of_commit, now or digests.now)
+
+
+def changed_arguments(before: str, after: str) -> tuple[str, str] | None:
+    """The arguments in which two workloads differ, each side as text; None for equal texts.
+
+    The whole texts where the calls are of different functions.
+
+    >>> changed_arguments("closed_loop(input=512, output=8)", "closed_loop(input=520, output=8)")
+    ('input=512', 'input=520')
+    """
+    if before == after:
+        return None
+    try:
+        first, second = (ast.parse(text, mode="eval").body for text in (before, after))
+    except SyntaxError:
+        return before, after
+    rows = list(_changed(first, second, "")) if _is_same_call(first, second) else [(before, after)]
+    return ", ".join(was for was, _ in rows), ", ".join(now for _, now in rows)
+
+
+def _changed(first: ast.expr, second: ast.expr, prefix: str) -> Iterator[tuple[str, str]]:
+    """Each argument that two calls of one function do not share, as "name=value" or "no name"."""
+    before, after = ({keyword.arg: keyword.value for keyword in call.keywords} if isinstance(call, ast.Call) else {}
+                     for call in (first, second))
+    for name in dict.fromkeys([*before, *after]):
+        was, now = before.get(name), after.get(name)
+        if was is not None and now is not None and _is_same_call(was, now):
+            yield from _changed(was, now, f"{prefix}{name}.")
+        elif (texts := [value and f"{prefix}{name}={ast.unparse(value)}" for value in (was, now)])[0] != texts[1]:
+            yield texts[0] or f"no {prefix}{name}", texts[1] or f"no {prefix}{name}"
+
+
+def _is_same_call(first: ast.expr, second: ast.expr) -> bool:
+    """Whether both are calls of one function that differ in named arguments alone."""
+    heads = [ast.unparse(ast.Call(call.func, call.args, [])) for call in (first, second) if isinstance(call, ast.Call)]
+    return len(heads) == 2 and heads[0] == heads[1]
+
+
+def stored_workload(workload: str, conditions: Mapping[str, str]) -> str | None:
+    """The text of a workload as a baseline stores it; None for a text that is too long."""
+    text = _without_search(workload, conditions)
+    return text if len(text) <= MOST_WORKLOAD else None
+
+
+def _without_search(workload: str, conditions: Mapping[str, str]) -> str:
+    """A workload without the terms of its search, which are a condition of their own."""
+    return workload.removesuffix(f", {conditions.get('search')}")
 
 
 def build_differences(stored: Mapping[str, str], now: Mapping[str, str]) -> tuple[Difference, ...]:

@@ -50,7 +50,7 @@ def history(test: TestResult, measurement: Measurement, side: str, read: ReadBas
         stored = baseline.measurements.get(measurement.baseline or "") if baseline is not None else None
         if stored is None:
             return History()
-        different = differences(stored, measurement.conditions, measurement.primaries)
+        different = differences(stored, measurement.conditions, measurement.primaries, workload=measurement.workload)
         build = build_changes(stored, stored.sessions, measurement.conditions)
     except (BaselineError, SloError) as error:
         return History(problem=str(error))

@@ -50,6 +50,7 @@ def test_a_first_session_creates_and_is_the_anchor(make, decide):
     assert written.primaries == ("tpot_mean",)
     assert written.formulas == {"tpot_mean": "tpot.1/mean", "ttft_p50": "ttft.1/p50"}
     assert written.fingerprint == {"hardware": "h200", "engine.version": "1.0", "model": "m"}
+    assert written.workload == "w"
 
 
 def test_metrics_that_no_run_has_are_not_stored(make, decide):
@@ -68,6 +69,7 @@ def test_update_adds_session_to_baseline(make, decide):
     entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0))
     assert (entry.action, entry.sessions) == (Action.CHANGED, 3)
     assert [session.anchor for session in written.sessions] == [True, False, False]
+    assert written.workload == "w"  # the baseline is of a version that stored the digest alone
     (move,) = entry.moves
     assert (move.metric, move.old) == ("tpot_mean", 100.0)
     assert move.percent == pytest.approx(1 / 3)

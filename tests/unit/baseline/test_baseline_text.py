@@ -25,7 +25,8 @@ def measurements(draw):
     sessions = tuple(draw(sessions_of(session_id, metrics, anchor=session_id == anchor)) for session_id in ids)
     primaries = tuple(draw(st.lists(st.sampled_from(metrics), unique=True)))
     fingerprint = draw(st.dictionaries(texts, texts, max_size=3))
-    return StoredMeasurement(fingerprint, sessions, primaries, {metric: draw(texts) for metric in metrics})
+    formulas, workload = {metric: draw(texts) for metric in metrics}, draw(st.none() | st.text(min_size=1, max_size=20))
+    return StoredMeasurement(fingerprint, sessions, primaries, formulas, workload=workload)
 
 
 @st.composite

@@ -13,11 +13,13 @@ from pytest_llmperf.results.conditions import (
     DEFAULT_RULES,
     FieldRules,
     build_changes,
+    changed_arguments,
     differences,
     field_rules,
     fingerprint_of,
     is_of_build,
     requested_flags,
+    stored_workload,
 )
 
 SHIPPED = Path(__file__).parents[3] / "baselines/h200"
@@ -44,6 +46,46 @@ def test_each_changed_condition_is_a_difference_unless_allowed(make, changed, te
     assert shown(make, make.CONDITIONS | changed) == [text]
     assert shown(make, make.CONDITIONS | changed, rules=FieldRules(compare_across=tuple(changed))) == []
     assert shown(make, make.CONDITIONS | changed, rules=FieldRules(compare_across=("other",))) == [text]
+
+
+LOAD = "random_tokens(input=512, output=128, arrivals=poisson(8))"
+
+
+@pytest.mark.parametrize(("now", "text"), [
+    (LOAD.replace("512", "520"), "workload: input=512 stored, input=520 now"),
+    (LOAD.replace("poisson(8)", "poisson(9), text=True"),
+     "workload: arrivals=poisson(8), no text stored, arrivals=poisson(9), text=True now"),
+    (LOAD.replace("random_tokens", "other"), f"workload: {LOAD} stored, {LOAD.replace('random_tokens', 'other')} now"),
+    (LOAD, "workload: d1 stored, d2 now"),  # the same file name with another content
+])
+def test_other_workload_is_named_by_the_arguments_that_differ(make, now, text):
+    stored = replace(make.history(1.0, conditions=make.CONDITIONS | {"workload": "d1"}), workload=LOAD)
+    (difference,) = differences(stored, make.CONDITIONS | {"workload": "d2"}, ["tpot_mean"], workload=now)
+    assert str(difference) == text
+
+
+def test_arguments_of_nested_workloads_are_named_with_their_place():
+    before, after = (f"mixed(stream=random_tokens(input={tokens}, output=8), prefill=random_tokens(input=9))"
+                     for tokens in (64, 65))
+    assert changed_arguments(before, after) == ("stream.input=64", "stream.input=65")
+    assert changed_arguments(before, before) is None
+
+
+def test_terms_of_a_search_are_no_part_of_the_stored_workload():
+    conditions = {"search": "max_rate(ttft_p99 <= 500ms)"}
+    assert stored_workload(f"{LOAD}, max_rate(ttft_p99 <= 500ms)", conditions) == LOAD
+    assert stored_workload(f"at_times(({'0.5, ' * 400}))", conditions) is None
+
+
+@pytest.mark.parametrize(("commit", "text"), [
+    ("abc-dirty", f"workload: as in commit abc (git diff abc shows what changed) stored, {LOAD} now"),
+    (None, f"workload: d1 stored, {LOAD} now"),
+])
+def test_baseline_without_workload_text_names_the_commit_that_shows_the_change(make, commit, text):
+    conditions = make.CONDITIONS | {"workload": "d1"}
+    stored = make.stored(replace(make.session(0, tpot_mean=1.0), commit=commit), conditions=conditions)
+    (difference,) = differences(stored, make.CONDITIONS | {"workload": "d2"}, ["tpot_mean"], workload=LOAD)
+    assert str(difference) == text
 
 
 @pytest.mark.parametrize(
