@@ -12,7 +12,7 @@ A metric that depends on token counts is INCONCLUSIVE if only the server's usage
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pytest_llmperf.judging.averages import judge_average, judge_exact
@@ -20,10 +20,10 @@ from pytest_llmperf.judging.percentiles import judge_percentile
 from pytest_llmperf.judging.rate_search import SEARCHED, judge_searched
 from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd_prior
 from pytest_llmperf.judging.replica_spread import Replicas
-from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagreement, unverified
+from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagreement, nothing_counted, unverified
 from pytest_llmperf.judging.shares import judge_share
 from pytest_llmperf.judging.startup import STARTUP, judge_startup
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.metrics.units import Unit
@@ -50,8 +50,7 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
         ValueError: there are no runs, or the numbers of runs, starts and seeds differ.
     """
     sample = Sample(runs, starts, range(len(runs)) if seeds is None else seeds)
-    notes = counted_by_text(slo.named, runs) | energy_disagreement(slo.named, runs)
-    return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs), notes)
+    return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs), _notes(slo.named, runs))
 
 
 def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -93,13 +92,19 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
     why = unverified([claim.metric], runs_a, "a") or unverified([claim.metric], runs_b, "b")
-    both = [*runs_a, *runs_b]
-    notes = counted_by_text([claim.metric], both) | energy_disagreement([claim.metric], both)
     if isinstance(claim, Mechanism):
+        notes = _notes([claim.metric], runs_a if claim.side == "a" else runs_b)
         return _confirmed(judge_mechanism(claim, a, b), why, notes)
+    notes = _notes([claim.metric], [*runs_a, *runs_b])
     spread = start_sd or start_sd_prior(find(claim.metric), hardware)
     return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable,
                                   replicas=replicas), why, notes)
+
+
+def _notes(metrics: Collection[str], runs: Sequence[RunMetrics]) -> Facts:
+    """What a verdict about these metrics states, whatever its cause."""
+    return (counted_by_text(metrics, runs) | energy_disagreement(metrics, runs)
+            | nothing_counted(filter(is_metric, metrics), runs))
 
 
 def _confirmed(result: CheckResult, unverified: TokensUnverified | None, notes: Facts) -> CheckResult:

@@ -144,6 +144,12 @@ def energy_disagreement(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> F
     return {"energy_gap": max(gaps)} if large else {}
 
 
+def nothing_counted(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:
+    """Why a ratio of the server's counters is 0 or missing; empty where it rests on something."""
+    reasons = [reason for name in metrics for run in runs if (reason := run.nothing_counted(name)) is not None]
+    return {"nothing_counted": f"{reasons[0]} in {len(reasons)} of {len(runs)} runs"} if reasons else {}
+
+
 def counted_by_text(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:
     """The name of the tokenizer, if the metrics rest on token counts and a tokenizer counted the runs; else empty."""
     names = {run.tokenizer for run in runs if run.counted_by is CountedBy.TOKENIZER}

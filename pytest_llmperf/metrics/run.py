@@ -21,7 +21,7 @@ from pytest_llmperf.metrics.families import (
     turns_of,
 )
 from pytest_llmperf.metrics.registry import added_values, find, find_family
-from pytest_llmperf.metrics.server import Counters, counter_difference, server_values
+from pytest_llmperf.metrics.server import Counters, counter_difference, nothing_counted, server_values
 from pytest_llmperf.metrics.summary import summarise
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 
@@ -55,6 +55,7 @@ class RunMetrics:
         tokenizer: name of the tokenizer that counted the received texts; "" for none.
         judged: statistics that failed requests change, as stored in a run file (None stands for an infinite value).
             None if the statistics are computed from the records.
+        counters: what the server's counters grew by; empty for metrics of a run file.
     """
 
     source: RunRecords = field(repr=False)
@@ -62,6 +63,7 @@ class RunMetrics:
     counted_by: CountedBy | None = None
     judged: Mapping[str, float | None] | None = field(default=None, repr=False)
     tokenizer: str = ""
+    counters: Counters = field(default_factory=dict, repr=False)
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
@@ -102,8 +104,13 @@ class RunMetrics:
         """
         value = self.value(name)
         if value is None:
-            raise MetricUnavailable(f"{name} is unavailable in this run: it needs {find(name).needs}")
+            why = self.nothing_counted(name) or f"it needs {find(name).needs}"
+            raise MetricUnavailable(f"{name} is unavailable in this run: {why}")
         return value
+
+    def nothing_counted(self, name: str) -> str | None:
+        """Why a ratio of the server's counters is 0 or missing: nothing to count happened; None for any other value."""
+        return None if self.value(name) else nothing_counted(name, self.counters)
 
     def all(self) -> dict[str, float | None]:
         """Every metric by name."""
@@ -136,7 +143,8 @@ def measure(
     values["kv_fragmentation"] = fragmentation(source, (counters or {}).get("block_size"))
     values |= server_values(counters or {})
     values |= added_values(source.derived(_ordered), counters or {})
-    return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer)
+    return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer,
+                      counters=counters or {})
 
 
 def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:

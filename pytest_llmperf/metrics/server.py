@@ -26,6 +26,17 @@ MOVED_BYTES = {
     "kv_tier_written_bytes": "KV cache that went to a tier below host memory",
     "kv_transferred_bytes": "KV cache that came from another server, by NIXL",
 }
+#: Ratio → the counter that it is divided by, and what it means if this counter does not grow.
+DIVISORS = {
+    "external_cache_hit_rate": ("external_cache_queries", "no prompt was looked up outside of the GPU"),
+    **dict.fromkeys(("lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate"),
+                    ("lmcache_lookup_tokens", "no prompt was looked up in LMCache")),
+    "tokens_per_step": ("engine_steps", "the engine ran no step"),
+    "queue_time_mean": ("queue_time_count", "no request left the queue"),
+    "expert_balance": ("expert_balance_steps", "no step was counted"),
+    "spec_acceptance_rate": ("spec_draft_tokens", "nothing was drafted"),
+    "spec_acceptance_length": ("spec_drafts", "nothing was drafted"),
+}
 POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 
@@ -178,6 +189,16 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
 def acceptance_at(position: int) -> ServerFormula:
     """Share of drafts whose token at `position` (from 0) was accepted, whatever came before it."""
     return _share(f"spec_acceptance_rate_pos{position}", f"spec_accepted_pos_{position}", "spec_drafts")
+
+
+def nothing_counted(name: str, counters: Counters) -> str | None:
+    """Why a ratio is 0 or missing although the server counts: what the ratio is divided by did not grow.
+
+    >>> nothing_counted("spec_acceptance_rate", {"spec_draft_tokens": 0.0})
+    'nothing was drafted (spec_draft_tokens did not grow)'
+    """
+    counter, meaning = DIVISORS.get("spec_acceptance_length" if POSITION.fullmatch(name) else name, ("", ""))
+    return f"{meaning} ({counter} did not grow)" if counters.get(counter) == 0 else None
 
 
 def server_values(counters: Counters) -> dict[str, float | None]:

@@ -111,11 +111,11 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
         yield from _difference_text("came in", now, old_ids)
         yield from _difference_text("dropped out", old_ids, now)
     for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
-        was, now = (stored.fingerprint.get(key, "absent") for stored in (before, after))
-        if was != now and key == "workload" and before.workload and after.workload:
-            was, now = changed_arguments(before.workload, after.workload) or (was, now)
-        if was != now:
-            yield f"{key}: {was} → {now}"
+        values = (before.fingerprint.get(key, "absent"), after.fingerprint.get(key, "absent"))
+        if values[0] != values[1]:
+            if key == "workload" and before.workload and after.workload:
+                values = changed_arguments(before.workload, after.workload) or values
+            yield f"{key}: {' → '.join(values)}"
     yield from (
         f"accepted: {session.accepted}" for session in after.sessions if session.accepted and session.id not in old_ids
     )

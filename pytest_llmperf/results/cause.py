@@ -84,6 +84,7 @@ class Facts(TypedDict, total=False):
     unseen_starts: float  # share of slow server starts that is not excluded
     unseen_requests: float  # share of requests, slower than all that were seen, that is not excluded
     hardware_bound_unknown: bool
+    nothing_counted: str  # why a ratio of the server's counters is 0 or missing, and in how many runs
     unseen_gpu: str  # declared hardware kind of an endpoint
     looks: int  # looks that share the error of the verdict; absent for a single look
     proven_rate: float  # requests/s

@@ -19,6 +19,7 @@ class Cause(Stored, ABC):
 
     __slots__ = ()
     names_failures: ClassVar[bool] = False  # the sentence gives the reasons of failed requests
+    names_nothing_counted: ClassVar[bool] = False  # the sentence says what did not happen
     explained_by_build: ClassVar[bool] = False  # another build may be the reason
 
     @abstractmethod

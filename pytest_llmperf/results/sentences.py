@@ -94,6 +94,8 @@ def reason_text(result: CheckResult) -> str:
     if result.cause is None:
         return ""
     text = result.cause.reason(result)
+    if "nothing_counted" in result.facts and not result.cause.names_nothing_counted:
+        text = f"{result.facts['nothing_counted']}: {text}"
     if "guard" in result.facts and result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         text += f'; or accept the loss: allow={{"{result.facts["guard"]}": …}}'
     if "build_changes" in result.facts and result.cause.explained_by_build:
@@ -201,7 +203,7 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
     yield from _notes_on_search(result)
     if facts.get("no_loss_proven"):
         yield "no loss proven, none excluded"
-    yield from _notes_on_slo(facts)
+    yield from _notes_on_slo(result)
     if "unseen_gpu" in facts:
         yield f"telemetry of the declared {facts['unseen_gpu']} not seen"
     if result.verdict is Verdict.PASS and "stored_runs" in facts:
@@ -220,7 +222,8 @@ def _notes_on_search(result: CheckResult) -> Iterator[str]:
             yield f"{result.numbers[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
 
 
-def _notes_on_slo(facts: Facts) -> Iterator[str]:
+def _notes_on_slo(result: CheckResult) -> Iterator[str]:
+    facts = result.numbers
     if "longest_unseen_s" in facts:
         yield f"slow spells rarer than one in {facts['longest_unseen_s']:.2g} s are not excluded"
     if "unseen_requests" in facts:
@@ -234,6 +237,8 @@ def _notes_on_slo(facts: Facts) -> Iterator[str]:
         yield f"the energy counter and the sampled power differ by {100 * facts['energy_gap']:.0f} %"
     if "looks" in facts:
         yield f"error of {100 * SLO_ALPHA:g} % shared by {number(facts['looks'], 'look')}"
+    if "nothing_counted" in facts and result.cause is None:
+        yield facts["nothing_counted"]
     if facts.get("hardware_bound_unknown"):
         yield "no hardware bound known"
 

@@ -47,11 +47,15 @@ class MissingValues(Cause):
 class MetricUnavailable(MissingValues):
     """Some runs do not have the metric, which needs what `needs` says."""
 
+    names_nothing_counted: ClassVar[bool] = True
     needs: str
 
-    def reason(self, _result: CheckResult, /) -> str:
+    def reason(self, result: CheckResult, /) -> str:
         runs = self.of_runs
         where = "in every run" if self.missing_runs == runs else f"in {self.missing_runs} of {runs} runs"
+        if (nothing := result.facts.get("nothing_counted")) is not None:
+            return (f"{self.metric} is unavailable {where}{self.of_side}: {nothing}. Look for the reason in the flags "
+                    "and in the server's log, or drop this check")
         return (f"{self.metric} is unavailable {where}{self.of_side}: the metric needs {self.needs}. Make that "
                 "available, or drop this check")
 

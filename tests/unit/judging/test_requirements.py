@@ -34,7 +34,7 @@ from pytest_llmperf.results.causes.limits import (
     StatisticInfinite,
 )
 from pytest_llmperf.results.causes.values import MetricUnavailable, TokensUnverified, ValuesInfinite, ValueZero
-from pytest_llmperf.results.sentences import estimate_text, limit_text, reason_text
+from pytest_llmperf.results.sentences import basis_text, estimate_text, limit_text, reason_text
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -387,6 +387,26 @@ def test_one_run_of_a_server_average_has_no_interval(name):
                   expert_balance_steps=10, gpu_utilization=0.9)
     assert judge(name, [run]).verdict is INCONCLUSIVE
     assert judge(name, [run, run]).verdict is PASS
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("spec_acceptance_rate >= 30%", FAIL), ("spec_acceptance_rate <= 90%", PASS),
+    ("spec_acceptance_length >= 2", ERROR),
+])
+def test_verdict_about_drafts_says_that_nothing_was_drafted(text, verdict, message):
+    counters = {"spec_draft_tokens": 0, "spec_accepted_tokens": 0, "spec_drafts": 0}
+    runs = [run_of([400] * 9, counters=counters) for _ in range(3)]
+    result = judge_slo(parse_slo(text), runs, ["start"] * 3)
+    assert result.verdict is verdict
+    message(reason_text(result), basis_text(result))
+
+
+def test_mechanism_about_drafts_says_that_nothing_was_drafted(message):
+    runs = [run_of([400] * 9, counters={"spec_draft_tokens": 0, "spec_accepted_tokens": 0}) for _ in range(2)]
+    drafting = [run_of([400] * 9, counters={"spec_draft_tokens": 9, "spec_accepted_tokens": 5}) for _ in range(2)]
+    claim = parse_claim("spec_acceptance_rate(a) >= 30%")
+    message(reason_text(judge_claim(claim, runs, drafting)))
+    assert "drafted" not in basis_text(judge_claim(claim, drafting, runs))
 
 
 @pytest.mark.parametrize(("text", "needs"), [

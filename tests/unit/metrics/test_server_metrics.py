@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.server import SERVER, server_values
 
@@ -26,6 +27,18 @@ def test_speculation_metrics_are_computed_from_counters():
     assert values["spec_acceptance_rate"] == pytest.approx(160 / 300)
     assert values["spec_acceptance_length"] == 2.6
     assert [values[f"spec_acceptance_rate_pos{i}"] for i in (0, 1, 10)] == [0.73, 0.52, 0.01]
+
+
+def test_ratio_over_nothing_names_what_did_not_happen():
+    run = measure([], {"spec_draft_tokens": 0, "spec_accepted_tokens": 0, "spec_drafts": 0, "spec_accepted_pos_0": 0,
+                       "queue_time_count": 3, "queue_time_s_sum": 0})
+    drafted = "nothing was drafted (spec_draft_tokens did not grow)"
+    assert (run.value("spec_acceptance_rate"), run.nothing_counted("spec_acceptance_rate")) == (0, drafted)
+    assert run.nothing_counted("spec_acceptance_length") == run.nothing_counted("spec_acceptance_rate_pos0")
+    assert run.nothing_counted("queue_time_mean") is None  # three requests waited for 0 s
+    assert run.nothing_counted("external_cache_hit_rate") is None  # the server has no such counter
+    with pytest.raises(MetricUnavailable, match=r"spec_acceptance_length is unavailable .*: nothing was drafted"):
+        run.require("spec_acceptance_length")
 
 
 def test_queue_cache_and_preemption_metrics_are_computed_from_counters():
