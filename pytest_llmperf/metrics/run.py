@@ -105,7 +105,8 @@ class RunMetrics:
         value = self.value(name)
         if value is None:
             why = self.nothing_counted(name) or f"it needs {find(name).needs}"
-            raise MetricUnavailable(f"{name} is unavailable in this run: {why}")
+            raise MetricUnavailable(f"{name} is unavailable in this run: {why}. Call value() where it may be missing: "
+                                    "it then returns None")
         return value
 
     def nothing_counted(self, name: str) -> str | None:

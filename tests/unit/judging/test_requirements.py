@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from pytest_llmperf.judging.percentiles import body_limit_ms
 from pytest_llmperf.judging.requirements import judge_claim, judge_slo
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.run import CountedBy
@@ -387,6 +388,12 @@ def test_one_run_of_a_server_average_has_no_interval(name):
                   expert_balance_steps=10, gpu_utilization=0.9)
     assert judge(name, [run]).verdict is INCONCLUSIVE
     assert judge(name, [run, run]).verdict is PASS
+
+
+def test_quarter_of_the_observations_exceeds_the_limit_that_shows_dependence():
+    run = run_of(range(1, 101))
+    limit_ms = body_limit_ms([run], "ttft")
+    assert sum(value > limit_ms for value in run.samples("ttft")) == 25
 
 
 @pytest.mark.parametrize(("text", "verdict"), [

@@ -51,6 +51,12 @@ def test_whole_answer_gives_e2e_latency_and_usage(protocol):
     assert (record.chunk_tokens, record.models, record.whole) == (None, ("m",), True)
 
 
+def test_whole_answer_without_body_is_truncated_and_no_wrong_json():
+    record = whole(b"", Api("completions", stream=False))
+    assert (record.outcome, record.arrivals_ns) == (Outcome.TRUNCATED, ())
+    assert "JSON" not in record.detail
+
+
 def test_whole_answers_have_no_latency_between_send_and_end():
     metrics = measure([whole(WHOLE["chat"], Api("chat", stream=False))] * 2)
     missing = [metrics.value(f"{name}_p50") for name in ("ttft", "itl", "itl_per_token", "tpot", "largest_stall")]
