@@ -56,13 +56,9 @@ class Session:
         )  # fmt: skip
 
 
-def requests_for(streams: int) -> int:
-    return max(10, 3 * streams)
-
-
 def one_level(session: Session, server: TimedServer, streams: int) -> None:
     """Measures each client at one number of streams, and this project's client before each peer, by both protocols."""
-    requests = requests_for(streams)
+    requests = max(10, 3 * streams)
 
     def ours() -> None:
         session.take(OURS, streams, server, lambda: our_clients.closed(server, streams, requests))

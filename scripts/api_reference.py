@@ -115,10 +115,6 @@ def _top(*names: str) -> list[Name]:
     return [Name(name, getattr(pytest_llmperf, name)) for name in names]
 
 
-def _hooks() -> list[Name]:
-    return [Name(name, value) for name, value in vars(hookspec).items() if name.startswith("pytest_llmperf_")]
-
-
 def example(shown: str) -> str:
     """The call with the most arguments and literals in the guides and suites; "" if nothing calls it."""
     owner, _, name = shown.rpartition(".")
@@ -189,5 +185,7 @@ PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
         **{name: list(_members(name)) for name in ("Measurement", "ClaimResult", "CheckResult", "Server")},
         "Verdict": _top("Verdict")}),
     "extending.md": lambda: ("API: extending", "`from pytest_llmperf.extending import …`; [guide](../extending.md)", {
-        "Hooks of a conftest.py": _hooks(), "Names": _of_extending(OTHER_NAMES)}),
+        "Hooks of a conftest.py": [Name(name, value) for name, value in vars(hookspec).items()
+                                   if name.startswith("pytest_llmperf_")],
+        "Names": _of_extending(OTHER_NAMES)}),
 }

@@ -73,14 +73,10 @@ def _formula_id(family: str) -> str:
 def plain(source: Source) -> str:
     """A row per metric that is no statistic of a latency. The definition of the duration stands in its own row."""
     chosen = [metric for metric in all_metrics().values() if metric.source is source and metric.family is None]
-    rows = [(f"`{_shown(metric)}`", metric.unit.value or "count", BETTER[metric.direction.value],
-             f"`{metric.formula_id}`", metric.formula.partition("; duration_s is ")[0],
+    rows = [(f"`{metric.name}{'(…)' if metric.limited else ''}`", metric.unit.value or "count",
+             BETTER[metric.direction.value], f"`{metric.formula_id}`", metric.formula.partition("; duration_s is ")[0],
              metric.needs.replace("the server counters ", "counters: ")) for metric in chosen]
     return table(("metric", "unit", "better", "formula id", "formula", "needs"), rows)
-
-
-def _shown(metric: Metric) -> str:
-    return f"{metric.name}(…)" if metric.limited else metric.name
 
 
 def options() -> str:

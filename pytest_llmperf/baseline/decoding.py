@@ -86,12 +86,9 @@ def _stored_session(line: Node, values: dict[str, Node]) -> StoredSession:
         anchor=fields["anchor"].flag(),
         runs=runs,
         metrics={metric: _values(node, len(runs)) for metric, node in values.items()},
-        differs=_differing(fields.get("differs")),
+        differs={name: value.text_or_none() for name, value in fields["differs"].table().items()}
+        if "differs" in fields else {},
     )
-
-
-def _differing(node: Node | None) -> dict[str, str | None]:
-    return {} if node is None else {name: value.text_or_none() for name, value in node.table().items()}
 
 
 def _run(node: Node) -> tuple[int, int]:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.kinds.rows import HardwareKind
 
 USAGE = 2
-#: Other names of a command with an option.
-ALIASES = {("baselines", "diff"): ("diff", "--baselines")}
 UNWRITABLE = (errno.ENOSPC, errno.EIO)  # of a file that the output was sent to
 
 
@@ -29,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pytest_llmperf.cli.output import give_up, prepare, remark
     from pytest_llmperf.cli.parser import parser
 
-    arguments = parser().parse_args(_without_alias(sys.argv[1:] if argv is None else argv))
+    arguments = parser().parse_args(argv)
     prepare()
     try:
         return _run(arguments)
@@ -51,13 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             raise
         return USAGE
-
-
-def _without_alias(argv: Sequence[str]) -> Sequence[str]:
-    for alias, command in ALIASES.items():
-        if tuple(argv[: len(alias)]) == alias:
-            return [*command, *argv[len(alias):]]
-    return argv
 
 
 def _kinds_of_project() -> Iterable[HardwareKind]:

@@ -6,7 +6,6 @@ A command may have commands of its own in the same manner (`commands.baselines`)
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
@@ -37,18 +36,14 @@ def add_commands(
         package: its modules' names are the commands'.
         runs_as: name under which the chosen module's `run` stands in the parsed namespace.
     """
-    for name, module in _modules(package):
+    for found in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{found.name}")
         text = (module.__doc__ or "").strip()
         command = chosen.add_parser(
-            name,
+            found.name.replace("_", "-"),
             help=text.partition("\n")[0],
             description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
         command.set_defaults(**{runs_as: module.run})
-
-
-def _modules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
-    for module in iter_modules(package.__path__):
-        yield module.name.replace("_", "-"), import_module(f"{package.__name__}.{module.name}")

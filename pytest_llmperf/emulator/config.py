@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_llmperf.kinds.rows import HardwareKind
-from pytest_llmperf.shapes import ModelShape
+from pytest_llmperf.shapes import Dtype, ModelShape
 
-Dtype = Literal["bfloat16", "fp8"]
 Policy = Literal["fcfs", "lpm", "dfs-weight"]
 
 

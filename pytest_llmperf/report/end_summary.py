@@ -29,7 +29,9 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
         return []
     ordered = sorted(ended, key=lambda test: -test.severity)
     steps = list(dict.fromkeys(next_steps(ordered, invocation)))
-    listed = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
+    listed = ordered
+    if not every and len(ordered) > (MOST_LINES if steps else MOST_ALONE):
+        listed = [test for test in ordered if test.outcome not in GOOD][: MOST_LINES - 1]
     column = max(len(test.outcome) for test in ordered)
     names = max((len(short_id(test.test)) for test in listed), default=0)
     names = max(1, min(names, width // 2 - column))
@@ -98,6 +100,3 @@ def _name(test: str, width: int) -> str:
     return f"{cut(function, left)}{bracket}{parameters}" if left > 1 else cut(f"…{bracket}{parameters}", width)
 
 
-def _folded(ordered: Sequence[EndedTest]) -> list[EndedTest]:
-    """What is not good, as far as it fits."""
-    return [test for test in ordered if test.outcome not in GOOD][: MOST_LINES - 1]

@@ -87,7 +87,8 @@ def _metrics(subject: Measurement, results: Sequence[CheckResult]) -> Iterator[t
 
 def _compared(results: Sequence[CheckResult]) -> Iterator[tuple[str, str]]:
     """Values of baselines or reference builds with the change, and ratios of claims; the most severe verdicts first."""
-    ordered = sorted((result for result in results if result.estimate is not None), key=_severity)
+    ordered = sorted((result for result in results if result.estimate is not None),
+                     key=lambda result: -result.verdict.severity)
     for result in ordered:
         if match := _RATIO.fullmatch(result.metric):
             yield f"llmperf.ratio.{match[1]}", _number(result.estimate or 0.0)
@@ -99,10 +100,6 @@ def _compared(results: Sequence[CheckResult]) -> Iterator[tuple[str, str]]:
         if result.interval is not None:
             yield f"llmperf.change_low.{metric.name}{change}", _number(100 * result.interval.low)
             yield f"llmperf.change_high.{metric.name}{change}", _number(100 * result.interval.high)
-
-
-def _severity(result: CheckResult) -> int:
-    return -result.verdict.severity
 
 
 def _with_unit(metric: Metric) -> str:

@@ -240,9 +240,10 @@ def differences(
 
 
 def _in_words(digests: Difference, stored: StoredMeasurement, now: str) -> Difference:
-    """The difference of two workloads: the arguments that differ, instead of two digests."""
+    """The difference of two workloads: the arguments that differ, or that a file has another content."""
     if stored.workload is not None:
-        return Difference(digests.field, *(changed_arguments(stored.workload, now) or (digests.stored, digests.now)))
+        contents = f"{now} with content {digests.stored}", f"content {digests.now}"
+        return Difference(digests.field, *(changed_arguments(stored.workload, now) or contents))
     commit = (stored.sessions[-1].commit or "").removesuffix("-dirty")
     of_commit = f"as in commit {commit} (git diff {commit} shows what changed)" if commit else digests.stored
     return Difference(digests.field, of_commit, now or digests.now)

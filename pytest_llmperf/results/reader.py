@@ -148,7 +148,10 @@ def read_test(path: Path) -> TestResult:
         folder=folder,
         worker=_worker(fields["worker"]) if "worker" in fields else "",
         profiles=tuple(profile_from(node) for node in fields["profiles"].items()) if "profiles" in fields else (),
-        earlier_ends=tuple(_end(node) for node in fields["earlier"].items()) if "earlier" in fields else (),
+        earlier_ends=tuple(
+            execution.fields(("ended",), optional=execution.table())["ended"].text_or_none()
+            for execution in (fields["earlier"].items() if "earlier" in fields else ())
+        ),
         inputs=fields["inputs"].texts() if "inputs" in fields else {},
     )
 
@@ -160,10 +163,6 @@ def _require_schema(top: Node) -> None:
         top = replace(top, repair="Install a newer pytest-llmperf.")
     if schema != SCHEMA:
         top.refuse(f"its schema is {echo(schema)}, and this version reads {SCHEMA}")
-
-
-def _end(execution: Node) -> str | None:
-    return execution.fields(("ended",), optional=execution.table())["ended"].text_or_none()
 
 
 def _worker(node: Node) -> str:

@@ -284,7 +284,8 @@ class Capacity(Series):
         self.unfinished.clear()
         if result.highest_within in self._short_load_warnings:
             self.session.notify(Note(self._short_load_warnings[result.highest_within]))
-        return Run(seed, server.start_id, RunRecords(), self._counters(result), started_at=self._now())
+        return Run(seed, server.start_id, RunRecords(), self._counters(result),
+                   started_at=self.session.now().isoformat(timespec="seconds"))
 
     def settle(self, rate: float) -> Measurement:
         """Try one more rate in each search that neither proved nor refuted the rate.
@@ -456,9 +457,6 @@ class Capacity(Series):
         nothing = super().begun(server)
         return replace(nothing, workload=self._searched,
                        conditions={**nothing.conditions, "search": str(self.terms)})
-
-    def _now(self) -> str:
-        return self.session.now().isoformat(timespec="seconds")
 
 
 def _holds(slo: Slo, measurement: Measurement) -> bool:

@@ -67,15 +67,10 @@ def in_words(requests: Iterable[Request], words: Sequence[str]) -> tuple[Request
     is then known from the server's usage alone."""
     return tuple(
         request if isinstance(request.prompt, str) else replace(
-            request, prompt=_lead(request) + " ".join([words[token % len(words)] for token in request.prompt]),
-            prompt_tokens=None)
+            request, prompt_tokens=None,  # a text that continues an earlier one begins with a space
+            prompt=" " * request.continues + " ".join([words[token % len(words)] for token in request.prompt]))
         for request in requests
     )
-
-
-def _lead(request: Request) -> str:
-    """The space before a text that continues an earlier one."""
-    return " " if request.continues else ""
 
 
 def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:

@@ -24,7 +24,6 @@ class Counters:
         generation_tokens: generated tokens.
         preemptions: number of preemptions.
         finished_length, finished_abort: number of requests by their ending.
-        queue_time_ns, queue_time_count: time from arrival to the first schedule, and number of finished requests.
         steps: number of engine steps.
         iteration_tokens: tokens of a step (generated tokens, and prompt tokens of a sequence's first token) → number
             of steps.
@@ -44,8 +43,6 @@ class Counters:
     preemptions: int = 0
     finished_length: int = 0
     finished_abort: int = 0
-    queue_time_ns: int = 0
-    queue_time_count: int = 0
     steps: int = 0
     iteration_tokens: Counter[int] = field(default_factory=Counter)
     spec_drafts: int = 0
@@ -85,13 +82,6 @@ class Counters:
         self.spec_draft_tokens += drafts
         self.spec_accepted_tokens += accepted
         self.spec_accepted_per_position.update(range(accepted))
-
-    def observe_end(self, sequence: Sequence) -> None:
-        """A sequence that ran to its end."""
-        self.finished_length += 1
-        if sequence.first_scheduled_ns is not None:
-            self.queue_time_ns += sequence.first_scheduled_ns - sequence.arrived_ns
-            self.queue_time_count += 1
 
     def observe_iteration(self, tokens: int, steps: int = 1) -> None:
         """Counts `steps` steps that generated `tokens` tokens each."""

@@ -209,7 +209,7 @@ class Scheduler(ABC):
     def _finish(self, finished: list[Sequence], now_ns: int) -> None:
         for sequence in finished:
             sequence.ended_ns = now_ns
-            self.counters.observe_end(sequence)
+            self.counters.finished_length += 1
             self._free(sequence, "length")
             self._kv.leak(self._leaked_blocks)
 

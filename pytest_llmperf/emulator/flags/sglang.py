@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
+from pytest_llmperf.emulator.config import EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu, sglang_utilization
 from pytest_llmperf.emulator.flags.launch import Launch, Machine, served_shape
 from pytest_llmperf.emulator.flags.parser import EngineParser, StartError, only
@@ -15,7 +15,7 @@ from pytest_llmperf.emulator.flags.tables import FP8_KV, METHODS, SGLANG
 from pytest_llmperf.emulator.flags.tiers import disk_tier, host_tier, lmcache_tiers
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds.rows import HardwareKind
-from pytest_llmperf.shapes import ModelShape
+from pytest_llmperf.shapes import Dtype, ModelShape
 
 _GIB = 2**30
 _MOST_DRAFTING = 48

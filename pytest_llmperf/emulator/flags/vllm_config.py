@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
+from pytest_llmperf.emulator.config import EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, kv_blocks, kv_bytes_per_gpu
 from pytest_llmperf.emulator.flags.parser import StartError, whole
 from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC
 from pytest_llmperf.emulator.flags.tables import FP8_KV
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds.rows import HardwareKind
-from pytest_llmperf.shapes import ModelShape
+from pytest_llmperf.shapes import Dtype, ModelShape
 
 _GIB = 2**30
 _COMPILATION = frozenset({"mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"})

@@ -91,7 +91,8 @@ def metric_table(sides: Sequence[ComparedSide]) -> MetricTable:
     zeros = tuple(name for name, readings in values.items() if not any(readings))
     names_by_title: dict[str, list[str]] = {}
     per_token = [name for name in values if name.startswith(SHARED_GAPS)]
-    one_token = bool(per_token) and all(values[name] == values.get(_per_chunk(name)) for name in per_token)
+    one_token = bool(per_token) and all(
+        values[name] == values.get(f"itl_{name.removeprefix(SHARED_GAPS)}") for name in per_token)
     for name in values:
         if name not in zeros and not (one_token and name in per_token):
             names_by_title.setdefault(_title(name), []).append(name)
@@ -99,10 +100,6 @@ def metric_table(sides: Sequence[ComparedSide]) -> MetricTable:
     titles = sorted(names_by_title, key=lambda title: order.index(title) if title in order else len(order))
     groups = (_group(title, names_by_title[title], sides) for title in titles)
     return MetricTable(tuple(groups), zeros, one_token)
-
-
-def _per_chunk(name: str) -> str:
-    return "itl_" + name.removeprefix(SHARED_GAPS)
 
 
 def _title(name: str) -> str:

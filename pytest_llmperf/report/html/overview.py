@@ -96,11 +96,13 @@ def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
         yield Tile("Requests", f"{served + failed:,.0f}", "",
                    f"{failed:,.0f} failed{f' ({reasons})' if reasons else ''}, {tokens:,.0f} output tokens")
     for metric, name in TILES.items():
-        if values := [value for value in _means(metric, measurements) if isfinite(value)]:
+        means = (measurement.value_with_failures(metric) for measurement in measurements if not measurement.tried)
+        if values := [value for value in means if value is not None and isfinite(value)]:
             unit = find(metric).unit
             both = sides == ["a", "b"] and len(values) == 2
             shown = f"A {unit.number(values[0])} · B {unit.number(values[1])}" if both else _range(unit, values)
-            yield Tile(name, shown, unit.value, "" if both else _over(len(values)))
+            note = "one measurement" if len(values) == 1 else f"over {len(values)} measurements"
+            yield Tile(name, shown, unit.value, "" if both else note)
 
 
 def measured_values(measurement: Measurement) -> tuple[str, ...]:
@@ -113,16 +115,6 @@ def _column_text(metric: str, value: float | None) -> str:
         return ""
     unit = find(metric).unit
     return unit.number(value) if COLUMNS[metric].endswith("/s") else unit.show(value)
-
-
-def _means(metric: str, measurements: Sequence[Measurement]) -> Iterator[float]:
-    for measurement in measurements:
-        if not measurement.tried and (value := measurement.value_with_failures(metric)) is not None:
-            yield value
-
-
-def _over(count: int) -> str:
-    return "one measurement" if count == 1 else f"over {count} measurements"
 
 
 def _totals(measurement: Measurement) -> tuple[float, float, float]:

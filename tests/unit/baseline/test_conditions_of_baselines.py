@@ -56,7 +56,7 @@ LOAD = "random_tokens(input=512, output=128, arrivals=poisson(8))"
     (LOAD.replace("poisson(8)", "poisson(9), text=True"),
      "workload: arrivals=poisson(8), no text stored, arrivals=poisson(9), text=True now"),
     (LOAD.replace("random_tokens", "other"), f"workload: {LOAD} stored, {LOAD.replace('random_tokens', 'other')} now"),
-    (LOAD, "workload: d1 stored, d2 now"),  # the same file name with another content
+    (LOAD, f"workload: {LOAD} with content d1 stored, content d2 now"),  # the same file name with another content
 ])
 def test_other_workload_is_named_by_the_arguments_that_differ(make, now, text):
     stored = replace(make.history(1.0, conditions=make.CONDITIONS | {"workload": "d1"}), workload=LOAD)

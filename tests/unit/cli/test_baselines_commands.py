@@ -50,7 +50,9 @@ def files(folder):
 @pytest.fixture
 def baselines_output(capsys):
     def baselines_output(*arguments, code=0):
-        assert main(["baselines", *arguments]) == code
+        command, *others = arguments
+        words = ["diff", "--baselines"] if command == "diff" else ["baselines", command]
+        assert main([*words, *others]) == code
         said = capsys.readouterr()
         return said.err if code else said.out
 

@@ -46,6 +46,11 @@ def test_host_without_driver_library_has_reason_for_missing_values(monkeypatch, 
     assert "libno-such-driver.so" in json.loads(capsys.readouterr().out)["not_seen"]
 
 
+def test_driver_without_a_function_is_refused_by_its_name():
+    with pytest.raises(OSError, match=r"^cuNoSuchCall: error -1$"):
+        canary_gpu.Driver(object()).call("cuNoSuchCall")
+
+
 class FakeLibrary:
     """Notes the driver's functions that are called; `failing` returns an error."""
 

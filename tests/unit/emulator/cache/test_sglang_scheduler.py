@@ -105,6 +105,15 @@ def test_without_chunks_a_second_prompt_must_fit_whole() -> None:
     assert step(engine) == [(second, 60), (third, 39)]
 
 
+@pytest.mark.parametrize(("pool", "admitted"), [(8215, 2), (8214, 1)])
+def test_admission_reserves_at_most_4096_of_the_requested_tokens(pool: int, admitted: int) -> None:
+    """Each prompt of 10 tokens takes 10, one page and 4,096 tokens, and must leave one token."""
+    engine = scheduler(num_blocks=pool)
+    for _ in range(2):
+        engine.add(sequence(10, max_tokens=5000))
+    assert len(step(engine)) == admitted
+
+
 def test_max_running_requests_limits_batch_size() -> None:
     engine = scheduler(max_num_seqs=2)
     three = [sequence(5) for _ in range(3)]

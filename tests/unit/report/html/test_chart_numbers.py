@@ -1,5 +1,6 @@
 """The numbers behind the charts: faithful, few, and never NaN."""
 
+import re
 from math import isfinite
 
 import pytest
@@ -52,6 +53,13 @@ def test_stall_appears_in_largest_gaps_at_correct_time(tmp_path):
     assert largest.y[worst] == 400
     assert largest.x[worst] == pytest.approx(0.75, abs=0.01)
     assert max(median.y) == 10
+
+
+def test_gaps_have_a_logarithmic_axis_and_requests_in_flight_a_linear_one(tmp_path):
+    stalled = make_record(0, intended_ms=0, itl_ms=[10] * 30 + [400])
+    page = page_figures(run_of(tmp_path, [stalled, make_record(1, intended_ms=100)]))
+    scales = re.findall(r'aria-label="([^"]+)" data-x="[^"]*" data-y="\S+ \S+ (log|linear) ', page)
+    assert {(GAPS, "log"), ("requests in flight", "linear")} <= set(scales)
 
 
 def test_in_flight_series_counts_concurrent_requests(tmp_path):
