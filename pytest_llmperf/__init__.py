@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.transformers.spec import transformers
     from pytest_llmperf.engines.vllm.spec import vllm
     from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.model.event import kill, restart, stop
     from pytest_llmperf.model.spending import spending_limit
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.plugin.kinds import by_kind
@@ -73,6 +74,7 @@ _HOME = {
     "endpoint": "engines.endpoint.spec",
     "exponential": "workload",
     "gamma": "workload",
+    "kill": "model.event",
     "mixed": "workload",
     "multi_turn": "workload",
     "nginx": "engines.routers.nginx",
@@ -82,12 +84,14 @@ _HOME = {
     "random_tokens": "workload",
     "recorded": "workload",
     "replicas": "engines.deployment.spec",
+    "restart": "model.event",
     "retried": "workload",
     "sglang_router": "engines.routers.sglang_router",
     "sglang": "engines.sglang.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
     "spending_limit": "model.spending",
+    "stop": "model.event",
     "trace": "workload",
     "transformers": "engines.transformers.spec",
     "vllm": "engines.vllm.spec",
@@ -114,6 +118,7 @@ __all__ = [
     "endpoint",
     "exponential",
     "gamma",
+    "kill",
     "mixed",
     "multi_turn",
     "nginx",
@@ -123,12 +128,14 @@ __all__ = [
     "random_tokens",
     "recorded",
     "replicas",
+    "restart",
     "retried",
     "sglang",
     "sglang_router",
     "shared_prefix",
     "sharegpt",
     "spending_limit",
+    "stop",
     "trace",
     "transformers",
     "vllm",

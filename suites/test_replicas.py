@@ -1,4 +1,4 @@
-"""Replicas behind a router: a router that knows prefixes pays where prefixes repeat, and only there.
+"""Replicas behind a router: a router that knows prefixes pays where prefixes repeat, and only there. A replica dies.
 
 The number of groups is odd, so a router that takes the replicas in turn sends each group to all of them.
 """
@@ -7,7 +7,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, replicas, shared_prefix, vllm, vllm_router
+from pytest_llmperf import (
+    Perf,
+    by_kind,
+    closed,
+    kill,
+    poisson,
+    random_tokens,
+    replicas,
+    restart,
+    shared_prefix,
+    vllm,
+    vllm_router,
+)
 
 
 @dataclass(frozen=True)
@@ -74,3 +86,19 @@ def test_one_hot_prefix_makes_the_cache_aware_router_slower(case: Case, perf: Pe
         "ttft_p50(b) / ttft_p50(a) >= 1.3",
         mechanism=["replica_imbalance(a) <= 1.3", "replica_imbalance(b) >= 1.4"],
     )
+
+
+@CASES
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize(("retries", "failed_share"), [pytest.param(True, "5%", id="retries"),
+                                                       pytest.param(False, "60%", id="no_retries")])
+def test_killed_replica_is_missed_until_its_restart(case: Case, retries: bool, failed_share: str, perf: Perf) -> None:
+    """One replica alone carries the load. Without retries the requests that the router sends to the dead one fail."""
+    router = vllm_router(policy="round_robin", retries=retries)
+    run = perf.measure(
+        replicas(vllm(case.model, max_model_len=8192), 2, router=router),
+        random_tokens(input=512, output=64, arrivals=poisson(case.rate), requests=round(120 * case.rate)),
+        events=[kill(replica=1, at_requests=0.2), restart(replica=1, at_requests=0.25)],
+    )
+    perf.check(run, "error_rate(before) == 0", f"error_rate(during) <= {failed_share}", "error_rate(after) == 0",
+               "hung_requests == 0", "ttft_p50(after) / ttft_p50(before) <= 1.2", "recovery_time <= 100s")

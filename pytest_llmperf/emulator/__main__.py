@@ -68,7 +68,9 @@ def _routing(options: Options, config: EngineConfig) -> Routing | None:
         raise UsageError(f"{count} replicas of {config.tensor_parallel} GPUs need {needed}, and the emulated machine "
                          f"has {options.machine.gpus}: start fewer replicas, or raise --gpus.")
     policy = "round_robin" if faults.policy_ignored else options.router
-    return Routing(count, policy, options.thresholds, faults.starved_replica or None, options.seed)
+    (sends, pause_s), (failures, left_out_s) = options.retry, options.breaker
+    return Routing(count, policy, options.thresholds, faults.starved_replica or None, options.seed, sends,
+                   round(pause_s * 1e9), failures, round(left_out_s * 1e9))
 
 
 def known_flags(engine: str) -> frozenset[str]:

@@ -30,6 +30,8 @@ class Options:
         acceptance: acceptance probability by draft position; None for the default of the method.
         replicas: number of equal servers behind a router.
         router: policy of the router; thresholds: of a cache-aware router.
+        retry: sends of a request that reaches no server, and the pause before the second one in seconds.
+        breaker: failures in a row after which a replica is left out, and for how many seconds.
         record: file for each token's intended and actual send time.
         known_flags: whether to print only the flags of the engine that the emulator accepts.
     """
@@ -45,6 +47,8 @@ class Options:
     replicas: int
     router: str
     thresholds: Mapping[str, float]
+    retry: tuple[int, float]
+    breaker: tuple[int, float]
     record: str | None
     engine_argv: tuple[str, ...]
     known_flags: bool = False
@@ -79,6 +83,8 @@ def read_options(argv: Sequence[str]) -> Options:
         replicas=options.replicas,
         router=options.router,
         thresholds=dict(map(_threshold, options.router_threshold)),
+        retry=_count_and_time(options.router_retry, "--router-retry"),
+        breaker=_count_and_time(options.router_breaker, "--router-breaker"),
         record=options.record,
         engine_argv=tuple(engine_argv),
         known_flags=options.known_flags,
@@ -107,6 +113,8 @@ def _parser() -> _Parser:
     add("--router", choices=tuple(POLICIES), default="round_robin", help="how it chooses a replica (round_robin)")
     add("--router-threshold", action="append", default=[], metavar="NAME=VALUE",
         help=f"of a cache-aware router: {', '.join(THRESHOLDS)}")
+    add("--router-retry", default="1:0s", metavar="SENDS:PAUSE", help="sends of a request that no server gets (1:0s)")
+    add("--router-breaker", default="0:0s", metavar="FAILURES:TIME", help="when a replica is left out, and how long")
     add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")
     add("--known-flags", action="store_true", help="print the engine's flags that are understood, as JSON")
     return parser
@@ -151,6 +159,13 @@ def _threshold(text: str) -> tuple[str, float]:
     except ValueError:
         pass
     raise UsageError(f"--router-threshold {text}: write NAME=NUMBER, with {', '.join(THRESHOLDS)}.")
+
+
+def _count_and_time(text: str, option: str) -> tuple[int, float]:
+    count, _, time = text.partition(":")
+    if not count.isdecimal():
+        raise UsageError(f"{option} {text}: write a number and a time, like 5:50ms.")
+    return int(count), duration_s(time, f"{option} {text}")
 
 
 def _rates(text: str | None) -> tuple[float, ...] | None:

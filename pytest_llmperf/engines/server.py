@@ -19,6 +19,7 @@ from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.event import Disturber
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.replicas import Pages
 from pytest_llmperf.wire.answer_ids import AnswerIds
@@ -52,6 +53,7 @@ class Server:
         requested_spec: its spec before flags were planted and memory was shared out.
         siblings: number of other servers that run, idle during a measurement.
         takes_turns: whether the siblings sleep during a measurement.
+        disturber: ends and restarts replicas during a run; None for one server.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Server:
         self.fresh = False
         self.siblings = 0
         self.takes_turns = False
+        self.disturber: Disturber | None = None
 
     def __repr__(self) -> str:
         return f"<Server {self.spec} at {self.contact.url}, {self.unit!r}>"
@@ -149,6 +152,15 @@ class Server:
         """By what it says of itself."""
         facts = self.facts
         return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
+
+    def mend(self) -> None:
+        """Start every replica that the events of an earlier run left dead.
+
+        Raises:
+            EngineError: a replica did not start.
+        """
+        if self.disturber is not None:
+            self.disturber.mend()
 
     def sleep(self) -> None:
         """Release the GPU memory. Nothing is warm afterwards.

@@ -15,6 +15,7 @@ from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens, turns_of
 from pytest_llmperf.metrics.goodput import window_rates
+from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
@@ -26,6 +27,7 @@ from pytest_llmperf.results.causes.limits import (
     LimitInInterval,
     NoInterval,
     NoRequestServed,
+    NotRecovered,
     RequestsDependent,
     StatisticInfinite,
 )
@@ -61,9 +63,11 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         return unavailable_result(slo, len(sample.runs) - len(values), len(sample.runs))
     failures = _failures(slo, sample)
     facts = sample.facts | failures
-    if not all(map(isfinite, values)):
+    if infinite := sum(not isfinite(value) for value in values):
         statistic = "mean" if find(slo.metric).stat == "mean" else "median"
-        return requirement_result(slo, Verdict.FAIL, _infinite(statistic, failures), facts=facts)
+        unrecovered = slo.metric == RECOVERY
+        cause = NotRecovered(infinite, len(values)) if unrecovered else _infinite(statistic, failures)
+        return requirement_result(slo, Verdict.FAIL, cause, facts=facts)
     interval = interval_over_seeds(slo, values, sample, confidence) or interval_within_seed(
         slo, values, sample, confidence
     )
@@ -79,8 +83,8 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         facts |= sample.unseen
         if find(slo.metric).family is not None and find(slo.metric).stat == "mean":
             facts["unseen_requests"] = unseen_share(sum(record.ok for run in sample.runs for record in run.records))
-    cause = BeyondLimit() if verdict is Verdict.FAIL else LimitInInterval()
-    return requirement_result(slo, verdict, cause, estimate=estimate, interval=interval, facts=facts)
+    decided = BeyondLimit() if verdict is Verdict.FAIL else LimitInInterval()
+    return requirement_result(slo, verdict, decided, estimate=estimate, interval=interval, facts=facts)
 
 
 def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
@@ -259,7 +263,7 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
 
 def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
     """The metric of each run. In a mean or median of a latency, failed requests count as infinitely slow."""
-    if find(slo.metric).family is None:
+    if find(slo.metric).family is None and slo.metric != RECOVERY:
         return sample.values(slo)
     return [value_with_failures(run, slo.metric) for run in sample.runs]
 

@@ -37,7 +37,8 @@ EVEN_ODDS = 0.5  # an interval at this confidence is its centre
 
 
 def judge_slos(
-    measurement: Measurement, slos: Sequence[Slo], settings: Settings, failed: Collection[str] = ()
+    measurement: Measurement, slos: Sequence[Slo], settings: Settings, failed: Collection[str] = (),
+    judged: Collection[str] = (),
 ) -> list[CheckResult]:
     """Judge SLOs on a measurement; the result is one ERROR if runs are invalid.
 
@@ -45,8 +46,9 @@ def judge_slos(
 
     Args:
         failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
+        judged: further metrics that the test judges in the same runs.
     """
-    errors = invalid_results([("", measurement, judged_by_requirements(slos))], settings)
+    errors = invalid_results([("", measurement, judged_by_requirements(slos).union(judged))], settings)
     if errors:
         return errors
     emulated = kind_of(measurement.conditions).startswith(EMULATED)

@@ -24,7 +24,8 @@ ALPHA = 0.01  # of each one-sided limit, as of a claim
 
 
 def judge_ratios(
-    texts: Sequence[str], sides: Mapping[str, Measurement], settings: Settings, failed: Collection[str] = ()
+    texts: Sequence[str], sides: Mapping[str, Measurement], settings: Settings, failed: Collection[str] = (),
+    judged: Collection[str] = (),
 ) -> list[CheckResult]:
     """One result per text: PASS, FAIL or INCONCLUSIVE for a ratio with a limit, REPORTED for a ratio without a limit.
 
@@ -33,6 +34,7 @@ def judge_ratios(
         sides: measurements by their names in the texts. Runs with equal seeds form a pair. Pairs on a single server
             start need no between-start sd.
         failed: subjects that were a FAIL in an earlier execution whose runs are pooled here.
+        judged: further metrics that the test judges in the same runs.
 
     Raises:
         SloError: a text cannot be parsed.
@@ -40,7 +42,7 @@ def judge_ratios(
     """
     ratios = [parse_ratio(text, tuple(sides)) for text in texts]
     pairs = [_paired_sides(names, sides) for _, names in ratios]
-    judged_metrics = judged_by_comparison(ratio.metric for ratio, _ in ratios)
+    judged_metrics = judged_by_comparison(ratio.metric for ratio, _ in ratios).union(judged)
     errors = invalid_results([(name, side, judged_metrics) for name, side in sides.items()], settings)
     if errors:
         return errors

@@ -71,7 +71,7 @@ def metric_label(requirement: Slo | Mechanism) -> str:
     """The metric with its latency limits or its side: "goodput(ttft <= 500ms)", "prefix_cache_hit_rate(a)"."""
     if isinstance(requirement, Mechanism):
         return f"{requirement.metric}({requirement.side})"
-    within = ", ".join(map(str, requirement.within))
+    within = requirement.phase or ", ".join(map(str, requirement.within))
     return f"{requirement.metric}({within})" if within else requirement.metric
 
 

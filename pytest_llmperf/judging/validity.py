@@ -13,6 +13,7 @@ from pytest_llmperf.judging.steadiness import unsteady_starts
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.by_replica import ANSWERS
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
+from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.model.record import Outcome, RequestRecord, failure_counts, reasons_text
 from pytest_llmperf.results.cause import Fault, Problem
 from pytest_llmperf.results.causes.requests import AnswersNotStreamed, RequestsFailed, TokenCountsDisagree
@@ -119,7 +120,7 @@ def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Other
 
 def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Fault]:
     """Failed requests that no named metric judges; refusals have a metric of their own."""
-    if {"goodput", "slo_attainment"} & set(named):
+    if {"goodput", "slo_attainment", RECOVERY} & set(named):
         return
     judged = {Outcome.COUNTS_DISAGREE} | ({Outcome.RATE_LIMITED} if "rate_limited_rate" in named else set())
     others_judged = "error_rate" in named

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.load.transport import Progress, RunningMedians
+from pytest_llmperf.model.event import Event, PastEvent
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, StreamLimits
 from pytest_llmperf.model.record import Outcome
@@ -30,6 +31,23 @@ class VirtualEngine:
         self.clock = clock
         self.begun_ns = clock.now_ns()
         self._engine_ns = 0
+        self._armed: list[dict[str, object]] = []
+        self._past: tuple[PastEvent, ...] = ()
+
+    def arm(self, events: Sequence[Event], requests: int) -> None:
+        """Send these events with the next plan."""
+        self._armed = [{"restarts": event.action == "restart", "replica": event.replica,
+                        "after_requests": event.due(requests)} for event in events]
+
+    def sent(self, requests: int) -> None:
+        """Nothing to do: the emulator counts what it sends."""
+
+    def past(self) -> tuple[PastEvent, ...]:
+        """The events of the last plan."""
+        return self._past
+
+    def mend(self) -> None:
+        """Nothing to do: the emulator starts dead replicas at the beginning of a run."""
 
     def call(self, command: Mapping[str, object]) -> dict[str, Any]:
         """One command; the session's clock follows the engine's.
@@ -48,7 +66,10 @@ class VirtualEngine:
         Raises:
             EngineError: the engine ended, or refuses.
         """
-        answer = self.call({"simulate": _as_json(plan)})
+        events, self._armed = self._armed, []
+        answer = self.call({"simulate": _as_json(plan) | {"events": events}})
+        self._past = tuple(PastEvent(self.begun_ns + began_ns, self.begun_ns + ended_ns)
+                           for began_ns, ended_ns in answer.get("events", ()))
         return Replay(
             started_ns=self.begun_ns + answer["started_ns"],
             ended_ns=self.begun_ns + answer["ended_ns"],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf, isinf
 
 from pytest_llmperf.metrics.families import FAMILIES, turn_names
+from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic, summarise
@@ -25,6 +26,8 @@ def value_with_failures(run: RunMetrics, name: str) -> float | None:
     if run.judged is not None:
         value = run.judged.get(metric.name, run.value(name))
         return inf if value is None and metric.name in run.judged else value
+    if metric.name == RECOVERY and run.value(RECOVERY) is None and RECOVERY in run.values:
+        return inf
     if metric.family is None or metric.stat is None or _all_served(run):
         return run.value(name)
     return statistic(sample_with_failures_ms(run, metric.family), metric.stat)

@@ -12,6 +12,7 @@ from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import ConfigError, SloError
 from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN, UTILIZATION
 from pytest_llmperf.metrics.families import FAMILIES, Family, family_named, turns_of
+from pytest_llmperf.metrics.recovery import RECOVERY, WINDOW
 from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
 from pytest_llmperf.metrics.summary import ALIASES, STATS
 from pytest_llmperf.metrics.units import Direction, Unit
@@ -180,6 +181,13 @@ _RUN_LEVEL = (
                "HTTP 429, and HTTP 503 of admission control or with Retry-After", "a request", version=2),
     _run_level("cancelled_rate", Unit.SHARE, Direction.NEITHER,
                "requests that the client cancelled as the workload states ÷ requests", "a request"),
+    _run_level("hung_requests", Unit.COUNT, Direction.LOWER,
+               "requests that the client gave up because no byte, or no further byte, came in time", "a request"),
+    _run_level(RECOVERY, Unit.S, Direction.LOWER,
+               f"first event → end of the last slow window of {WINDOW} requests that is the first window or follows "
+               "another slow one. A window is slow if a request failed, or if its median TTFT exceeds the largest one "
+               "of the windows before the event by more than 15 %. Infinite if the last window is such a one",
+               f"perf.measure(…, events=[…]), and {WINDOW} answered requests before the first event"),
     _run_level("retries", Unit.COUNT, Direction.LOWER, "sends of requests beyond the first send of each", "a request"),
     _run_level("retried_prompt_tokens", Unit.COUNT, Direction.LOWER,
                "prompt tokens of each request × its sends beyond the first",

@@ -20,9 +20,11 @@ from pytest_llmperf.metrics.families import (
     turn_names,
     turns_of,
 )
+from pytest_llmperf.metrics.recovery import RECOVERY, recovery_time_s
 from pytest_llmperf.metrics.registry import added_values, find, find_family
 from pytest_llmperf.metrics.server import Counters, counter_difference, nothing_counted, server_values
 from pytest_llmperf.metrics.summary import summarise
+from pytest_llmperf.model.event import DISTURBED_FROM
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
@@ -143,6 +145,8 @@ def measure(
             values[name] = hit_rate(source, named[1], counters or {})
     values["kv_fragmentation"] = fragmentation(source, (counters or {}).get("block_size"))
     values |= server_values(counters or {})
+    if DISTURBED_FROM in (counters or {}):
+        values[RECOVERY] = recovery_time_s(source.derived(_ordered), counters or {})
     values |= added_values(source.derived(_ordered), counters or {})
     return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer,
                       counters=counters or {})
@@ -232,6 +236,7 @@ def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
         "output_throughput": _per_s(output, duration_s),
         "total_token_throughput": _per_s(None if output is None or prompt is None else output + prompt, duration_s),
         **{name: sum(map(counts, records)) / len(records) if records else None for name, counts in SHARES.items()},
+        "hung_requests": sum(record.outcome is Outcome.TIMEOUT for record in records) if records else None,
         "retries": sum(record.attempts - 1 for record in records) if records else None,
         "retried_prompt_tokens": _total([_retried_tokens(record) for record in records]) if records else None,
         "coalesced_share": sum(record.coalesced_chunks for record in served) / gaps if gaps else None,

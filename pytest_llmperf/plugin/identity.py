@@ -69,7 +69,7 @@ def check_written_slos(test: object) -> None:
         SloError: a text cannot be read, or there is no such metric.
     """
     from pytest_llmperf.session.unchecked import syntax_of
-    from pytest_llmperf.slo.parse import parse_slo
+    from pytest_llmperf.slo.parse import parse_check
 
     function = test.__func__ if isinstance(test, MethodType) else test
     if not isinstance(function, FunctionType):
@@ -78,7 +78,7 @@ def check_written_slos(test: object) -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == CHECK:
             for argument in node.args[1:]:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    parse_slo(argument.value)
+                    parse_check(argument.value)
 
 
 def _without_group(item: pytest.Item) -> str:

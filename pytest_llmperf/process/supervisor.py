@@ -149,7 +149,7 @@ class Supervised:
         self._unit = launch.unit(astuple(leftovers.new_tag("").parent))
         self._segments = shm.Attribution()
         self._container = ContainerProcesses(launch.pids_argv, launch.env, clock)
-        self._on_gone: list[Callable[[], None]] = []
+        self._on_gone: list[Callable[[], object]] = []
         with launch.open_log(ERRORS) as errors:
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))],
@@ -200,15 +200,16 @@ class Supervised:
         elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
         return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
 
-    def on_gone(self, callback: Callable[[], None]) -> None:
+    def on_gone(self, callback: Callable[[], object]) -> None:
         """Call this at the end of a `stop` that left nothing behind, e.g. to give a port back."""
         self._on_gone.append(callback)
 
-    def stop(self, grace_s: float | None = None) -> StopReport:
+    def stop(self, grace_s: float | None = None, *, keep: bool = False) -> StopReport:
         """End the server and everything below it. May be called again, also from another thread.
 
         Args:
             grace_s: seconds between SIGTERM and SIGKILL; the launch's own by default.
+            keep: whether callbacks of `on_gone` wait for the next call, because the server will start again.
 
         Raises:
             StopFailed: something survived SIGKILL; its message names the pids.
@@ -229,7 +230,7 @@ class Supervised:
                              "kernel function that blocks the process. No server can start here until the process has "
                              "ended.", self.evidence())
         with self._lock:
-            callbacks, self._on_gone = self._on_gone, []
+            callbacks, self._on_gone = ([], self._on_gone) if keep else (self._on_gone, [])
         for callback in callbacks:
             callback()
         return report

@@ -12,16 +12,20 @@ from pytest_llmperf.errors import ExitedEarly, SloError, SpecError, UsageError
 from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
 from pytest_llmperf.judging.claim_judge import judge_slos
+from pytest_llmperf.judging.phases import judge_phases
 from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
+from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.event import Event
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.phases import has_phases
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.arguments import (
@@ -44,13 +48,14 @@ from pytest_llmperf.session.arguments import (
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
 from pytest_llmperf.session.claims import SIZES, check_sides, judged_claim, read_claim, specs_beside
+from pytest_llmperf.session.events import check_events
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.profile import profile_series
 from pytest_llmperf.session.sequential_claim import ClaimResult
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
 from pytest_llmperf.session.series import Series, Treatment
 from pytest_llmperf.slo.model import Slo
-from pytest_llmperf.slo.parse import parse_ratio, parse_slo
+from pytest_llmperf.slo.parse import parse_check, parse_ratio
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
@@ -127,6 +132,7 @@ class Perf:
         may_preempt: bool = False,
         gauges: bool = False,
         keep: Sequence[str] = (),
+        events: Sequence[Event] = (),
     ) -> Measurement:
         """Replay a workload, once per seed, on one server start or several.
 
@@ -147,6 +153,9 @@ class Perf:
                 LMCache or of vLLM's offloading) and "l2" (LMCache's disk). A repeated measurement then hits the prompts
                 of the first measurement. With `fresh`, "l1" restarts the engine and keeps its LMCache server, and "l2"
                 alone restarts both. Like `fresh` and `gauges` it is part of the condition `treatment`.
+            events: deaths and restarts of replicas during each run: `kill`, `stop` and `restart`. The events divide
+                the run into phases, see `check`. No event makes a run invalid. Events are part of the condition
+                `treatment`.
 
         Raises:
             SpecError: an argument makes the measurement impossible, e.g. tiers that this engine empties only together.
@@ -168,7 +177,8 @@ class Perf:
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         check_keep(spec_of(engine), keep, fresh=fresh, starts=starts)
-        series = self._series(engine, workload, Treatment(fresh, may_preempt, gauges, tuple(keep)),
+        ordered = check_events(events, spec_of(engine), workload, self._execution.session)
+        series = self._series(engine, workload, Treatment(fresh, may_preempt, gauges, tuple(keep), ordered),
                               looks=runs if slos else 1)
         if slos:
             return self._until_decided(series, slos, runs)
@@ -368,7 +378,9 @@ class Perf:
 
         Args:
             measurement: what `measure`, `extend` or `max_rate` returned.
-            slos: limits.
+            slos: limits. Of a measurement with events also limits of a phase, "error_rate(during) <= 60%", and ratios
+                of two phases, "ttft_p50(after) / ttft_p50(before) <= 1.2". The phases are before the first event,
+                during the events, and after the last one.
 
         Raises:
             UsageError: no SLO is named, or `measurement` is no measurement.
@@ -378,7 +390,13 @@ class Perf:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"). To '
                              "compare with the stored baseline, write perf.compare_with_baseline(run).")
         check_measurement(measurement, "perf.check(run, …)")
-        parsed_slos = list(map(parse_slo, slos))
+        parsed = {text: parse_check(text) for text in slos}
+        parsed_slos = [each for each in parsed.values() if isinstance(each, Slo)]
+        ratios = [text for text, each in parsed.items() if not isinstance(each, Slo)]
+        phased = ratios + [slo.text for slo in parsed_slos if slo.phase or slo.metric == RECOVERY]
+        if phased and not has_phases(measurement):
+            raise SloError(f"perf.check(run, {phased[0]!r}): this measurement had no events, so it has no phases. Name "
+                           "events: perf.measure(fleet, workload, events=[kill(replica=0, at_requests=0.25)]).")
         check_price(parsed_slos, self._execution.session.settings)
         self._check_shares_no_memory(measurement, {name for slo in parsed_slos for name in slo.named})
         judged = judged_by_requirements(parsed_slos)
@@ -386,7 +404,7 @@ class Perf:
             if series.measurement is measurement:
                 series.judged_metrics |= judged
         settings, failed = self._execution.session.settings, failed_subjects(self._execution)
-        results = judge_slos(measurement, parsed_slos, settings, failed)
+        results = judge_phases(measurement, parsed_slos, ratios, settings, failed)
         self._execution.add_results(results)
         return results
 

@@ -24,6 +24,7 @@ from pytest_llmperf.metrics.by_replica import counters_by_replica
 from pytest_llmperf.metrics.energy import gpu_counters
 from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
+from pytest_llmperf.model.event import DISTURBED_FROM, DISTURBED_UNTIL, Event, PastEvent
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.ranks import TENSOR
@@ -96,7 +97,7 @@ class Replayer:
 
     def run(
         self, server: Server, workload: Workload, seed: int, watch: Watch | None = None, *,
-        gauge_interval_s: float | None = None, keep: tuple[str, ...] = (),
+        gauge_interval_s: float | None = None, keep: tuple[str, ...] = (), events: Sequence[Event] = (),
     ) -> Run:
         """One run after emptying the cache.
 
@@ -104,11 +105,16 @@ class Replayer:
             watch: called about four times per second, with the plan of the run.
             gauge_interval_s: sampling interval of gauges; None for no sampling.
             keep: KV cache tiers that are not emptied, see `Server.reset_cache`.
+            events: deaths and restarts of replicas, in the order of time. The counters of these replicas are unknown
+                afterwards.
 
         Raises:
             ServerDied: the server ended before the last answer.
             LoadError: the load generator failed, or the run took too long.
         """
+        disturbed = {event.part for event in events}
+        server.mend()
+        server.counters.excuse(disturbed)
         cache_reset = server.reset_cache(keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
         counters_before = server.counters.read()
@@ -116,19 +122,20 @@ class Replayer:
         with watched as trace, self._sampling(server, gauge_interval_s) as gauges:
             used = None if self.cpu_use is None else self.cpu_use()
             requests = self._requests(server, workload, seed, keep)
-            replay = self.replay(server, requests, workload.concurrency, watch)
+            replay, past = self.disturbed_replay(server, requests, workload.concurrency, watch, events)
             records = self.records(server, requests, replay, server.text_counter)
             self.ledger.settle(server.spec, requests, records)
             cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         served = sum(record.choices for record in records if record.ok)
-        after = server.counters.wait_idle(counters_before.get("requests_finished", 0.0), served)
+        after = server.counters.wait_idle(counters_before.get("requests_finished", 0.0), 0 if events else served)
         server.unit.check_alive()
         if not keep and any(record.outcome is Outcome.ABANDONED for record in records):
             server.reset_cache()  # fails if the server still holds the blocks of cancelled requests
         scaled = server.counters.scaling()
         _check_counted(counters_before, after, scaled)
-        by_replica = increases(counters_before, after)
+        by_replica = increases(counters_before, after) | {
+            name: dict.fromkeys(counters) for name, counters in counters_before.replicas.items() if name in disturbed}
         replicas = {name: counters for name, counters in by_replica.items() if name != ALONE}
         replicas = replicas or _replicas_by_header(server, records)
         gpu = trace(replay.started_ns)
@@ -138,7 +145,7 @@ class Replayer:
             start_id=server.start_id,
             records=RunRecords(records),
             counters=total_increases(by_replica) | balance(replicas) | _peaks(gauges) | _constants(server)
-            | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)),
+            | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)) | _disturbed(past, records),
             cache_reset=cache_reset,
             restarted=server.counters.restart(),
             scaled=scaled,
@@ -177,6 +184,23 @@ class Replayer:
         if not (keep and key in server.labels):
             server.labels[key] = self.rng.getrandbits(64)
         return server.as_sent(relabelled(requests, Random(server.labels[key])))
+
+    def disturbed_replay(
+        self, server: Server, requests: tuple[Request, ...], concurrency: int | None, watch: Watch | None,
+        events: Sequence[Event],
+    ) -> tuple[Replay, tuple[PastEvent, ...]]:
+        """As `replay`, with events on the way, whose times are the second value."""
+        disturber = server.disturber
+        if not events or disturber is None:
+            return self.replay(server, requests, concurrency, watch), ()
+        disturber.arm(events, len(requests))
+
+        def see(progress: Progress, plan: LoadPlan) -> None:
+            disturber.sent(progress.sent)
+            if watch is not None:
+                watch(progress, plan)
+
+        return self.replay(server, requests, concurrency, see), disturber.past()
 
     def replay(
         self, server: Server, requests: tuple[Request, ...], concurrency: int | None, watch: Watch | None = None
@@ -333,6 +357,15 @@ def _check_counted(before: Counters, after: Counters, scaled: str | None) -> Non
 
 def _empty_trace(_origin_ns: int) -> None:
     """The trace of a run without GPUs."""
+
+
+def _disturbed(past: Sequence[PastEvent], records: Sequence[RequestRecord]) -> dict[str, float]:
+    """When the first event began and the last one ended, after the first intended send; empty without events."""
+    if not past:
+        return {}
+    origin_ns = min(record.intended_ns for record in records)
+    return {DISTURBED_FROM: (min(event.began_ns for event in past) - origin_ns) / 1e9,
+            DISTURBED_UNTIL: (max(event.ended_ns for event in past) - origin_ns) / 1e9}
 
 
 def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:

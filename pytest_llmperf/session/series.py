@@ -14,6 +14,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.event import Event
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.results.conditions import kind_of
@@ -55,12 +56,13 @@ def run_in_turn(
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """Treatment of server and caches: the arguments `fresh`, `may_preempt`, `gauges` and `keep` of `perf.measure`."""
+    """Treatment of server and caches: arguments of `perf.measure`."""
 
     fresh: bool = False
     may_preempt: bool = False
     gauges: bool = False
     keep: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 class Series:
@@ -198,6 +200,7 @@ class Series:
             InfrastructureError: the server or the load generator failed.
         """
         server = self.server(steady=steady)
+        server.mend()
         if server.spec.is_endpoint:
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
         if str(self.workload) not in server.warmed_for:
@@ -210,7 +213,8 @@ class Series:
             watch = self._watch(number + 1, runs)
             run = self.session.replayer.run(
                 server, self.workload, seed, watch, keep=self.treatment.keep,
-                gauge_interval_s=GAUGE_INTERVAL_S if self.treatment.gauges else None)
+                gauge_interval_s=GAUGE_INTERVAL_S if self.treatment.gauges else None,
+                events=self.treatment.events)
             most = self._expected_hit_rate(server, seed)
             run = replace(run, execution=self.number, block=block, expected_hit_rate=most)
             measurement = self._keep(measurement, run, complete=number + 1 == runs)
@@ -315,6 +319,7 @@ class Series:
             handling.append(f"keeps {', '.join(sorted(set(self.treatment.keep)))}")
         if self.treatment.gauges:
             handling.append(f"gauges every {GAUGE_INTERVAL_S:g} s")
+        handling += map(str, self.treatment.events)
         if server.siblings:
             state = "sleeping" if server.takes_turns else "idle"
             handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} {BESIDE}")

@@ -57,6 +57,7 @@ class Slo:
         within: the latency limits of goodput and slo_attainment.
         text: as the user wrote it; two SLOs that mean the same are equal.
         currency: of a limit on a cost; "" for any other limit.
+        phase: part of runs with events, such as "during"; "" for whole runs.
     """
 
     metric: str
@@ -65,6 +66,7 @@ class Slo:
     within: tuple[LatencyLimit, ...] = ()
     text: str = field(default="", compare=False)
     currency: str = ""
+    phase: str = ""
 
     @property
     def named(self) -> set[str]:
@@ -72,7 +74,7 @@ class Slo:
         return {self.metric, *(limit.family for limit in self.within)}
 
     def __str__(self) -> str:
-        inside = f"({', '.join(map(str, self.within))})" if self.within else ""
+        inside = f"({self.phase or ', '.join(map(str, self.within))})" if self.phase or self.within else ""
         return f"{self.metric}{inside} {self.comparison.value} {_limit_text(self)}"
 
 

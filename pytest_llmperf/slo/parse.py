@@ -8,6 +8,7 @@ mechanism  prefix_cache_hit_rate(a) >= 60%
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from pytest_llmperf.errors import SloError
@@ -15,10 +16,12 @@ from pytest_llmperf.metrics.goodput import GOODPUT_FAMILIES
 from pytest_llmperf.metrics.registry import Metric, Source, find, suggestion
 from pytest_llmperf.metrics.server import COUNTED
 from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.model.event import PHASES
 from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Ratio, Side, Slo
 from pytest_llmperf.slo.quantity import read_comparison, read_cost, read_number, read_quantity
 from pytest_llmperf.slo.text import Cursor, Token
 
+_PHASE_RATIO = re.compile(rf"\(\s*({'|'.join(PHASES)})\s*\)\s*/")
 _EXACT_UNITS = (Unit.COUNT, Unit.SHARE)
 _RATIO_UNITS = (
     Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.CONVERSATIONS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP, Unit.J,
@@ -26,26 +29,43 @@ _RATIO_UNITS = (
 )  # fmt: skip
 
 
-def parse_slo(text: str) -> Slo:
+def parse_check(text: str) -> Slo | tuple[Claim | Ratio, tuple[str, str]]:
+    """Parse a text of `perf.check`: an SLO, an SLO of a phase, or a ratio of two phases as `parse_ratio` gives it.
+
+    Raises:
+        SloError: the text is not valid. The message gives the problem, the position and the most similar valid text.
+    """
+    if isinstance(text, str) and _PHASE_RATIO.search(text) is not None:
+        return parse_ratio(text, PHASES)
+    return parse_slo(text, PHASES)
+
+
+def parse_slo(text: str, phases: Collection[str] = ()) -> Slo:
     """Parse an SLO's text, such as `ttft_p99 <= 500ms`.
+
+    Args:
+        text: the SLO.
+        phases: parts of the runs that an SLO may name, as in `error_rate(during) <= 60%`; none without events.
 
     Raises:
         SloError: the text is not valid. The message gives the problem, the position and the most similar valid text.
     """
     cursor = Cursor(text, "SLO")
     metric, token = _read_metric(cursor)
+    phase: str = ""
+    within: tuple[LatencyLimit, ...] = ()
     if metric.limited:
         within = _read_within(cursor, metric)
+    elif metric.source is Source.CLIENT and cursor.following.text in phases:
+        phase = _read_named(cursor, metric, phases)
     elif cursor.next.text == "(":
         raise cursor.error(cursor.next, "an SLO is about one measurement; sides like (a) belong in a claim")
-    else:
-        within = ()
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
     _check_direction(cursor, metric, comparison, sign)
     limit, currency = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", f"nothing after the limit of {token.text}")
-    return Slo(metric.name, comparison, limit, within, text, currency)
+    return Slo(metric.name, comparison, limit, within, text, currency, phase)
 
 
 def parse_claim(text: str) -> Claim | Mechanism:

@@ -55,6 +55,11 @@ class Cursor:
     def next(self) -> Token:
         return self._tokens[self._position]
 
+    @property
+    def following(self) -> Token:
+        """The token after the next one."""
+        return self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+
     def take(self) -> Token:
         """The next token; the end stays where it is."""
         token = self.next

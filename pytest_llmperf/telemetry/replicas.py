@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -121,6 +121,13 @@ class ReplicaLog:
         self._logs: dict[str, CounterLog] = {}
         self._present: set[str] | None = None
         self._changes: list[str] = []
+        self._excused: frozenset[str] = frozenset()
+
+    def excuse(self, replicas: Collection[str]) -> None:
+        """Compare no reading of these replicas, until the next call. Later readings of them begin anew."""
+        self._excused = frozenset(replicas)
+        for name in replicas:
+            self._logs.pop(name, None)
 
     def take(self, replicas: Mapping[str, Mapping[str, float]], silent: Mapping[str, str]) -> None:
         """Compare a reading with the last one.
@@ -130,8 +137,9 @@ class ReplicaLog:
             silent: replica whose page could not be read → reason.
         """
         for name, counters in replicas.items():
-            self._logs.setdefault(name, CounterLog()).take(counters)
-        present = {name for name in replicas if name != ALONE}
+            if name not in self._excused:
+                self._logs.setdefault(name, CounterLog()).take(counters)
+        present = {name for name in replicas if name != ALONE} | self._excused
         if self._present is not None:
             for name in sorted(self._present - present):
                 reason = silent.get(name, "nothing lists the replica any more")

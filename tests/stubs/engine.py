@@ -267,6 +267,11 @@ def main():
         open(os.environ["STUB_ONCE"], "w").close()
         print("OSError: [Errno 98] Address already in use", flush=True)
         sys.exit(1)
+    if MODE == "starts-twice":
+        with open(os.environ["STUB_ONCE"], "a") as starts:
+            starts.write("x")
+            if starts.tell() > 2:
+                sys.exit(3)
     if MODE == "never":
         time.sleep(600)
     ThreadingHTTPServer(("127.0.0.1", int(option("--port"))), Handler).serve_forever()

@@ -58,9 +58,10 @@ class Deployment:
             config.shape, config.kv, config.tensor_parallel
         )
         handed = TransferredKv(config.transfer, self._bytes_per_token) if config.transfer is not None else None
-        disturbances = disturbances or (Disturbance(),)
+        self._disturbances = disturbances = disturbances or (Disturbance(),)
         self.engines = [self._engine(self._tiers(), disturbance)
                         for disturbance in disturbances for _ in range(config.data_parallel)]
+        self.routing = routing
         self.routed = routing is not None
         self._timeline: Timeline
         if routing is not None:
@@ -107,6 +108,7 @@ class Deployment:
         """Queues a sequence. The caller must have advanced through all steps that begin before `now_ns`.
 
         Raises:
+            Unreachable: a router sent the sequence to a dead replica.
             ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         self._timeline.submit(sequence, now_ns)
@@ -115,6 +117,17 @@ class Deployment:
     def abort(self, sequence: Sequence) -> None:
         """Drops a sequence in any state; a finished sequence is ignored."""
         self._timeline.drop(sequence)
+
+    def kill(self, replica: int) -> None:
+        """A replica behind a router dies with all its sequences. Replicas are counted from 0."""
+        assert isinstance(self._timeline, RoutedTimeline), "only replicas behind a router die"
+        self._timeline.kill(replica)
+
+    def revive(self, replica: int) -> None:
+        """A dead replica serves again from now on, with empty caches and counters."""
+        assert isinstance(self._timeline, RoutedTimeline), "only replicas behind a router start again"
+        self.engines[replica] = self._engine(self._tiers(), self._disturbances[replica])
+        self._timeline.revive(replica, self.now_ns)
 
     def next_ns(self) -> int | None:
         """When the next step begins; None where there is nothing to do."""
@@ -151,6 +164,9 @@ class Deployment:
             self.clear_tiers(name)
 
     def begin_run(self) -> None:
+        """New noise for each engine. Replicas that are dead serve again."""
+        for replica in self._timeline.dead if isinstance(self._timeline, RoutedTimeline) else ():
+            self.revive(replica)
         for engine in self.engines:
             engine.begin_run((self.now_ns - self.started_ns) / 1e9)
 

@@ -29,6 +29,11 @@ class Routing:
             far as they differ from its defaults.
         starved: number of a replica, from 1, to which the router sends nothing (a planted fault); None in health.
         seed: of the random policies.
+        sends: how often the router sends a request that reaches no server, at most; 1: no retries.
+        pause_ns: pause before the second send; each further pause is 1.5 times as long. Without a pause the router
+            sends to a replica that it has not tried.
+        failures: failed sends in a row after which the router leaves a replica out; 0: never.
+        left_out_ns: for how long.
     """
 
     replicas: int
@@ -36,6 +41,14 @@ class Routing:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     starved: int | None = None
     seed: int = 0
+    sends: int = 1
+    pause_ns: int = 0
+    failures: int = 0
+    left_out_ns: int = 0
+
+
+class Unreachable(Exception):
+    """The router sent a request to a replica that does not run."""
 
 
 class RoutedTimeline(Timeline):
@@ -49,12 +62,57 @@ class RoutedTimeline(Timeline):
     def __init__(self, engines: List[Engine], routing: Routing) -> None:
         super().__init__(engines)
         self._choose = POLICIES[routing.policy](self, routing)
-        self.open_to = [index for index in range(len(engines)) if index + 1 != routing.starved]
+        self.routing = routing
+        self._served = [index for index in range(len(engines)) if index + 1 != routing.starved]
+        self.open_to = self._served  # replicas that the router sends to
+        self._dead: set[int] = set()
+        self._failures = [0] * len(engines)
+        self._left_out_until_ns = [0] * len(engines)
         self._endings: list[tuple[int, int]] = []  # when a step ends with the last token of a request, and where
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
+        """Queues a sequence at the replica that the router chooses.
+
+        Raises:
+            Unreachable: the replica is dead.
+            ValueError: see `give`.
+        """
         self._endings = [ending for ending in self._endings if ending[0] > now_ns]
-        self.give(self._choose(sequence), sequence, now_ns)
+        self.open_to = [index for index in self._served if self._left_out_until_ns[index] <= now_ns]
+        if not self.open_to:
+            raise Unreachable
+        index = self._choose(sequence)
+        if index in self._dead:
+            self._fail(index, now_ns)
+            living = [other for other in self.open_to if other not in self._dead]
+            if not living or self.routing.sends == 1 or self.routing.pause_ns:
+                raise Unreachable
+            index = living[0]
+        self._failures[index] = 0
+        self.give(index, sequence, now_ns)
+
+    def kill(self, index: int) -> None:
+        """A replica dies with all its sequences."""
+        self._dead.add(index)
+        self._endings = [ending for ending in self._endings if ending[1] != index]
+        for sequence in [sequence for sequence, place in self._place.items() if place == index]:
+            self.drop(sequence)
+
+    def revive(self, index: int, now_ns: int) -> None:
+        """A dead replica serves again, by a new engine in the place of the old one."""
+        self._dead.discard(index)
+        self._free_ns[index] = now_ns
+        self._changed(index)
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """Replicas that do not run."""
+        return frozenset(self._dead)
+
+    def _fail(self, index: int, now_ns: int) -> None:
+        self._failures[index] += 1
+        if self.routing.failures and self._failures[index] >= self.routing.failures:
+            self._left_out_until_ns[index] = now_ns + self.routing.left_out_ns
 
     def load(self, index: int) -> int:
         """Requests that the router has sent to a replica and whose answers have not ended."""

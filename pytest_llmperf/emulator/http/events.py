@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DONE = b"data: [DONE]\n\n"
 CRASHED = Refusal(500, "EngineCore encountered an issue (a planted fault).", "InternalServerError")
 LIMITED = Refusal(429, "Too many requests (a planted fault).", "RateLimitError")
+#: A router's answer to a request that reached no server.
+UNREACHED = Refusal(502, "The router reached no server.", "BadGateway")
 #: What answers a request that a planted fault refuses, by the kind of the fault.
 REFUSALS = {"refused": CRASHED, "limited": LIMITED}
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.cluster.routing import Unreachable
 from pytest_llmperf.emulator.core.engine import FastForward, Step
-from pytest_llmperf.emulator.http.events import REFUSALS
+from pytest_llmperf.emulator.http.events import REFUSALS, UNREACHED
 from pytest_llmperf.emulator.http.generation_request import checked
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.virtual.emulated_request import (
@@ -63,6 +64,25 @@ class Patience:
         return request.last_ns + self.idle_ns if request.streaming else request.sent_ns + self.first_byte_ns
 
 
+#: Time from the launch of an emulated replica to its first token, after an event has ended it.
+RESTART_NS = 40_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEvent:
+    """The death or restart of a replica while a plan is sent.
+
+    Args:
+        restarts: whether the replica starts again, after `RESTART_NS`; otherwise it dies.
+        replica: number of the replica, from 0.
+        after_requests: number of requests that are sent before.
+    """
+
+    restarts: bool
+    replica: int
+    after_requests: int
+
+
 def simulate_client(
     service: Service, posts: List[Posted], concurrency: int | None = None, patience: Patience | None = None
 ) -> list[EmulatedRequest]:
@@ -71,11 +91,24 @@ def simulate_client(
     Raises:
         ValueError: the plan cannot end.
     """
-    return _Client(service, posts, concurrency, patience or Patience()).run()
+    return Client(service, posts, concurrency, patience or Patience()).run()
 
 
-class _Client:
-    def __init__(self, service: Service, posts: List[Posted], concurrency: int | None, patience: Patience) -> None:
+class Client:
+    """Sends the posts of a plan from the present time on, and reads their answers.
+
+    Args:
+        service: the server.
+        posts, concurrency: as of `SendSchedule`.
+        patience: limits of the client.
+        events: deaths and restarts of replicas on the way.
+
+    Attributes:
+        past: begin and end of each event that has ended, in ns.
+    """
+
+    def __init__(self, service: Service, posts: List[Posted], concurrency: int | None, patience: Patience,
+                 events: List[ReplicaEvent] = ()) -> None:
         self._patience = patience
         self._service = service
         self._deployment = service.deployment
@@ -91,6 +124,10 @@ class _Client:
         self._until_token: set[int] = set()  # requests in flight that the client cancels after some tokens
         self._open: dict[Sequence, tuple[EmulatedRequest, TokenTimes]] = {}
         self._requests_with_faults = 0
+        self._sent = 0
+        self._due = sorted(events, key=lambda event: event.after_requests)
+        self._revivals: list[tuple[int, int, int]] = []  # when a replica starts again, its number, when it was launched
+        self.past: list[tuple[int, int]] = []
 
     def run(self) -> list[EmulatedRequest]:
         while not (self._service.ignores_disconnects and self._all_ended):  # the server goes on alone
@@ -116,16 +153,54 @@ class _Client:
         deadlines = self._events[self._time_out]
         while deadlines and deadlines[0][2].ended_ns is not None:
             heappop(deadlines)
-        heaps = [heap[0][0] for heap in self._events.values() if heap]
+        heaps = [heap[0][0] for heap in self._events.values() if heap] + [at_ns for at_ns, _, _ in self._revivals[:1]]
         send_ns = self._send_schedule.next_ns
         return min(heaps if send_ns is None else [send_ns, *heaps], default=None)
 
     def _happen(self, now_ns: int) -> None:
+        while self._revivals and self._revivals[0][0] <= now_ns:
+            _, replica, launched_ns = heappop(self._revivals)
+            self._deployment.revive(replica)
+            self.past.append((launched_ns, now_ns))
         for post, intended_ns in self._send_schedule.take_due(now_ns):
+            while self._due and self._due[0].after_requests <= self._sent:
+                self._disturb(self._due.pop(0), now_ns)
+            self._sent += 1
             self._send(post, intended_ns, now_ns)
         for happen, heap in self._events.items():
             while heap and heap[0][0] <= now_ns:
                 happen(heappop(heap)[2], now_ns)
+
+    def _disturb(self, event: ReplicaEvent, now_ns: int) -> None:
+        if event.restarts:
+            heappush(self._revivals, (now_ns + RESTART_NS, event.replica, now_ns))
+            return
+        self.past.append((now_ns, now_ns))
+        lost = dict.fromkeys(request for sequence, (request, _) in self._open.items()
+                             if sequence.engine == event.replica)
+        self._deployment.kill(event.replica)
+        for request in lost:
+            for line in request.token_times:  # the step that runs now never ends
+                while line.token_ns and line.token_ns[-1] > now_ns:
+                    line.token_ns.pop()
+                    line.counts.pop()
+            if request.tokens:
+                self._give_up(request, "closed early", now_ns)
+            else:
+                self._requests_with_faults -= request.fault is not None
+                self._abandon(request)
+                self._route_again(request, now_ns)
+
+    def _route_again(self, request: EmulatedRequest, now_ns: int) -> None:
+        """The router sends a request again that reached no server, or answers with an error."""
+        routing = self._deployment.routing
+        if routing is None or request.sends >= routing.sends:
+            request.reply = UNREACHED.reply()
+            self._end(request, now_ns)
+            return
+        request.arrived_ns = now_ns + round(routing.pause_ns * 1.5 ** (request.sends - 1))
+        request.sends += 1
+        self._later(request.arrived_ns, self._arrive, request)
 
     def _later(self, at_ns: int, happen: Callable[[EmulatedRequest, int], None], request: EmulatedRequest) -> None:
         heappush(self._events[happen], (at_ns, request.number, request))
@@ -185,7 +260,13 @@ class _Client:
         request.token_times = [TokenTimes(s) for s in self._service.sequences(request.ask, request.arrived_ns)]
         request.unfinished = len(request.token_times)
         self._open |= {line.sequence: (request, line) for line in request.token_times}
-        refusal = self._service.submit([line.sequence for line in request.token_times], request.arrived_ns)
+        try:
+            refusal = self._service.submit([line.sequence for line in request.token_times], request.arrived_ns)
+        except Unreachable:
+            self._requests_with_faults -= request.fault is not None
+            self._abandon(request)
+            self._route_again(request, request.arrived_ns)
+            return
         if refusal is not None:
             request.reply = refusal.reply()
             self._abandon(request)

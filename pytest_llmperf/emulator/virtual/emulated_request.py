@@ -49,7 +49,8 @@ class EmulatedRequest:
         unfinished: number of unfinished sequences.
         ended_ns, ending: time and kind of the end that the client saw.
         failed: whether an error event ends the stream.
-        attempts: number of sends; `sent_ns` is of the last one.
+        attempts: number of sends by the client; `sent_ns` is of the last one.
+        sends: number of sends by the router.
         first_sent_ns: time of the first send.
         cancel_at_ns: time at which the client cancels the request; None for never.
     """
@@ -70,6 +71,7 @@ class EmulatedRequest:
     attempts: int = 1
     first_sent_ns: int = 0
     cancel_at_ns: int | None = None
+    sends: int = 1
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,8 @@
 """A server in virtual time behind stdin and stdout: JSON lines in, JSON lines out, each command answered by one line.
 
     {"http": {"method", "path", "body"}}              any route at the present time; a completion runs until it is done
-    {"simulate": {"concurrency", "requests": […]}}    a load plan; answers with what a client would have seen, and when
+    {"simulate": {"concurrency", "requests": […]}}    a load plan; answers with what a client would have seen, and when;
+                                                      "events" are deaths and restarts of replicas on the way
     {"sleep": {"ns"}}                                 time passes
 """
 
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytest_llmperf.emulator.virtual.client import Patience, simulate_client
+from pytest_llmperf.emulator.virtual.client import Client, Patience, ReplicaEvent, simulate_client
 from pytest_llmperf.emulator.virtual.send_schedule import Posted
 
 if TYPE_CHECKING:
@@ -67,10 +68,13 @@ def _simulate(service: Service, arguments: dict[str, Any]) -> dict[str, Any]:
     deployment = service.deployment
     deployment.begin_run()
     started_ns = deployment.now_ns
-    answered = simulate_client(service, posts, arguments.get("concurrency"), patience)
+    events = [ReplicaEvent(**event) for event in arguments.get("events", ())]
+    client = Client(service, posts, arguments.get("concurrency"), patience, events)
+    answered = client.run()
     ended_ns = _pass_time(service, answered)
     records = [request.record() for request in answered]
-    return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, "records": records}
+    return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, "records": records,
+            "events": client.past}
 
 
 def _posted(given: dict[str, Any]) -> Posted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from pytest_llmperf.clock import Clock, seconds
@@ -96,6 +96,10 @@ class ServerCounters:
     def replica_count(self) -> int:
         """Number of replicas at the last reading; 0 for a server alone."""
         return len(self._log.present)
+
+    def excuse(self, replicas: Collection[str]) -> None:
+        """Let these replicas vanish, appear and restart without a note, until the next call."""
+        self._log.excuse(replicas)
 
     def restart(self) -> str | None:
         """Evidence in the readings since the last call that a process restarted; None without evidence."""

@@ -33,7 +33,10 @@ def emulated_words(spec: EngineSpec) -> list[str]:
     policy = router_adapter_of(spec.router).policies[spec.router.policy]
     given = {name: value for name, value in spec.router.values.items() if name in THRESHOLDS}
     thresholds = [word for name, value in given.items() for word in ("--router-threshold", f"{name}={value}")]
-    return ["--replicas", str(spec.servers), "--router", policy, *thresholds]
+    adapter, options = router_adapter_of(spec.router), spec.router.values
+    retry = ["--router-retry", adapter.emulated_retry] if options.get("retries") else []
+    breaker = ["--router-breaker", adapter.emulated_breaker] if options.get("circuit_breaker") else []
+    return ["--replicas", str(spec.servers), "--router", policy, *thresholds, *retry, *breaker]
 
 
 def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | None:

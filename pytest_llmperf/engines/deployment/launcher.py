@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import generate_one_token
+from pytest_llmperf.engines.deployment.disturber import ReplicaDisturber
 from pytest_llmperf.engines.deployment.server import DeploymentServer
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
@@ -204,12 +205,14 @@ class DeploymentLauncher(Launcher):
             contact = Contact(f"http://127.0.0.1:{port.port}", first.contact.served_name)
             words = self._words(spec)
             interface = first.reader.interface
+            unit = DeploymentUnit(spec, process, {name: part.unit for name, part in parts.items()})
             server = DeploymentServer(
-                parts, DeploymentUnit(spec, process, {name: part.unit for name, part in parts.items()}), contact,
-                contact.client(self.settings.control_timeout_s), start_id=first.start_id,
+                parts, unit, contact, contact.client(self.settings.control_timeout_s), start_id=first.start_id,
                 interface=interface if words is None else replace(interface, text=True), tokenizer=words,
                 router_version=router_version(adapter, environment),
             )
+            server.disturber = ReplicaDisturber(unit, lambda name: self._start_again(unit, name, parts[name]),
+                                                self.clock, self.settings.stop_grace_s)
             wait_ready(process, f"The router {launch.argv[0]}",
                        lambda left_s: generate_one_token(server, max(1.0, left_s)), clock=self.clock,
                        started_ns=started_ns, timeout_s=self.settings.ready_timeout_s,
@@ -222,3 +225,20 @@ class DeploymentLauncher(Launcher):
         of_replicas_s = max(part.unit.starting_s or 0.0 for part in parts.values())
         server.unit.starting_s = of_replicas_s + (self.clock.now_ns() - started_ns) / 1e9
         return server
+
+    def _start_again(self, unit: DeploymentUnit, name: str, part: Server) -> None:
+        """Start a replica that has ended again, and wait until it has generated a token.
+
+        Raises:
+            EngineError: with the evidence.
+        """
+        old = part.unit.process
+        assert isinstance(old, Supervised), f"replica {name} is not supervised"
+        folder = old.launch.run_dir
+        started_ns = self.clock.now_ns()
+        process = Supervised.start(replace(old.launch, tag="", run_dir=folder.with_name(f"{folder.name}-again")),
+                                   self.clock)
+        unit.started_again(name, process)
+        if unit.stopped:
+            process.stop(0)
+        self._wait_ready(part, process, started_ns)

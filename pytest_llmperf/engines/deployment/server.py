@@ -45,7 +45,7 @@ class DeploymentServer(Server):
                          host_env=first.host_env, replicas=NumberedPages(pages), tokenizer=tokenizer)
         self.parts = parts
         self._unit = unit
-        self.control = DeploymentControl(self.control, parts)
+        self.control = DeploymentControl(self.control, parts, unit)
         self._interface = interface
         self._router_version = router_version
 
@@ -73,6 +73,7 @@ class DeploymentServer(Server):
                 (spec.servers, spec.on(own.kind).replica) != (own.servers, own.replica)) or self.unit.hangs:
             return {}
         try:
+            self.mend()
             self.unit.check_alive()
         except EngineError:
             return {}
@@ -98,27 +99,30 @@ class DeploymentControl(ControlApi):
     Args:
         routed: control requests to the router.
         parts: name of a replica → its server.
+        unit: the processes of the deployment.
     """
 
-    def __init__(self, routed: ControlApi, parts: Mapping[str, Server]) -> None:
+    def __init__(self, routed: ControlApi, parts: Mapping[str, Server], unit: DeploymentUnit) -> None:
         super().__init__(routed.reader, routed.contact, routed.unit, routed.client)
-        self._parts = tuple(part.control for part in parts.values())
+        self._deployment = unit
+        self._named = {name: part.control for name, part in parts.items()}
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where a replica or the router runs and answers nothing within `timeout_s`."""
-        for part in self._parts:
-            part.check_responsive(timeout_s)
+        for name, part in self._named.items():
+            if name not in self._deployment.ended:
+                part.check_responsive(timeout_s)
         super().check_responsive(timeout_s)
 
     def served_models(self) -> list[str]:
         """Ids of the models that every replica serves."""
-        listed = [part.served_models() for part in self._parts]
+        listed = [part.served_models() for part in self._named.values()]
         return [name for name in listed[0] if all(name in names for names in listed)]
 
     def start_profiler(self, folder: Path, steps: int) -> None:
-        for part in self._parts:
+        for part in self._named.values():
             part.start_profiler(folder, steps)
 
     def stop_profiler(self) -> None:
-        for part in self._parts:
+        for part in self._named.values():
             part.stop_profiler()

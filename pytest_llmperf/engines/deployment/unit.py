@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -21,12 +21,16 @@ class DeploymentUnit(Unit):
         spec: what was asked for.
         router: the supervised router.
         parts: name of a replica → its processes.
+
+    Attributes:
+        ended: replicas that the test has ended, and that have not started again.
     """
 
     def __init__(self, spec: Deployment, router: Supervised, parts: Mapping[str, Unit]) -> None:
         super().__init__(spec, router)
         self.router = router
         self.parts = parts
+        self.ended: set[str] = set()
 
     def __repr__(self) -> str:
         return f"{self.router!r}, {', '.join(f'replica {name}: {unit!r}' for name, unit in self.parts.items())}"
@@ -38,7 +42,7 @@ class DeploymentUnit(Unit):
     def check_alive(self) -> None:
         """Raise ServerDied that names the part that has ended by itself."""
         if not self.stopped:
-            check_parts(self.parts)
+            check_parts(self.parts, self.ended)
             if (ending := self.router.ending()) is not None:
                 raise ServerDied(f"The router of {self.spec} died: {ending}. Read its log for the reason.",
                                  self.router.evidence())
@@ -48,7 +52,27 @@ class DeploymentUnit(Unit):
         return (*super().pids(), *(pid for unit in self.parts.values() for pid in unit.pids()))
 
     def wait_death(self, timeout_s: float) -> bool:
-        return super().wait_death(timeout_s) or any(unit.wait_death(0) for unit in self.parts.values())
+        return super().wait_death(timeout_s) or any(
+            unit.wait_death(0) for name, unit in self.parts.items() if name not in self.ended)
+
+    def end(self, name: str, grace_s: float) -> None:
+        """End one replica, as the test asks. The other parts go on, and the replica's port stays reserved.
+
+        Raises:
+            StopFailed: a process of the replica survived.
+        """
+        process = self.parts[name].process
+        assert isinstance(process, Supervised), f"replica {name} is not supervised"
+        self.ended.add(name)
+        process.stop(grace_s, keep=True)
+
+    def started_again(self, name: str, process: Supervised) -> None:
+        """Note the new process of a replica that has ended; what the old process held goes with the new one."""
+        old = self.parts[name].process
+        assert isinstance(old, Supervised), f"replica {name} is not supervised"
+        process.on_gone(old.stop)
+        self.parts[name].process = process
+        self.ended.discard(name)
 
     def stop_router(self, grace_s: float) -> None:
         """End the router alone. The replicas then belong to another deployment.
@@ -82,8 +106,8 @@ class DeploymentUnit(Unit):
             raise failures[0]
 
 
-def check_parts(parts: Mapping[str, Unit]) -> None:
-    """Raise ServerDied with the name of a replica that has ended by itself."""
+def check_parts(parts: Mapping[str, Unit], ended: Collection[str] = ()) -> None:
+    """Raise ServerDied with the name of a replica that has ended by itself, and not as the test asks."""
     for name, unit in parts.items():
-        if unit.process is not None and (ending := unit.process.ending()) is not None:
+        if name not in ended and unit.process is not None and (ending := unit.process.ending()) is not None:
             raise ServerDied(f"Replica {name} of {len(parts)} ({unit.spec}) died: {ending}.", unit.process.evidence())

@@ -75,6 +75,7 @@ class VirtualLauncher(Launcher):
         client = contact.client(transport=PipeControl(engine))
         server = Server(adapter, contact, unit, client, start_id=start_id, model=model, clock=self.clock,
                         replicas=emulated_pages(spec, client))
+        server.disturber = engine if spec.servers > 1 else None
         if spec.lmcache is not None:
             unit.lmcache = EmulatedLMCache(server.control.client)
         try:

@@ -60,6 +60,13 @@ class RouterAdapter(ABC):
     switches: Mapping[str, str] = MappingProxyType({})
     """Option of a spec → the router's flag that switches the feature off, for features that are off by default here."""
 
+    emulated_retry: str = "2:0s"
+    """With retries, how often the emulated router sends a request that reaches no server, and the pause before the
+    second send. Without a pause the router sends to a replica that it has not tried."""
+    emulated_breaker: str = "1:10s"
+    """With a circuit breaker, after how many failures in a row the emulated router leaves a replica out, and for how
+    long."""
+
     @abstractmethod
     def arguments(self, router: Router, placement: RouterPlacement) -> list[str]:
         """The command line after the interpreter or program. The router must listen on `placement.port` of 127.0.0.1.

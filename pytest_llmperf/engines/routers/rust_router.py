@@ -14,6 +14,7 @@ class RustRouter(RouterAdapter):
 
     api = 1
     switches = MappingProxyType({"retries": "disable_retries", "circuit_breaker": "disable_circuit_breaker"})
+    emulated_retry, emulated_breaker = "5:50ms", "10:60s"  # defaults of vllm-router 0.1.17
 
     def arguments(self, router: Router, placement: RouterPlacement) -> list[str]:
         options = router.values

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.model.event import PHASES
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.reader import names
@@ -90,7 +91,7 @@ def in_words(check: CheckResult) -> str:
     except SloError:
         pass
     try:
-        return _requirement_text(parse_slo(check.subject))
+        return _requirement_text(parse_slo(check.subject, PHASES))
     except SloError:
         return ""
 
@@ -110,8 +111,9 @@ def _requirement_text(requirement: Claim | Mechanism | Slo) -> str:
     limit = str(requirement).rpartition(" ")[2]
     if isinstance(requirement, Mechanism):
         return f"{subject} of {requirement.side.upper()}: {sign} {limit}"
+    phase = f" {requirement.phase} the events" if requirement.phase else ""
     within = f" within {' and '.join(str(limit) for limit in requirement.within)}" if requirement.within else ""
-    return f"{subject}{within}: {sign} {limit}"
+    return f"{subject}{phase}{within}: {sign} {limit}"
 
 
 def _capital(words: str) -> str:

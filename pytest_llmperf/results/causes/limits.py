@@ -42,6 +42,17 @@ class StatisticInfinite(Cause):
 
 
 @dataclass(frozen=True, slots=True)
+class NotRecovered(Cause):
+    missing_runs: int
+    of_runs: int
+
+    def reason(self, _result: CheckResult, /) -> str:
+        return (f"in {self.missing_runs} of {self.of_runs} runs the last requests still failed, or their median TTFT "
+                "was over 15 % above that before the event. Read the log of the router, or send requests for a longer "
+                "time after the events")
+
+
+@dataclass(frozen=True, slots=True)
 class NoInterval(Cause):
     runs: int
 

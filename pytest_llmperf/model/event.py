@@ -1,0 +1,139 @@
+"""Events of a measurement: deaths and restarts of replicas that a test asks for while the load goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pytest_llmperf.errors import SpecError
+
+Action = Literal["kill", "stop", "restart"]
+#: Parts of a run with events, in the order of time.
+PHASES = ("before", "during", "after")
+#: Counters of a run with events: seconds from the first intended send to the first event, and to the end of the last.
+DISTURBED_FROM, DISTURBED_UNTIL = "disturbed_from_s", "disturbed_until_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happens to one replica during each run of a measurement. Build one with `kill`, `stop` or `restart`.
+
+    Args:
+        action: what happens.
+        pool: pool of the replica; "" for replicas without pools.
+        replica: the replica, counted from 0.
+        at_requests: share of the requests that are sent before the event.
+    """
+
+    action: Action
+    pool: str
+    replica: int
+    at_requests: float
+
+    def __repr__(self) -> str:
+        pool = f"{self.pool!r}, " if self.pool else ""
+        return f"{self.action}({pool}replica={self.replica}, at_requests={self.at_requests:g})"
+
+    @property
+    def part(self) -> str:
+        """Name of the replica in messages and reports, where replicas are counted from 1."""
+        return str(self.replica + 1)
+
+    def due(self, requests: int) -> int:
+        """Number of requests that are sent before the event, of so many requests of a run."""
+        return int(self.at_requests * requests)
+
+
+@dataclass(frozen=True, slots=True)
+class PastEvent:
+    """An event that has happened.
+
+    Args:
+        began_ns: when the event began, on the session's clock.
+        ended_ns: when all processes of the replica had ended, or when the restarted replica had generated a token.
+    """
+
+    began_ns: int
+    ended_ns: int
+
+
+class Disturber(Protocol):
+    """What carries out the events of a run."""
+
+    def arm(self, events: Sequence[Event], requests: int) -> None:
+        """Note the events of the next run, which has so many requests."""
+        ...
+
+    def sent(self, requests: int) -> None:
+        """So many requests have been sent: begin the events that are due."""
+        ...
+
+    def past(self) -> tuple[PastEvent, ...]:
+        """Wait until all events have ended, after the last answer of the run.
+
+        Raises:
+            EngineError: a replica did not start again, or an event never began.
+        """
+        ...
+
+    def mend(self) -> None:
+        """Start every replica that an earlier run left dead.
+
+        Raises:
+            EngineError: a replica did not start.
+        """
+        ...
+
+
+def kill(pool: str = "", *, replica: int, at_requests: float) -> Event:
+    """Kill a replica during each run: its processes end at once, as in a crash.
+
+    Args:
+        pool: pool of the replica, such as "decode"; left out for plain `replicas(…)`, which have no pools.
+        replica: the replica, counted from 0: replica 0 is "replica 1" in reports.
+        at_requests: share of the requests that are sent before, above 0 and below 1.
+
+    Raises:
+        SpecError: an argument is invalid.
+    """
+    return _event("kill", pool, replica, at_requests)
+
+
+def stop(pool: str = "", *, replica: int, at_requests: float) -> Event:
+    """Ask a replica to stop during each run (SIGTERM), and kill it after `stop_grace_s`.
+
+    Args:
+        pool, replica, at_requests: as in `kill`.
+
+    Raises:
+        SpecError: an argument is invalid.
+    """
+    return _event("stop", pool, replica, at_requests)
+
+
+def restart(pool: str = "", *, replica: int, at_requests: float) -> Event:
+    """Start a replica again that an earlier event ended, at the same address and with the same flags.
+
+    The event ends when the replica has generated a token. A run waits for this end.
+
+    Args:
+        pool, replica, at_requests: as in `kill`.
+
+    Raises:
+        SpecError: an argument is invalid.
+    """
+    return _event("restart", pool, replica, at_requests)
+
+
+def _event(action: Action, pool: object, replica: object, at_requests: object) -> Event:
+    call = f"{action}(replica={replica!r}, at_requests={at_requests!r})"
+    if not isinstance(pool, str):
+        raise SpecError(f"{action}({pool!r}, …): the first argument names a pool, such as \"decode\". Name the "
+                        f"replica: {action}(replica=0, at_requests=0.25).")
+    if type(replica) is not int or replica < 0:
+        raise SpecError(f"{call}: replicas are counted from 0. Write a whole number, replica=0.")
+    if isinstance(at_requests, bool) or not isinstance(at_requests, int | float) or not 0 < at_requests < 1:
+        raise SpecError(f"{call}: at_requests is the share of the requests that are sent before the event, above 0 and "
+                        "below 1. An event after the last request would disturb nothing. Write 0.25.")
+    return Event(action, pool, replica, float(at_requests))
