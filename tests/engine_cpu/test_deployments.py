@@ -1,4 +1,4 @@
-"""Two real vLLM replicas behind vLLM's router and nginx: what each served, and the death of one. No times."""
+"""Two real vLLM replicas behind vLLM's router and nginx: what each served, deaths and a restart. No times."""
 
 import json
 import shutil
@@ -37,6 +37,32 @@ def test_turns(engine, perf):
     perf.measure(engine, shared_prefix(prefix=1024, suffix=64, output=64, groups=9, arrivals=closed(3), requests=900),
                  runs=1)
 """
+
+
+DEATH = """
+import pytest
+from pytest_llmperf import constant, kill, random_tokens, replicas, restart, vllm, vllm_router
+
+pytestmark = pytest.mark.cpu
+
+
+def test_death(perf):
+    fleet = replicas(vllm("tiny", max_model_len=4096), 2, router=vllm_router(policy="round_robin", retries=True))
+    run = perf.measure(fleet, random_tokens(input=64, output=16, arrivals=constant(3), requests=450), runs=1,
+                       events=[kill(replica=1, at_requests=0.1), restart(replica=1, at_requests=0.12)])
+    perf.check(run, "error_rate(before) == 0", "error_rate(during) <= 20%", "error_rate(after) == 0",
+               "hung_requests == 0")
+"""
+
+
+def test_killed_real_replica_serves_again_after_its_restart_and_the_router_retries(run_real, pytester):
+    _, cases = run_real(DEATH, f"--llmperf-engine=vllm_router={ROUTERS.parents[1]}")
+    assert cases == {"test_death": set()}
+    (path,) = pytester.path.glob(".llmperf/runs/*/tests/*.json")
+    (run,) = json.loads(path.read_text())["measurements"][0]["runs"]
+    assert sum(run["failures"].values()) <= 3  # those that the killed replica was answering
+    assert run["counters"]["disturbed_until_s"] < 145  # so requests came afterwards
+    assert len(list(pytester.path.glob(".llmperf/runs/*/servers/**/replica-2/**/*-again/server.log"))) == 1
 
 
 def test_replicas_behind_real_routers_are_counted_and_dead_replica_is_named(run_real, pytester):
