@@ -78,7 +78,8 @@ class RoutedTimeline(Timeline):
             ValueError: see `give`.
         """
         self._endings = [ending for ending in self._endings if ending[0] > now_ns]
-        self.open_to = [index for index in self._served if self._left_out_until_ns[index] <= now_ns]
+        if self.routing.failures:
+            self.open_to = [index for index in self._served if self._left_out_until_ns[index] <= now_ns]
         if not self.open_to:
             raise Unreachable
         index = self._choose(sequence)

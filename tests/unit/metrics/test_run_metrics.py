@@ -101,7 +101,7 @@ def test_without_a_served_request_everything_is_missing_not_zero(records):
     values = measure(records).all()
     fields = {name: value for name, value in values.items() if value is not None and not name.startswith("send_delay")}
     counts = {"error_rate": 1.0, "rate_limited_rate": 0.0, "cancelled_rate": 0.0, "retries": 0,
-              "retried_prompt_tokens": 0}
+              "retried_prompt_tokens": 0, "hung_requests": 0}
     assert fields == (counts if records else {})
 
 
@@ -112,7 +112,7 @@ def test_order_of_records_does_not_matter():
 
 def test_run_values_cover_every_registered_metric():
     values = measure([make_record()]).all()
-    undefined = {"goodput", "slo_attainment", "spec_acceptance_rate_pos0", "hit_rate_turn2plus"}
+    undefined = {"goodput", "slo_attainment", "spec_acceptance_rate_pos0", "hit_rate_turn2plus", "recovery_time"}
     assert set(all_metrics()) - undefined == set(values)
     assert all(f"itl_{stat}" in values for stat in STATS)
 
