@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -13,12 +14,13 @@ from pytest_llmperf.clock import Clock, require_real_clock, seconds
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.memory.groups import Group, GroupPlans, ShareMemory, never_together
 from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.process.attached import AttachedEndpoints
 from pytest_llmperf.engines.process.launch import Launcher, stop_after
 from pytest_llmperf.engines.process.machine_lock import MachineLock
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
-from pytest_llmperf.model.status import Note, Waiting
+from pytest_llmperf.model.status import Note, Notify, Waiting
 from pytest_llmperf.process.leftovers import Sweep, sweep
 from pytest_llmperf.process.ports import lock_folder
 
@@ -88,12 +90,10 @@ class EnginePool:
         self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
         self._unended: list[Server] = []  # their stops failed
         self._kind: str | None = None
-        self._endpoints: dict[Endpoint, Server] = {}
-        self._lock_path = lock_path
-        self._session = session
-        self._lock_timeout_s = lock_timeout_s
-        self._machine = None if lock_path is None else self._turn(lock_path, "this machine", shared=share_machine)
-        self._turns: dict[str, MachineLock] = {}  # at endpoints, by their URL
+        lock = partial(MachineLock, session=session, timeout_s=lock_timeout_s, notify=launcher.progress)
+        self._machine = None if lock_path is None else lock(lock_path, "this machine", shared=share_machine)
+        self._endpoints = AttachedEndpoints(launcher, None if lock_path is None else lambda url: lock(
+            lock_path.with_name(f"endpoint-{sha256(url.encode()).hexdigest()[:16]}.lock"), url))
 
     def __repr__(self) -> str:
         return f"<EnginePool {self.starts} starts, {list(self._servers.values()) or 'idle'}>"
@@ -162,7 +162,9 @@ class EnginePool:
         for each in (spec, *beside):
             self.check(each.on(spec.kind))  # before another one stops, and hardware is waited for
         if isinstance(spec, Endpoint):
-            return self._attached(spec, fresh=fresh)
+            if fresh:
+                raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
+            return self._endpoints.server(spec, self._next_id)
         group = Group({spec: self._plant(spec)}) if fresh else self._group(spec, beside)
         server = self._servers.get(spec) if self._kind == spec.kind else None
         if server is not None and self._serves(group) and self._all_live() and not fresh:
@@ -245,7 +247,7 @@ class EnginePool:
         try:
             self.release()
         finally:
-            self._leave_endpoints()
+            self._endpoints.leave()
             if self._machine is not None:
                 self._machine.end()
 
@@ -335,38 +337,9 @@ class EnginePool:
         living = [self._lives(server) for server in self._servers.values()]  # a list: checks all servers
         return all(living)
 
-    def _attached(self, spec: Endpoint, *, fresh: bool) -> Server:
-        """An endpoint takes nothing of this machine: what runs here goes on running."""
-        if fresh:
-            raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
-        self._take_endpoint(spec.url)
-        if spec in self._endpoints and self._endpoints[spec].counters.restarted_since():
-            self.launcher.progress(Note(f"{spec} was started again by whoever runs it: it is asked anew."))
-            self._endpoints.pop(spec).stop(0)
-        if spec not in self._endpoints:
-            self.starts += 1
-            self._endpoints[spec] = self.launcher.start(spec, self.starts)
-            self._endpoints[spec].counters.remember_process()
-        return self._endpoints[spec]
-
-    def _take_endpoint(self, url: str) -> None:
-        if self._lock_path is None:
-            return
-        if url not in self._turns:
-            name = f"endpoint-{sha256(url.encode()).hexdigest()[:16]}.lock"
-            self._turns[url] = self._turn(self._lock_path.with_name(name), url)
-        self._turns[url].take(self._leave_endpoints)
-
-    def _leave_endpoints(self) -> None:
-        """Release all endpoints before a wait for a lock: two sessions that wait for each other would never end."""
-        while self._endpoints:
-            self._endpoints.popitem()[1].stop(0)
-        for turn in self._turns.values():
-            turn.end()
-
-    def _turn(self, lock_path: Path, what: str, *, shared: bool = False) -> MachineLock:
-        return MachineLock(
-            lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress, shared=shared)
+    def _next_id(self) -> int:
+        self.starts += 1
+        return self.starts
 
     def _lives(self, server: Server) -> bool:
         try:
@@ -381,9 +354,9 @@ class EnginePool:
     def _take_hardware(self) -> None:
         """Wait for the machine's lock, then remove the leftovers of killed runs."""
         if self._machine is not None and not self._machine.is_ours:
-            self._machine.take(self._leave_endpoints)
+            self._machine.take(self._endpoints.leave)
             try:
-                self._clear_leftovers()
+                _clear_leftovers(self._sweep, self.launcher.clock, self.launcher.progress)
             except BaseException:
                 self._machine.end()  # whoever gets it next, we among others, clears away first
                 raise
@@ -399,19 +372,19 @@ class EnginePool:
                 raise HardwareBusy(f"{still}: {error.message}") from error
             self._unended.pop()
 
-    def _clear_leftovers(self) -> None:
-        """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""
-        clock = self.launcher.clock
-        deadline_ns = clock.now_ns() + seconds(LEFTOVERS_TIMEOUT_S)
-        while cleared := self._sweep(clock):
-            if cleared.survivors:
-                raise HardwareBusy(f"{cleared}. They are still on this machine; look at `ps -ef --forest`.")
-            self.launcher.progress(Note(str(cleared)))
-            if not cleared.pending:
-                return
-            if clock.now_ns() > deadline_ns:
-                raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
-            clock.sleep_ns(seconds(LEFTOVERS_POLL_S))
+
+def _clear_leftovers(sweep: Callable[[Clock], Sweep], clock: Clock, progress: Notify) -> None:
+    """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""
+    deadline_ns = clock.now_ns() + seconds(LEFTOVERS_TIMEOUT_S)
+    while cleared := sweep(clock):
+        if cleared.survivors:
+            raise HardwareBusy(f"{cleared}. They are still on this machine; look at `ps -ef --forest`.")
+        progress(Note(str(cleared)))
+        if not cleared.pending:
+            return
+        if clock.now_ns() > deadline_ns:
+            raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
+        clock.sleep_ns(seconds(LEFTOVERS_POLL_S))
 
 
 def _launches_ns(servers: Sequence[Server]) -> list[int]:
