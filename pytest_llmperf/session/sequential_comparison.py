@@ -53,7 +53,8 @@ def compare_with_baseline(
     baselines = session.baselines.of(kind)
     stored = baselines.find(series.execution.test, measurement.baseline or "")
     if stored is None:
-        return [_nothing_stored(kind)]
+        nothing_stored = NothingStored(kind)
+        return [CheckResult(BASELINE_COMPARISON, Verdict.NO_BASELINE, metric="baseline", cause=nothing_stored)]
     terms = baselines.terms(measurement.primaries, margins, server_kind(measurement.conditions))
     stored = comparable_sessions(stored, terms.rules)
     different = incomparable_result(measurement, stored, terms)
@@ -141,7 +142,3 @@ def _why_no_further_runs(
 
 def _nothing_to_judge(runs: int) -> CheckResult:
     return CheckResult(BASELINE_COMPARISON, Verdict.ERROR, metric="baseline", cause=NoPrimaryMetric(runs))
-
-
-def _nothing_stored(kind: str) -> CheckResult:
-    return CheckResult(BASELINE_COMPARISON, Verdict.NO_BASELINE, metric="baseline", cause=NothingStored(kind))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -57,12 +58,9 @@ class Resolver:
         self._root = root
         self._emulated = emulated
         self._models_dir = root / settings.cache_dir
-        self.model = cache(self._model)
+        self.model: Callable[[str], ResolvedModel] = cache(lambda name: resolve_model(name, self._models_dir, root))
         self.environment = cache(self._environment)
         self._resolved = cache(self._of)
-
-    def _model(self, name: str) -> ResolvedModel:
-        return resolve_model(name, self._models_dir, self._root)
 
     def _environment(self, installed_as: str, kind: str) -> Environment:
         place = configured_place(self._settings.engines, installed_as, kind)
