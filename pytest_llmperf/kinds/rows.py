@@ -208,4 +208,4 @@ MI300X = HardwareKind(
     cache_bytes=256e6, bf16_flops=1307.4e12, fp8_flops=2614.9e12, pcie_bytes_per_s=64e9, link_bytes_per_s=64e9,
     power_w=750.0,
 )
-SHIPPED = (L4, A100, H100, H200, B200, L40S, A10, RTX_4090, MI300X)
+SHIPPED = tuple(row for row in list(globals().values()) if isinstance(row, HardwareKind))  # named in SHIPPED_NAMES

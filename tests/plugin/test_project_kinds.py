@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.kinds import GPU_KINDS, SHIPPED_NAMES
 from pytest_llmperf.kinds.rows import SHIPPED, kind_of_row, row_of_kind
 from pytest_llmperf.telemetry.hardware import gpu_kind
 
@@ -141,6 +141,10 @@ def test_kind_of_a_package_has_one_marker_line(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(pytester.path))
     lines = pytester.runpytest_subprocess("--markers", "-m", "b300").outlines
     assert lines.count("@pytest.mark.b300: runs on this GPU") == 1
+
+
+def test_every_shipped_row_has_a_name_in_unrelated_runs():
+    assert tuple(kind.name for kind in SHIPPED) == SHIPPED_NAMES
 
 
 @pytest.mark.parametrize("kind", SHIPPED, ids=lambda kind: kind.name)
