@@ -63,7 +63,7 @@ test-browser: $(VENV)/wheel
 	$(BIN)/pytest tests/browser -q --timeout 180 --durations 5
 
 # An engine starts for half a minute on a small machine: here the suites are one claim a mechanism, of one start a side.
-test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu routers
+test-engines: $(VENV)/wheel engine-vllm-nixl engine-sglang-cpu routers
 	$(BIN)/pytest tests/engine_cpu -m "real_engine and not thorough" --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu $(addprefix suites/test_,$(addsuffix .py,startup prefix_caching radix_cache)) \
 		-k "not saved_time" --llmperf-extension-limit 0 -rs --durations 0 --durations-min 1 \
@@ -134,6 +134,16 @@ engine-vllm-suffix: engine-vllm-cpu .engines/vllm-cpu-suffix/installed
 	.engines/vllm-cpu-suffix/bin/python -m pip install -q --disable-pip-version-check -r $<
 	PATH="$(CURDIR)/.engines/vllm-cpu-suffix/bin:$$PATH" .engines/vllm-cpu-suffix/bin/python -m pip install -q \
 		--disable-pip-version-check --no-build-isolation --no-deps arctic-inference==0.1.1
+	touch $@
+
+# NIXL for prefill and decode apart, in an environment beside the CPU build, whose packages it imports: 0.2 GB.
+.PHONY: engine-vllm-nixl
+engine-vllm-nixl: engine-vllm-cpu .engines/vllm-cpu-nixl/installed
+
+.engines/vllm-cpu-nixl/installed: scripts/engines/vllm-nixl.txt
+	.engines/vllm-cpu/bin/python -m venv --clear .engines/vllm-cpu-nixl
+	echo "$(CURDIR)/.engines/vllm-cpu/lib/python3.11/site-packages" > .engines/vllm-cpu-nixl/lib/python3.11/site-packages/base.pth
+	.engines/vllm-cpu-nixl/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
 	touch $@
 
 # The pages of docs/ as a site, strictly: a broken link is an error. Their blocks are run by tests/docs.

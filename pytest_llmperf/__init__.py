@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
+    from pytest_llmperf.engines.connectors.nixl import nixl
     from pytest_llmperf.engines.control.running_server import RunningServer as Server
     from pytest_llmperf.engines.deployment.spec import replicas
+    from pytest_llmperf.engines.deployment.split import prefill_decode
     from pytest_llmperf.engines.endpoint.spec import endpoint
     from pytest_llmperf.engines.models.roofline import decode_floor_ms, prefill_peak_per_s
     from pytest_llmperf.engines.routers.nginx import nginx
@@ -78,7 +80,9 @@ _HOME = {
     "mixed": "workload",
     "multi_turn": "workload",
     "nginx": "engines.routers.nginx",
+    "nixl": "engines.connectors.nixl",
     "poisson": "workload",
+    "prefill_decode": "engines.deployment.split",
     "prefill_peak_per_s": "engines.models.roofline",
     "ramp": "workload",
     "random_tokens": "workload",
@@ -122,7 +126,9 @@ __all__ = [
     "mixed",
     "multi_turn",
     "nginx",
+    "nixl",
     "poisson",
+    "prefill_decode",
     "prefill_peak_per_s",
     "ramp",
     "random_tokens",

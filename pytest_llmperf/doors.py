@@ -1,9 +1,9 @@
 """Doors: how packages of other people add engines, routers, hardware kinds, metrics, workloads and sinks.
 
 A package adds something by an entry point of the group `llmperf` with the name "engine.NAME", "router.NAME",
-"kind.NAME", "metric.NAME", "workload.NAME" or "sink.NAME". Names are read without an import. The object behind a name
-is loaded when the name is first used. A project adds the same objects in its `conftest.py` by the hooks of
-`hookspec.py`. What this package ships is listed in the same tables.
+"connector.NAME", "kind.NAME", "metric.NAME", "workload.NAME" or "sink.NAME". Names are read without an import. The
+object behind a name is loaded when the name is first used. A project adds the same objects in its `conftest.py` by the
+hooks of `hookspec.py`. What this package ships is listed in the same tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What another package imports to add an engine, a router, a hardware kind, a metric, a workload or a report sink.
+"""What another package imports to add an engine, router, connector, hardware kind, metric, workload or report sink.
 
 Names here and in `pytest_llmperf` keep their meaning as long as `API` stays the same.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pytest_llmperf.doors import API
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
+from pytest_llmperf.engines.connectors.adapter import ConnectorAdapter
 from pytest_llmperf.engines.control.openai import completion_body
 from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
 from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
@@ -15,7 +16,7 @@ from pytest_llmperf.kinds.rows import HardwareKind
 from pytest_llmperf.metrics.registry import AddedMetric
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.api import Api
-from pytest_llmperf.model.deployment import Router, router_of
+from pytest_llmperf.model.deployment import Connector, Router, router_of
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
@@ -34,6 +35,8 @@ __all__ = [
     "Api",
     "Arrivals",
     "CheckResult",
+    "Connector",
+    "ConnectorAdapter",
     "Direction",
     "EngineAdapter",
     "EngineSpec",

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.cluster.deployment import Deployment, SplitPools
 from pytest_llmperf.emulator.cluster.routing import Routing
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.step_time import StepTime
@@ -39,12 +39,15 @@ def build_service(options: Options) -> Service:
         UsageError: the emulator cannot emulate an option.
         StartError: the real engine would refuse to start.
     """
-    launch = resolve(options)
+    (prefill, words), (decode, decode_words) = options.pools
+    launch = resolve(options, words)
     config = options.faults.hidden(launch.config)
-    coefficients = coefficients_for(config.engine, config.gpu)
+    count = options.replicas if config.transfer is None else prefill + decode
     disturbances = [Disturbance(replace(options.noise, seed=options.noise.seed + number * _SEEDS_APART),
-                                options.faults.of_replica(number + 1)) for number in range(options.replicas)]
-    deployment = Deployment(config, StepTime(config, coefficients), disturbances, _routing(options, config))
+                                options.faults.of_replica(number + 1)) for number in range(count)]
+    decoding = config if config.transfer is None else options.faults.hidden(resolve(options, decode_words).config)
+    split = None if config.transfer is None else SplitPools(prefill, decode, decoding, _step_time(decoding))
+    deployment = Deployment(config, _step_time(config), disturbances, _routing(options, config, split), split)
     if options.pipe:
         return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
     now_ns = time.monotonic_ns()
@@ -53,19 +56,30 @@ def build_service(options: Options) -> Service:
     return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
 
 
-def _routing(options: Options, config: EngineConfig) -> Routing | None:
-    """The router of several replicas; None for one server.
+def _step_time(config: EngineConfig) -> StepTime:
+    return StepTime(config, coefficients_for(config.engine, config.gpu))
+
+
+def _routing(options: Options, config: EngineConfig, split: SplitPools | None) -> Routing | None:
+    """The router of several servers; None for one server.
 
     Raises:
         UsageError: the machine has too few GPUs, or each replica has several engines.
     """
     count, faults = options.replicas, options.faults
+    if split is not None:
+        needed = split.prefill * config.tensor_parallel + split.decode * split.config.tensor_parallel
+        count, servers = split.prefill + split.decode, "the prefill and decode servers"
+        if split.decode == 1 and faults.starved_replica == count:
+            raise UsageError(f"--fault starved_replica={count} leaves no decode server. Plant it in a prefill server.")
+    else:
+        needed, servers = count * config.tensor_parallel, f"{count} replicas of {config.tensor_parallel} GPUs"
     if count == 1:
         return None
-    if config.data_parallel > 1 or config.transfer is not None:
+    if config.data_parallel > 1 or (split is not None and options.replicas > 1):
         raise UsageError("replicas with data parallel or with a prefill/decode split cannot be emulated.")
-    if (needed := count * config.tensor_parallel) > options.machine.gpus:
-        raise UsageError(f"{count} replicas of {config.tensor_parallel} GPUs need {needed}, and the emulated machine "
+    if needed > options.machine.gpus:
+        raise UsageError(f"{servers} need {needed}, and the emulated machine "
                          f"has {options.machine.gpus}: start fewer replicas, or raise --gpus.")
     policy = "round_robin" if faults.policy_ignored else options.router
     (sends, pause_s), (failures, left_out_s) = options.retry, options.breaker
@@ -78,15 +92,19 @@ def known_flags(engine: str) -> frozenset[str]:
     return frozenset(EngineParser(FLAGS[engine])._option_string_actions)
 
 
-def resolve(options: Options) -> Launch:
+def resolve(options: Options, words: Sequence[str] = ()) -> Launch:
     """The configuration of the emulated server from engine flags, including the planted faults that change it.
+
+    Args:
+        options: of the command line.
+        words: further engine options, of one pool.
 
     Raises:
         UsageError, StartError: see vllm_launch.
     """
     read = sglang_launch if options.engine == "sglang" else vllm_launch
     launch = read(
-        options.engine_argv, options.machine, os.environ, split=options.split, acceptance=options.acceptance
+        [*options.engine_argv, *words], options.machine, os.environ, split=options.split, acceptance=options.acceptance
     )
     return replace(launch, config=options.faults.resolved(launch.config))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -26,7 +27,8 @@ class Options:
         engine: engine of the command line `engine_argv`.
         pipe: whether the server answers commands from stdin in virtual time, instead of HTTP in real time.
         faults, noise, seed: planted faults, noise, and the seed of all random draws.
-        split: link between a prefill engine and a decode engine; None if one engine does both.
+        split: link between prefill engines and decode engines; None if each engine does both.
+        pools: number of prefill engines and of decode engines, and engine options that only these engines have.
         acceptance: acceptance probability by draft position; None for the default of the method.
         replicas: number of equal servers behind a router.
         router: policy of the router; thresholds: of a cache-aware router.
@@ -43,6 +45,7 @@ class Options:
     noise: Noise
     seed: int
     split: Link | None
+    pools: tuple[tuple[int, tuple[str, ...]], ...]
     acceptance: tuple[float, ...] | None
     replicas: int
     router: str
@@ -79,6 +82,7 @@ def read_options(argv: Sequence[str]) -> Options:
         noise=parse_noise(options.noise, options.noise_seed),
         seed=options.noise_seed,
         split=_link(options.split),
+        pools=tuple((int(count), tuple(words)) for count, words in json.loads(options.pools)),
         acceptance=_rates(options.acceptance),
         replicas=options.replicas,
         router=options.router,
@@ -109,6 +113,8 @@ def _parser() -> _Parser:
     add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
+    add("--pools", metavar="JSON", default="[[1, []], [1, []]]",
+        help="number and engine options of the prefill engines, then of the decode engines ([[1, []], [1, []]])")
     add("--replicas", type=int, default=1, help="equal servers behind a router (1)")
     add("--router", choices=tuple(POLICIES), default="round_robin", help="how it chooses a replica (round_robin)")
     add("--router-threshold", action="append", default=[], metavar="NAME=VALUE",

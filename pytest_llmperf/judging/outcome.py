@@ -22,7 +22,7 @@ from pytest_llmperf.results.causes.limits import (
 from pytest_llmperf.results.causes.values import MetricUnavailable
 from pytest_llmperf.results.check import Cause, CheckResult
 from pytest_llmperf.results.conditions import unseen_gpu
-from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
+from pytest_llmperf.slo.model import Comparison, Mechanism, Slo, metric_text
 from pytest_llmperf.stats.exceedance import Exceedance
 from pytest_llmperf.stats.interval import Interval
 
@@ -70,7 +70,7 @@ def each_run_result(requirement: Slo | Mechanism, values: Sequence[float], facts
 def metric_label(requirement: Slo | Mechanism) -> str:
     """The metric with its latency limits or its side: "goodput(ttft <= 500ms)", "prefix_cache_hit_rate(a)"."""
     if isinstance(requirement, Mechanism):
-        return f"{requirement.metric}({requirement.side})"
+        return metric_text(requirement.metric, requirement.side)
     within = requirement.phase or ", ".join(map(str, requirement.within))
     return f"{requirement.metric}({within})" if within else requirement.metric
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -13,7 +13,7 @@ from pytest_llmperf.errors import ConfigError, SloError
 from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN, UTILIZATION
 from pytest_llmperf.metrics.families import FAMILIES, Family, family_named, turns_of
 from pytest_llmperf.metrics.recovery import RECOVERY, WINDOW
-from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
+from pytest_llmperf.metrics.server import POOLS, POSITION, SERVER, ServerFormula, acceptance_at
 from pytest_llmperf.metrics.summary import ALIASES, STATS
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.record import RequestRecord
@@ -107,6 +107,11 @@ class Metric:
     stat: str | None = None
     limited: bool = False
     per_token: bool = False
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether each pool of a deployment has a value of its own."""
+        return self.source is Source.SERVER or self.name in ("energy_j", UTILIZATION)
 
 
 def _statistic(family: Family, stat: str) -> Metric:
@@ -261,7 +266,17 @@ def _find_uncached(name: str) -> Metric | None:
     metric = metric or all_metrics().get(name) or _of_turns(name)
     if metric is None and (position := POSITION.fullmatch(name)):
         return _server(acceptance_at(int(position[1])))
-    return metric
+    return metric or _of_pool(name)
+
+
+def _of_pool(name: str) -> Metric | None:
+    """A metric of one pool of a deployment: "prefill_tokens.decode"."""
+    whole, _, pool = name.partition(".")
+    metric = all_metrics().get(whole) if pool in POOLS else None
+    if metric is None or not metric.has_pools:
+        return None
+    return replace(metric, name=name, formula_id=f"{metric.formula_id}/{pool}",
+                   formula=f"{metric.formula}; of the {pool} servers alone")
 
 
 @cache

@@ -22,7 +22,14 @@ from pytest_llmperf.metrics.families import (
 )
 from pytest_llmperf.metrics.recovery import RECOVERY, recovery_time_s
 from pytest_llmperf.metrics.registry import added_values, find, find_family
-from pytest_llmperf.metrics.server import Counters, counter_difference, nothing_counted, server_values
+from pytest_llmperf.metrics.server import (
+    POOLS,
+    Counters,
+    counter_difference,
+    nothing_counted,
+    of_pool,
+    server_values,
+)
 from pytest_llmperf.metrics.summary import summarise
 from pytest_llmperf.model.event import DISTURBED_FROM
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
@@ -147,6 +154,10 @@ def measure(
     values |= server_values(counters or {})
     if DISTURBED_FROM in (counters or {}):
         values[RECOVERY] = recovery_time_s(source.derived(_ordered), counters or {})
+    for pool in POOLS:
+        counted = of_pool(counters or {}, pool)
+        of_servers = server_values(counted) | energy_values(counted, None, None)
+        values |= {f"{name}.{pool}": value for name, value in of_servers.items() if value is not None}
     values |= added_values(source.derived(_ordered), counters or {})
     return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer,
                       counters=counters or {})

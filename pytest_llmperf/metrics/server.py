@@ -24,10 +24,12 @@ MOVED_BYTES = {
     "kv_stored_bytes": "KV cache that went to host memory",
     "kv_tier_read_bytes": "KV cache that came from a tier below host memory",
     "kv_tier_written_bytes": "KV cache that went to a tier below host memory",
-    "kv_transferred_bytes": "KV cache that came from another server, by NIXL",
+    "transferred_bytes": "KV cache from another server, by NIXL",
 }
 #: Ratio → the counter that it is divided by, and what it means if this counter does not grow.
 DIVISORS = {
+    "transferred_ratio": ("expected_transfer_bytes", "no decode server lacked a prompt token"),
+    "transfer_time_mean": ("transfers", "nothing was transferred"),
     "external_cache_hit_rate": ("external_cache_queries", "no prompt was looked up outside of the GPU"),
     **dict.fromkeys(("lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate"),
                     ("lmcache_lookup_tokens", "no prompt was looked up in LMCache")),
@@ -37,6 +39,9 @@ DIVISORS = {
     "spec_acceptance_rate": ("spec_draft_tokens", "nothing was drafted"),
     "spec_acceptance_length": ("spec_drafts", "nothing was drafted"),
 }
+#: Pools of a deployment with prefill servers and decode servers. Counters and metrics of a pool end with its name:
+#: "prefill_tokens.decode".
+POOLS = ("prefill", "decode")
 POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 
@@ -68,6 +73,18 @@ def ratio(counters: Counters, part: str, whole: str) -> float | None:
 def _prefix_cache_hit_rate(counters: Counters) -> float | None:
     by_tokens = ratio(counters, "prompt_tokens_cached", "prompt_tokens")
     return ratio(counters, "prefix_cache_hits", "prefix_cache_queries") if by_tokens is None else by_tokens
+
+
+def _prefill_tokens(counters: Counters) -> float | None:
+    if "prompt_tokens_computed" in counters:
+        return counter_difference(counters, "prompt_tokens_computed")
+    prompt, cached = (counter_difference(counters, f"prompt_tokens{suffix}") for suffix in ("", "_cached"))
+    return None if prompt is None or cached is None else prompt - cached
+
+
+def _transfer_time_mean_ms(counters: Counters) -> float | None:
+    mean_s = ratio(counters, "transfer_s_sum", "transfers")
+    return None if mean_s is None else mean_s * 1000
 
 
 def _queue_time_mean_ms(counters: Counters) -> float | None:
@@ -113,7 +130,7 @@ def _of_replicas(name: str, value: str, words: str) -> ServerFormula:
     return ServerFormula(name, Unit.COUNT, Direction.LOWER,
                          lambda counters: ratio(counters, f"replica_largest_{value}", f"replica_mean_{value}"),
                          f"largest ÷ mean over the replicas of: {words}",
-                         "a deployment of replicas, or a service with metrics=, whose replicas count tokens")
+                         "replicas that count tokens")
 
 
 def _share(name: str, part: str, whole: str) -> ServerFormula:
@@ -125,12 +142,29 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     ServerFormula("prefix_cache_hit_rate", Unit.SHARE, Direction.HIGHER, _prefix_cache_hit_rate,
                   "Δprompt_tokens_cached ÷ Δprompt_tokens, else Δprefix_cache_hits ÷ Δprefix_cache_queries",
                   f"{_COUNTERS} prompt_tokens_cached and prompt_tokens, or prefix_cache_hits and prefix_cache_queries"),
+    ServerFormula("prefill_tokens", Unit.COUNT, Direction.LOWER, _prefill_tokens,
+                  "Δprompt_tokens_computed, else Δprompt_tokens − Δprompt_tokens_cached",
+                  f"{_COUNTERS} prompt_tokens_computed"),
+    _plain("finished_requests", Unit.COUNT, Direction.NEITHER, "requests_finished", "Δrequests_finished"),
+    _plain("generated_tokens", Unit.COUNT, Direction.NEITHER, "generation_tokens", "Δgeneration_tokens"),
     _plain("cached_tokens", Unit.COUNT, Direction.HIGHER, "prompt_tokens_cached", "Δprompt_tokens_cached"),
     _share("external_cache_hit_rate", "external_cache_hits", "external_cache_queries"),
     _plain("external_cached_tokens", Unit.COUNT, Direction.HIGHER, "external_cache_hits", "Δexternal_cache_hits"),
     *(_plain(f"cached_tokens_{tier}", Unit.COUNT, Direction.NEITHER, f"cached_tokens_{tier}",
              f"Δcached_tokens_{tier}: prompt tokens found in {place}") for tier, place in TIERS.items()),
     *(_plain(name, Unit.COUNT, Direction.NEITHER, name, f"Δ{name}: {text}") for name, text in MOVED_BYTES.items()),
+    _plain("transfers", Unit.COUNT, Direction.NEITHER, "transfers",
+           "Δtransfers"),
+    replace(_share("transferred_ratio", "transferred_bytes", "expected_transfer_bytes"), unit=Unit.COUNT,
+            formula="Δtransferred_bytes ÷ (bytes of a token's KV cache × prompt tokens that decode servers lacked)",
+            needs="prefill_decode(…)"),
+    ServerFormula("transfer_time_mean", Unit.MS, Direction.LOWER, _transfer_time_mean_ms,
+                  "Δtransfer_s_sum ÷ Δtransfers",
+                  f"{_COUNTERS} transfer_s_sum and transfers"),
+    _plain("failed_transfers", Unit.COUNT, Direction.LOWER, "failed_transfers",
+           "Δfailed_transfers"),
+    _plain("expired_transfers", Unit.COUNT, Direction.LOWER, "expired_transfers",
+           "Δexpired_transfers"),
     _share("lmcache_hit_rate", "lmcache_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l1_hit_rate", "lmcache_l1_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l2_hit_rate", "lmcache_l2_hit_tokens", "lmcache_lookup_tokens"),
@@ -169,8 +203,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("tensor_parallel", Unit.COUNT, Direction.NEITHER, "tensor_parallel",
            "number of ranks that share each layer, as resolved by the server"),
     _of_replicas("replica_imbalance", "computed_tokens",
-                 "prompt tokens that a replica computed and tokens that it generated. 1 if all replicas did the same "
-                 "work, their number if one replica did all of it"),
+                 "tokens that a replica computed and generated. 1 if all replicas did the same work, their number if "
+                 "one did all of it"),
     _of_replicas("replica_slowdown", "tpot", "mean TPOT of a replica. 1 if all replicas are equally fast"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
@@ -199,6 +233,12 @@ def nothing_counted(name: str, counters: Counters) -> str | None:
     """
     counter, meaning = DIVISORS.get("spec_acceptance_length" if POSITION.fullmatch(name) else name, ("", ""))
     return f"{meaning} ({counter} did not grow)" if counters.get(counter) == 0 else None
+
+
+def of_pool(counters: Counters, pool: str) -> dict[str, float | None]:
+    """The counters of one pool by their names without the pool; empty if the run has no such pool."""
+    suffix = f".{pool}"
+    return {name.removesuffix(suffix): value for name, value in counters.items() if name.endswith(suffix)}
 
 
 def server_values(counters: Counters) -> dict[str, float | None]:

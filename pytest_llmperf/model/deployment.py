@@ -1,8 +1,9 @@
-"""Several equal servers behind a router, as one thing to measure: immutable, hashable, comparable by value."""
+"""Several servers behind a router, as one thing to measure: immutable, hashable, comparable by value."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -55,6 +56,41 @@ def router_of(name: str, policy: str, options: dict[str, Flag]) -> Router:
                         f"of them ({error}).") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """What moves KV cache from a prefill server to a decode server. Build one with `nixl()` and its like.
+
+    Args:
+        name: name of the connector's adapter: "nixl".
+    """
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Pool:
+    """Equal servers without a router, as a part of a deployment. Build one with `replicas(spec, n)`.
+
+    Args:
+        spec: of one server.
+        servers: number of servers, at least 1.
+    """
+
+    spec: EngineSpec
+    servers: int
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of all servers together."""
+        return self.spec.gpus * self.servers
+
+    def __repr__(self) -> str:
+        return f"replicas({self.spec}, {self.servers})"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Deployment(EngineSpec):
     """Equal servers behind a router. Build one with `replicas(…)`.
@@ -74,6 +110,17 @@ class Deployment(EngineSpec):
         """The spec of one replica."""
         return EngineSpec(self.engine, self.model, self.flags, self.env, None, self.installation, self.model_aliases,
                           self.kind)
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """The servers by the name of their pool; replicas have one pool with the name ""."""
+        return {"": Pool(self.replica, self.servers)}
+
+    @property
+    def parts(self) -> Mapping[str, EngineSpec]:
+        """Each server by its name: "1", "2", … or "prefill-1", "decode-1", …"""
+        return {f"{name}-{number}" if name else str(number): pool.spec
+                for name, pool in self.pools.items() for number in range(1, pool.servers + 1)}
 
     def with_router(self, router: Router | None = None, /, *, policy: str = "", **options: Flag) -> Self:
         """The same replicas behind another router, or behind the same router with another policy or other options.
@@ -101,3 +148,63 @@ class Deployment(EngineSpec):
 
     def __repr__(self) -> str:
         return f"replicas({self.replica}, {self.servers}, router={self.router})"
+
+
+_NO_POOL = Pool(EngineSpec("", ""), 0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrefillDecode(Deployment):
+    """Servers that compute prompts and servers that generate, behind a router. Build one with `prefill_decode(…)`.
+
+    Engine, model, flags and variables are what all servers have in common.
+
+    Args:
+        prefill, decode: the pools.
+        connector: what moves KV cache from a prefill server to a decode server.
+    """
+
+    prefill: Pool = _NO_POOL
+    decode: Pool = _NO_POOL
+    connector: Connector = Connector("")
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        return {"prefill": replace(self.prefill, spec=self.prefill.spec.on(self.kind)),
+                "decode": replace(self.decode, spec=self.decode.spec.on(self.kind))}
+
+    @property
+    def gpus(self) -> int:
+        return sum(pool.gpus for pool in self.pools.values())
+
+    def with_pools(self, prefill: Pool, decode: Pool) -> Self:
+        """The same deployment with other pools of the same model."""
+        first, second = prefill.spec, decode.spec
+        return replace(self, prefill=prefill, decode=decode, servers=prefill.servers + decode.servers,
+                       flags=tuple(sorted(set(first.flags) & set(second.flags))),
+                       env=tuple(sorted(set(first.env) & set(second.env))), installation=first.installation)
+
+    def with_flags(self, /, **flags: Flag) -> Self:
+        """Both pools with some flags changed.
+
+        Args:
+            flags: the engine's own flags with underscores; None removes a flag.
+
+        Raises:
+            SpecError: an argument is not a flag.
+        """
+        return self.with_pools(*(replace(pool, spec=pool.spec.with_flags(**flags))
+                                 for pool in (self.prefill, self.decode)))
+
+    def with_installation(self, name: str) -> Self:
+        """Both pools from another installation of the engine.
+
+        Raises:
+            SpecError: the name is invalid.
+        """
+        return self.with_pools(*(replace(pool, spec=pool.spec.with_installation(name))
+                                 for pool in (self.prefill, self.decode)))
+
+    def __repr__(self) -> str:
+        return (f"prefill_decode(prefill={self.prefill}, decode={self.decode}, connector={self.connector}, "
+                f"router={self.router})")

@@ -14,6 +14,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.model.api import DEFAULT, Api
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
+from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.model.spending import SpendingLimit
 
 Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
@@ -130,6 +131,11 @@ class EngineSpec:
     def servers(self) -> int:
         """Number of servers that a start of this spec starts."""
         return 1
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that a start of this spec takes, by its flags."""
+        return gpus_of({name: json.loads(value) for name, value in self.flags}) * self.servers
 
     @property
     def installed_as(self) -> str:

@@ -29,7 +29,7 @@ def know_additions(config: pytest.Config) -> None:
     try:
         if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
             known.enter_context(GPU_KINDS.added(kinds.values(), ROWS))
-        for name in ("kinds", "engines", "routers", "metrics", "workloads", "sinks"):
+        for name in ("kinds", "engines", "routers", "connectors", "metrics", "workloads", "sinks"):
             caller = getattr(config.hook, f"pytest_llmperf_{name}")
             if caller.get_hookimpls():
                 values = [value for returned in reversed(caller(config=config)) for value in returned]
@@ -42,13 +42,14 @@ def know_additions(config: pytest.Config) -> None:
 
 def _door(name: str) -> Door[Any]:
     from pytest_llmperf.engines.adapters import ENGINES
+    from pytest_llmperf.engines.connectors.door import CONNECTORS
     from pytest_llmperf.engines.routers.door import ROUTERS
     from pytest_llmperf.metrics.registry import METRICS
     from pytest_llmperf.report.export import SINKS
     from pytest_llmperf.workload.expression import WORKLOADS
 
     doors: dict[str, Door[Any]] = {
-        "kinds": GPU_KINDS, "engines": ENGINES, "routers": ROUTERS, "metrics": METRICS, "workloads": WORKLOADS,
-        "sinks": SINKS,
+        "kinds": GPU_KINDS, "engines": ENGINES, "routers": ROUTERS, "connectors": CONNECTORS, "metrics": METRICS,
+        "workloads": WORKLOADS, "sinks": SINKS,
     }
     return doors[name]

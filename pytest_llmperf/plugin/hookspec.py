@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.adapter import EngineAdapter
+    from pytest_llmperf.engines.connectors.adapter import ConnectorAdapter
     from pytest_llmperf.engines.routers.adapter import RouterAdapter
     from pytest_llmperf.kinds.rows import HardwareKind
     from pytest_llmperf.metrics.registry import AddedMetric
@@ -25,6 +26,10 @@ def pytest_llmperf_engines(config: pytest.Config) -> Iterable[EngineAdapter]:  #
 
 def pytest_llmperf_routers(config: pytest.Config) -> Iterable[RouterAdapter]:  # type: ignore[empty-body]
     """Routers that `replicas(…, router=Router(NAME, POLICY))` may name."""
+
+
+def pytest_llmperf_connectors(config: pytest.Config) -> Iterable[ConnectorAdapter]:  # type: ignore[empty-body]
+    """Connectors that `prefill_decode(…, connector=Connector(NAME))` may name."""
 
 
 def pytest_llmperf_kinds(config: pytest.Config) -> Iterable[HardwareKind]:  # type: ignore[empty-body]

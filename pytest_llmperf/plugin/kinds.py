@@ -283,7 +283,4 @@ def _gpus_of_deployment(item: pytest.Item) -> int:
         return 0
     if spec is None or spec.servers == 1:
         return 0
-    from pytest_llmperf.engines.spec import flags_of
-    from pytest_llmperf.model.ranks import gpus_of
-
-    return gpus_of(flags_of(spec)) * spec.servers
+    return spec.gpus

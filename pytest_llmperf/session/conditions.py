@@ -11,7 +11,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
-from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.model.deployment import Deployment, PrefillDecode
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.results.conditions import DECLARED, PLANTED, PRICE, ROUTER_VERSION, SHARED_BY
 from pytest_llmperf.session.warm_up import RULE
@@ -64,6 +64,9 @@ def conditions(
     if isinstance(spec, Deployment):
         values_by_name |= {"router": spec.router.name, "router.policy": spec.router.policy,
                            "router.options": json.dumps(spec.router.values, sort_keys=True)}
+    if isinstance(spec, PrefillDecode):
+        values_by_name["connector"] = spec.connector.name
+        values_by_name |= {f"pool.{name}": str(pool) for name, pool in spec.pools.items()}
     if connections != "keep-alive":
         values_by_name["connections"] = connections
     elif (workload.concurrency or 0) > OPENED_WHILE_RUNNING:

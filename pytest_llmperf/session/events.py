@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.model.deployment import Deployment, PrefillDecode
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.event import Event
 from pytest_llmperf.session.perf_session import PerfSession
@@ -32,6 +32,9 @@ def check_events(events: object, spec: EngineSpec, workload: Workload, session: 
                         "replicas(…) that the test starts.")
     if not isinstance(spec, Deployment):
         raise SpecError(f"{CALL}: {spec} is one server, and without it nothing would answer. Measure replicas behind a "
+                        "router: replicas(spec, 2, router=vllm_router()).")
+    if isinstance(spec, PrefillDecode):
+        raise SpecError(f"{CALL}: the servers of {spec} cannot be ended during a run yet. Measure replicas behind a "
                         "router: replicas(spec, 2, router=vllm_router()).")
     if session.hardware.emulated and not isinstance(session.clock, VirtualClock):
         raise SpecError(f"{CALL}: the emulator in real time is one process, of which no part can end. Leave "

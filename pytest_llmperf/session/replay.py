@@ -16,6 +16,7 @@ from pytest_llmperf.engines.control.json_answers import whole_number
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.routers.door import names_sessions
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
@@ -24,6 +25,7 @@ from pytest_llmperf.metrics.by_replica import counters_by_replica
 from pytest_llmperf.metrics.energy import gpu_counters
 from pytest_llmperf.metrics.run import span_ns
 from pytest_llmperf.model.api import DEFAULT, Api
+from pytest_llmperf.model.deployment import PrefillDecode
 from pytest_llmperf.model.event import DISTURBED_FROM, DISTURBED_UNTIL, Event, PastEvent
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
 from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
@@ -36,7 +38,7 @@ from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.telemetry.accelerators import TraceOf
-from pytest_llmperf.telemetry.replicas import ALONE, Counters, balance, increases, total_increases
+from pytest_llmperf.telemetry.replicas import ALONE, Counters, balance, by_pool, increases, total_increases
 from pytest_llmperf.wire.completions import CountTokens, emulated_record, to_record
 from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.workload import Workload
@@ -144,8 +146,9 @@ class Replayer:
             seed=seed,
             start_id=server.start_id,
             records=RunRecords(records),
-            counters=total_increases(by_replica) | balance(replicas) | _peaks(gauges) | _constants(server)
-            | _gpu_counters(gpu, records, replay.started_ns) | dict(self.gpu_costs(server)) | _disturbed(past, records),
+            counters=total_increases(by_replica) | _of_replicas(server, replicas) | _peaks(gauges)
+            | _constants(server) | _gpu_counters(server, gpu, records, replay.started_ns)
+            | dict(self.gpu_costs(server)) | _disturbed(past, records),
             cache_reset=cache_reset,
             restarted=server.counters.restart(),
             scaled=scaled,
@@ -374,12 +377,38 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
     return {f"{name}_peak": max(sample.values[name] for sample in gauges if name in sample.values) for name in names}
 
 
-def _gpu_counters(gpu: GpuTrace | None, records: Sequence[RequestRecord], origin_ns: int) -> dict[str, float]:
-    """Energy and utilization of the GPUs over the run's duration; empty where nothing was sampled."""
+def _of_replicas(
+    server: Server, by_replica: Mapping[str, Mapping[str, float | None]]
+) -> dict[str, float | None]:
+    """The balance of replicas, or the counters of each pool, with the bytes that decode servers should have fetched."""
+    pools = by_pool(by_replica)
+    if not pools:
+        return dict(balance(by_replica))
+    prompt, cached = pools.get("prompt_tokens.decode"), pools.get("prefix_cache_hits.decode")
+    shape = None if server.model is None else server.model.shape
+    if prompt is not None and cached is not None and shape is not None:
+        is_fp8 = str(flags_of(server.spec).get("kv_cache_dtype", "")).startswith("fp8")
+        bytes_per_token = shape.kv_bytes_per_token("fp8" if is_fp8 else "bfloat16")
+        pools["expected_transfer_bytes"] = pools["expected_transfer_bytes.decode"] = bytes_per_token * (prompt - cached)
+    return pools
+
+
+def _gpu_counters(
+    server: Server, gpu: GpuTrace | None, records: Sequence[RequestRecord], origin_ns: int
+) -> dict[str, float]:
+    """Energy and utilization of the GPUs over the run's duration, and of each pool; empty where nothing was sampled."""
     span = span_ns(records)
     if gpu is None or span is None:
         return {}
-    return gpu_counters(gpu.samples, span[0] - origin_ns, span[1] - origin_ns)
+    begin_ns, end_ns = span[0] - origin_ns, span[1] - origin_ns
+    counters = gpu_counters(gpu.samples, begin_ns, end_ns)
+    devices = [device.index for device in gpu.devices]
+    pools = server.spec.pools if isinstance(server.spec, PrefillDecode) else {}
+    for name, pool in pools.items():
+        own, devices = devices[: pool.gpus], devices[pool.gpus :]
+        samples = [sample for sample in gpu.samples if sample.device in own]
+        counters |= {f"{counter}.{name}": value for counter, value in gpu_counters(samples, begin_ns, end_ns).items()}
+    return counters
 
 
 def _constants(server: Server) -> dict[str, float]:

@@ -16,7 +16,6 @@ from pytest_llmperf.engines.vllm.refusal_prediction import predicted_refusal
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import free_host_memory_bytes
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
@@ -27,7 +26,7 @@ ALONE = "the replicas of a deployment take their GPUs alone"
 
 def _emulated_shares(specs: Sequence[EngineSpec], memory_bytes: int | None, *, in_turn: bool) -> Shares | str:
     """As on the emulated GPU, whose host has memory for every sleeping server. Emulated servers divide nothing."""
-    if len({gpus_of(flags_of(spec)) for spec in specs}) > 1:
+    if len({spec.gpus for spec in specs}) > 1:
         return "they take different GPUs"
     shares = sleeping_specs(specs, memory_bytes, sys.maxsize) if in_turn else memory_shares(specs, memory_bytes)
     if isinstance(shares, str):
@@ -60,7 +59,7 @@ class ServerGpus:
 
     def of(self, spec: EngineSpec) -> tuple[Gpu, ...]:
         """The GPUs of a server, or of all replicas of a deployment."""
-        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind, spec.servers)
+        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind, spec.gpus)
 
     def hardware_of(self, spec: EngineSpec) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
@@ -71,7 +70,7 @@ class ServerGpus:
         """The number of GPUs of a server and the price of a GPU hour, as counters of a run; of an endpoint neither."""
         if spec.is_endpoint:
             return {}
-        gpus = gpus_of(flags_of(spec)) * spec.servers if self._hardware.emulated else len(self.of(spec))
+        gpus = spec.gpus if self._hardware.emulated else len(self.of(spec))
         if not gpus:
             return {}
         price = self._settings.gpu_price

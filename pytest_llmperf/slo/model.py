@@ -75,7 +75,7 @@ class Slo:
 
     def __str__(self) -> str:
         inside = f"({self.phase or ', '.join(map(str, self.within))})" if self.phase or self.within else ""
-        return f"{self.metric}{inside} {self.comparison.value} {_limit_text(self)}"
+        return f"{metric_text(self.metric)}{inside} {self.comparison.value} {_limit_text(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,14 @@ class Mechanism:
     currency: str = ""
 
     def __str__(self) -> str:
-        return f"{self.metric}({self.side}) {self.comparison.value} {_limit_text(self)}"
+        return f"{metric_text(self.metric, self.side)} {self.comparison.value} {_limit_text(self)}"
+
+
+def metric_text(metric: str, side: str = "") -> str:
+    """A metric as texts write it, with its side and its pool: "prefill_tokens(a.decode)"."""
+    name, _, pool = metric.partition(".")
+    inside = ".".join(filter(None, (side, pool)))
+    return f"{name}({inside})" if inside else name
 
 
 def _limit_text(requirement: Slo | Mechanism) -> str:

@@ -3,7 +3,7 @@
 SLO        ttft_p99 <= 500ms · error_rate == 0 · goodput(ttft <= 500ms, tpot <= 60ms) >= 4/s
 claim      ttft_p50(b) / ttft_p50(a) >= 3
 ratio      ttft_p50(disk) / ttft_p50(memory), with a limit or without
-mechanism  prefix_cache_hit_rate(a) >= 60%
+mechanism  prefix_cache_hit_rate(a) >= 60% · prefill_tokens(a.decode) == 0 · transferred_bytes(a) >= 0.95 * expected
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.goodput import GOODPUT_FAMILIES
 from pytest_llmperf.metrics.registry import Metric, Source, find, suggestion
-from pytest_llmperf.metrics.server import COUNTED
+from pytest_llmperf.metrics.server import COUNTED, POOLS
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.event import PHASES
 from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Ratio, Side, Slo
@@ -22,6 +22,7 @@ from pytest_llmperf.slo.quantity import read_comparison, read_cost, read_number,
 from pytest_llmperf.slo.text import Cursor, Token
 
 _PHASE_RATIO = re.compile(rf"\(\s*({'|'.join(PHASES)})\s*\)\s*/")
+TRANSFERRED = "transferred_bytes"
 _EXACT_UNITS = (Unit.COUNT, Unit.SHARE)
 _RATIO_UNITS = (
     Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.CONVERSATIONS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP, Unit.J,
@@ -58,12 +59,14 @@ def parse_slo(text: str, phases: Collection[str] = ()) -> Slo:
         within = _read_within(cursor, metric)
     elif metric.source is Source.CLIENT and cursor.following.text in phases:
         phase = _read_named(cursor, metric, phases)
+    elif metric.has_pools and cursor.following.text in POOLS:
+        metric = find(f"{metric.name}.{_read_named(cursor, metric, POOLS)}")
     elif cursor.next.text == "(":
         raise cursor.error(cursor.next, "an SLO is about one measurement; sides like (a) belong in a claim")
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
     _check_direction(cursor, metric, comparison, sign)
-    limit, currency = _read_bound(cursor, metric, comparison)
+    metric, limit, currency = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", f"nothing after the limit of {token.text}")
     return Slo(metric.name, comparison, limit, within, text, currency, phase)
 
@@ -78,12 +81,14 @@ def parse_claim(text: str) -> Claim | Mechanism:
     metric, token = _read_metric(cursor)
     if metric.limited:
         raise cursor.error(token, f"{metric.name} is not compared between sides; use one of its latencies")
-    side = _read_side(cursor, metric)
-    if cursor.accept("/"):
+    side, pool = _read_side(cursor, metric)
+    if pool:
+        metric = find(f"{metric.name}.{pool}")
+    elif cursor.accept("/"):
         return _read_ratio(cursor, metric, token, side)
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
-    limit, currency = _read_bound(cursor, metric, comparison)
+    metric, limit, currency = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", "nothing after the limit")
     return Mechanism(metric.name, side, comparison, limit, text, currency)
 
@@ -113,7 +118,10 @@ def _read_ratio(cursor: Cursor, metric: Metric, token: Token, numerator: Side) -
     _check_comparable(cursor, metric, token)
     _check_same(cursor, metric)
     side_token = cursor.next
-    if _read_side(cursor, metric) == numerator:
+    denominator, pool = _read_side(cursor, metric)
+    if pool:
+        raise cursor.error(side_token, "a ratio is of whole deployments; limit the pool of one side instead")
+    if denominator == numerator:
         raise cursor.error(side_token, f"both sides are {numerator!r}; one must be 'a' and one 'b'")
     return _read_limit(cursor, Ratio(metric.name, numerator, cursor.text))
 
@@ -137,7 +145,8 @@ def _read_metric(cursor: Cursor) -> tuple[Metric, Token]:
         raise cursor.error(token, str(unknown)) from None
 
 
-def _read_side(cursor: Cursor, metric: Metric) -> Side:
+def _read_side(cursor: Cursor, metric: Metric) -> tuple[Side, str]:
+    """The side in brackets, and the pool after it, as in (a.decode); "" without a pool."""
     name = metric.name
     if not cursor.accept("("):
         raise cursor.error(cursor.next, f"a side is missing: a claim compares sides, as in {name}(b) / {name}(a) >= 3; "
@@ -145,8 +154,15 @@ def _read_side(cursor: Cursor, metric: Metric) -> Side:
     token = cursor.take()
     if token.text not in ("a", "b"):
         raise cursor.error(token, f"a side is 'a' or 'b', found {token.shown}")
+    pool = ""
+    if cursor.accept("."):
+        pool_token = cursor.take()
+        pool = pool_token.text
+        if pool not in POOLS or not metric.has_pools:
+            has = f"the pools are {' and '.join(POOLS)}" if metric.has_pools else f"{name} is of whole deployments"
+            raise cursor.error(pool_token, f"{has}, found {pool_token.shown}")
     cursor.expect(")", "after the side")
-    return "a" if token.text == "a" else "b"
+    return "a" if token.text == "a" else "b", pool
 
 
 def _read_named(cursor: Cursor, metric: Metric, sides: Collection[str]) -> str:
@@ -190,18 +206,25 @@ def _check_same(cursor: Cursor, metric: Metric) -> None:
         raise cursor.error(token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
 
 
-def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> tuple[float, str]:
+def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> tuple[Metric, float, str]:
     """Read a limit, and the currency of a cost. A limit that no value can miss is refused, such as a share of at most
-    100 %."""
+    100 %.
+
+    Returns:
+        The metric, its limit and the currency. Transferred bytes with a limit of 0.95 * expected become their share.
+    """
     if metric.unit is Unit.COST:
-        return read_cost(cursor, metric.name)
+        return metric, *read_cost(cursor, metric.name)
     token = cursor.next
     limit = read_quantity(cursor, metric.name, metric.unit)
+    if metric.name.startswith(TRANSFERRED) and cursor.accept("*"):
+        cursor.expect("expected", f"as in {TRANSFERRED}(a) >= 0.95 * expected")
+        return find(metric.name.replace(TRANSFERRED, "transferred_ratio")), limit, ""
     always = {Comparison.AT_MOST: 1.0, Comparison.AT_LEAST: 0.0}.get(comparison)
     if metric.unit is Unit.SHARE and limit == always:
         meant = "; did you mean 1%?" if limit and not token.text.startswith("100") else ""
         raise cursor.error(token, f"{metric.name} is a share, so this always holds{meant}")
-    return limit, ""
+    return metric, limit, ""
 
 
 def _check_sign(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:

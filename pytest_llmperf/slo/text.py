@@ -11,7 +11,7 @@ _TOKEN = re.compile(r"""\s*(?:
     (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
   | (?P<name>[A-Za-zµμ_][A-Za-z0-9_µμ]*)
   | (?P<sign><=|>=|==|≤|≥|=|<|>|!=)
-  | (?P<mark>[(),/%])
+  | (?P<mark>[(),/%.*])
   | (?P<bad>\S)
 )""", re.VERBOSE)
 

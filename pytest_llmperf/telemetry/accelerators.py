@@ -48,23 +48,29 @@ class Accelerators:
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(
-        self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None, servers: int = 1
+        self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None, count: int = 0
     ) -> tuple[Gpu, ...]:
         """The GPUs that a server with these flags uses: the GPUs that the flags name, else the first visible GPUs.
         Several servers of one deployment use the GPUs that follow.
 
         A CUDA_VISIBLE_DEVICES in the server's environment replaces the session's variable, and may name GPUs that the
         session's variable hides.
+
+        Args:
+            flags, env: of the server, or what all servers of a deployment have in common.
+            kind: hardware kind of the server.
+            count: number of GPUs; 0: as many as the flags say.
         """
+        count = count or gpus_of(flags)
         if kind == "cpu" or self.hardware.emulated or not self.hardware.gpus:
             return ()
         here = self.hardware.gpus
         machine = (*here, *self.hardware.hidden)
         shown = visible_gpus(machine, env) if VARIABLE in env else here
         if "device_ids" in flags:
-            return _named(flags["device_ids"], shown, machine)[: gpus_of(flags)]
+            return _named(flags["device_ids"], shown, machine)[:count]
         first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
-        return shown[first::step][: gpus_of(flags) * servers]
+        return shown[first::step][:count]
 
     @contextmanager
     def watched(self, gpus: tuple[Gpu, ...], ours: Callable[[], Collection[int]]) -> Iterator[TraceOf]:

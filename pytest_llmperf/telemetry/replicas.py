@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pytest_llmperf.metrics.server import TIERS
 from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, Scrape, deltas
 
 #: Name of a server that is no replica of a service.
 ALONE = ""
 LEAST_REPLICAS = 2
+_MEMBER = re.compile(r"(prefill|decode)-\d+")
+#: Each request visits a prefill server and a decode server. The pool whose counters are those of the whole deployment:
+#: a transferred prompt is no cache hit of the decode server, and the first token of the prefill server is dropped.
+OF_POOL = {
+    **dict.fromkeys(("prompt_tokens", "prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits",
+                     "external_cache_queries", "external_cache_hits", *(f"cached_tokens_{tier}" for tier in TIERS)),
+                    "prefill"),
+    **dict.fromkeys(("cached_tokens_p2p", "requests_finished", "generation_tokens", "engine_steps", "queue_time_count",
+                     "tpot_s_sum", "tpot_count"), "decode"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class Pages(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)  # equal as mappings are
 class Counters(Mapping[str, float]):
-    """Counters at one time. As a mapping: the sum over all replicas by canonical name.
+    """Counters at one time. As a mapping: the sum over all replicas by canonical name, see `counts`.
 
     Args:
         replicas: replica → its counters by canonical name.
@@ -53,13 +65,15 @@ class Counters(Mapping[str, float]):
     replicas: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
-        values = [counters[name] for counters in self.replicas.values() if name in counters]
+        values = [counters[name] for replica, counters in self.replicas.items()
+                  if name in counters and counts(replica, name)]
         if not values:
             raise KeyError(name)
         return sum(values)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for counters in self.replicas.values() for name in counters))
+        return iter(dict.fromkeys(name for replica, counters in self.replicas.items() for name in counters
+                                  if counts(replica, name)))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -76,14 +90,45 @@ def increases(before: Counters, after: Counters) -> dict[str, dict[str, float | 
             for name, counters in before.replicas.items() if name in after.replicas}
 
 
-def total_increases(increases_by_replica: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The sum over the replicas that have a counter; None if such a replica lost the counter during the run."""
+def pool_of(replica: str) -> str:
+    """The pool of a server of a deployment: "decode" of "decode-1"; "" for any other replica."""
+    member = _MEMBER.fullmatch(replica)
+    return member[1] if member else ""
+
+
+def counts(replica: str, counter: str) -> bool:
+    """Whether the counter of a replica is part of the sum over the deployment (`OF_POOL`)."""
+    pool = pool_of(replica)
+    return not pool or OF_POOL.get(counter, pool) == pool
+
+
+def total_increases(
+    increases_by_replica: Mapping[str, Mapping[str, float | None]], pool: str = ""
+) -> dict[str, float | None]:
+    """The sum over the replicas that have a counter; None if such a replica lost the counter during the run.
+
+    Args:
+        increases_by_replica: replica → increases of its counters.
+        pool: sum over this pool alone; "": over all replicas, see `counts`.
+    """
     sums: dict[str, float | None] = {}
-    for counters in increases_by_replica.values():
+    for replica, counters in increases_by_replica.items():
         for name, value in counters.items():
+            if not (pool_of(replica) == pool if pool else counts(replica, name)):
+                continue
             before = sums.get(name, 0.0)
             sums[name] = None if value is None or before is None else before + value
     return sums
+
+
+def by_pool(increases_by_replica: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The sums and the balance of each pool of a deployment, as counters of a run: "prompt_tokens.decode"."""
+    counters: dict[str, float | None] = {}
+    for pool in dict.fromkeys(filter(None, map(pool_of, increases_by_replica))):
+        members = {name: each for name, each in increases_by_replica.items() if pool_of(name) == pool}
+        counters |= {f"{name}.{pool}": value
+                     for name, value in (total_increases(members, pool) | balance(members)).items()}
+    return counters
 
 
 def balance(increases_by_replica: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
 from pytest_llmperf.emulator.cluster.routing import RoutedTimeline, Routing
-from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split, TransferredKv
+from pytest_llmperf.emulator.cluster.split import Split, TransferredKv
 from pytest_llmperf.emulator.cluster.timeline import Timeline
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
@@ -19,9 +19,23 @@ from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 from pytest_llmperf.emulator.noise import Disturbance
 
 if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cache.external import ExternalKv
     from pytest_llmperf.emulator.config import EngineConfig, Tier
     from pytest_llmperf.emulator.cost.step_time import StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPools:
+    """The pools of a prefill/decode split.
+
+    Args:
+        prefill, decode: number of prefill engines and of decode engines.
+        config, step_time: of the decode engines.
+    """
+
+    prefill: int
+    decode: int
+    config: EngineConfig
+    step_time: StepTime
 
 
 class Deployment:
@@ -29,12 +43,14 @@ class Deployment:
 
     data_parallel creates several engines, each with its own prefix cache and its share of the tiers' capacity; the
     engines share the tiers of an LMCache server. Requests are divided as by vLLM's internal balancing or by SGLang's
-    controller. transfer creates a prefill engine and a decode engine (see Split).
+    controller. transfer creates prefill engines and decode engines (see Split).
 
     Args:
-        step_time: step-time model of all engines.
+        config: of all engines but the decode engines of a split.
+        step_time: step-time model of the same engines.
         disturbances: noise of the engines of each replica, by the number of the step; none: no noise.
         routing: replicas behind a router; None for one server.
+        split: the pools of a config with transfer; None: one prefill engine and one decode engine of this config.
 
     Attributes:
         now_ns: end of the last computed step, or a later time.
@@ -49,6 +65,7 @@ class Deployment:
         step_time: StepTime,
         disturbances: List[Disturbance] = (),
         routing: Routing | None = None,
+        split: SplitPools | None = None,
     ) -> None:
         self.config = config
         self.step_time = step_time
@@ -57,28 +74,31 @@ class Deployment:
         self._bytes_per_token = config.tensor_parallel * kv_bytes_per_gpu(
             config.shape, config.kv, config.tensor_parallel
         )
-        handed = TransferredKv(config.transfer, self._bytes_per_token) if config.transfer is not None else None
-        self._disturbances = disturbances = disturbances or (Disturbance(),)
-        self.engines = [self._engine(self._tiers(), disturbance)
-                        for disturbance in disturbances for _ in range(config.data_parallel)]
+        if config.transfer is not None:
+            split = split or SplitPools(1, 1, config, step_time)
+            routing = routing or Routing(split.prefill + split.decode, "round_robin")
+        self._split = split
+        self._disturbances = disturbances or (Disturbance(),) * (1 if routing is None else routing.replicas)
+        self.engines = [self._engine(disturbance, number) for number, disturbance in enumerate(self._disturbances)
+                        for _ in range(config.data_parallel)]
         self.routing = routing
         self.routed = routing is not None
         self._timeline: Timeline
-        if routing is not None:
+        if split is not None and routing is not None:
+            self._timeline = Split(self.engines, routing, split.prefill)
+        elif routing is not None:
             self._timeline = RoutedTimeline(self.engines, routing)
-        elif handed is not None:
-            self.engines.append(self._engine(handed, disturbances[0]))
-            self._timeline = Split(self.engines, handed)
         else:
             self._timeline = Timeline(self.engines, by_load=config.engine == "vllm")
 
     @property
     def counters(self) -> Counters:
-        """Of all engines together. Of a split: requests and tokens as the decode engine has them, and the prefix cache
-        of the prefill engine."""
-        if self.config.transfer is None:
-            return sum((engine.counters for engine in self.engines), Counters())
-        prefill, decode = self.engines[PREFILL].counters, self.engines[DECODE].counters
+        """Of all engines together. Of a split: requests and tokens as the decode engines have them, and the prefix
+        cache of the prefill engines."""
+        each, first = [engine.counters for engine in self.engines], 0 if self._split is None else self._split.prefill
+        prefill, decode = sum(each[:first], Counters()), sum(each[first:], Counters())
+        if self._split is None:
+            return decode
         return replace(
             decode,
             prefix_cache_queries=prefill.prefix_cache_queries,
@@ -126,7 +146,7 @@ class Deployment:
     def revive(self, replica: int) -> None:
         """A dead replica serves again from now on, with empty caches and counters."""
         assert isinstance(self._timeline, RoutedTimeline), "only replicas behind a router start again"
-        self.engines[replica] = self._engine(self._tiers(), self._disturbances[replica])
+        self.engines[replica] = self._engine(self._disturbances[replica], replica)
         self._timeline.revive(replica, self.now_ns)
 
     def next_ns(self) -> int | None:
@@ -170,10 +190,17 @@ class Deployment:
         for engine in self.engines:
             engine.begin_run((self.now_ns - self.started_ns) / 1e9)
 
-    def _engine(self, external: ExternalKv | None, disturbance: Disturbance) -> Engine:
-        kind = VllmScheduler if self.config.engine == "vllm" else SglangScheduler
-        scheduler = kind(self.config, external, disturbance.leaked_blocks)
-        return Engine(self.step_time, scheduler, disturbance)
+    def _engine(self, disturbance: Disturbance, number: int) -> Engine:
+        """An engine of the replica with this number, counted from 0."""
+        config, step_time, handed = self.config, self.step_time, None
+        if self._split is not None and config.transfer is not None and number >= self._split.prefill:
+            handed = TransferredKv(config.transfer, self._bytes_per_token)
+            config, step_time = self._split.config, self._split.step_time
+        kind = VllmScheduler if config.engine == "vllm" else SglangScheduler
+        scheduler = kind(config, handed or self._tiers(), disturbance.leaked_blocks)
+        if handed is not None:
+            handed.counters = scheduler.counters
+        return Engine(step_time, scheduler, disturbance)
 
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:

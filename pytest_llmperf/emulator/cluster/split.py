@@ -6,7 +6,8 @@ from collections.abc import Sequence as List
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.cluster.timeline import Timeline
+from pytest_llmperf.emulator.cluster.routing import POLICIES, RoutedTimeline, Routing
+from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 
@@ -14,11 +15,9 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.config import Link
     from pytest_llmperf.emulator.core.batch import End
 
-PREFILL, DECODE = 0, 1
-
 
 class TransferredKv:
-    """The blocks of the prefill engine as external KV cache of the decode engine (an `ExternalKv`), by the rules of
+    """The blocks of the prefill engines as external KV cache of a decode engine (an `ExternalKv`), by the rules of
     vLLM's NIXL connector. The decode engine allocates blocks and pulls all prompt tokens that its own prefix cache
     lacks. It computes the last prompt token again and so samples the first output token itself. After a preemption the
     decode engine computes the prompt itself, because the prefill engine has dropped its copy.
@@ -28,6 +27,9 @@ class TransferredKv:
     Args:
         link: its rate, and its latency, which each transfer pays.
         bytes_per_token: KV cache bytes of a token, over all GPUs.
+
+    Attributes:
+        counters: of the decode engine.
     """
 
     prefilled = True
@@ -36,6 +38,7 @@ class TransferredKv:
         self._link = link
         self._bytes_per_token = bytes_per_token
         self._free_ns = 0
+        self.counters = Counters()
         self._ready: set[Sequence] = set()
 
     def offer(self, sequence: Sequence) -> None:
@@ -51,6 +54,9 @@ class TransferredKv:
         self._ready.discard(sequence)
         size = round((len(sequence.prompt) - local_tokens) * self._bytes_per_token)
         took_ns = round(1e9 * (self._link.latency_s + size / self._link.bytes_per_s))
+        self.counters.transfers += 1
+        self.counters.transferred_bytes += size
+        self.counters.transfer_ns += took_ns
         self._free_ns = max(now_ns, self._free_ns) + took_ns
         return self._free_ns
 
@@ -61,24 +67,30 @@ class TransferredKv:
         self._ready.discard(sequence)
 
 
-class Split(Timeline):
+class Split(RoutedTimeline):
     """Disaggregated prefill by the rules of vLLM's proxies.
 
-    The prefill engine computes the prompt and one token (max_tokens = 1). Then the decode engine gets the request,
+    The router chooses a prefill engine and a decode engine. The prefill engine computes the prompt and one token
+    (max_tokens = 1). Then the decode engine gets the request,
     pulls the KV cache over the link and samples all tokens of the client, including the first token, because the proxy
     drops the token of the prefill engine. So the time to first token contains the transfer and a decode step after the
     prefill. SGLang's decode engine forwards the token of the prefill engine and saves that decode step.
 
     The blocks of the prefill engine are free after its step, even if the decode engine has not pulled them yet.
 
+    Without a prefill engine that the router sends to, the decode engine computes the prompt itself.
+
     Args:
-        engines: a prefill engine and a decode engine.
-        handed: external KV cache of the decode engine.
+        engines: the prefill engines, then the decode engines.
+        routing: their router.
+        prefill: number of prefill engines.
     """
 
-    def __init__(self, engines: List[Engine], handed: TransferredKv) -> None:
-        super().__init__(engines)
-        self._handed = handed
+    def __init__(self, engines: List[Engine], routing: Routing, prefill: int) -> None:
+        super().__init__(engines, routing)
+        self._choose_decode = POLICIES[routing.policy](self, routing)
+        self._prefill = prefill
+        self._pools = [[index for index in self.open_to if (index < prefill) is first] for first in (True, False)]
         self._prompts: dict[Sequence, Sequence] = {}  # what the prefill engine computes, and for whom
         self._handovers: list[tuple[int, int, Sequence]] = []
         self._number = 0
@@ -86,10 +98,15 @@ class Split(Timeline):
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
         prompt = Sequence(sequence.id, sequence.prompt, 1, now_ns, sequence.salt)
-        self.engines[DECODE].scheduler.check(sequence)
-        self.give(PREFILL, prompt, now_ns)
-        sequence.arrived_ns = now_ns
-        self._prompts[prompt] = sequence
+        self.engines[-1].scheduler.check(sequence)
+        self.open_to, decode = self._pools
+        if self.open_to:
+            self.give(self._choose(prompt), prompt, now_ns)
+            sequence.arrived_ns = now_ns
+            self._prompts[prompt] = sequence
+        else:
+            self.open_to = decode
+            self.give(self._choose_decode(sequence), sequence, now_ns)
 
     def drop(self, sequence: Sequence) -> None:
         for prompt in [p for p, s in self._prompts.items() if s is sequence]:
@@ -110,7 +127,7 @@ class Split(Timeline):
             event = self._advance(min(limits, default=None), fast_forwarding)
             if event is not None:
                 index, done = event
-                return self._prefilled(done) if index == PREFILL else self._decoded(done)
+                return self._prefilled(done) if index < self._prefill else self._decoded(done)
             if handover_ns is None or (until_ns is not None and handover_ns >= until_ns):
                 return None
             self._hand_over(handover_ns, heappop(self._handovers)[2])
@@ -131,12 +148,16 @@ class Split(Timeline):
             return
         arrived_ns, sequence.first_scheduled_ns = sequence.arrived_ns, prompt.first_scheduled_ns
         self._cached_tokens[sequence] = prompt.cached_tokens or 0
-        self._handed.offer(sequence)
-        self.give(DECODE, sequence, now_ns)
+        self.open_to = self._pools[1]
+        index = self._choose_decode(sequence)
+        handed = self.engines[index].scheduler.external
+        assert isinstance(handed, TransferredKv), "decode engines get transferred KV cache"
+        handed.offer(sequence)
+        self.give(index, sequence, now_ns)
         sequence.arrived_ns = arrived_ns
 
     def _decoded(self, done: Step | FastForward) -> Step | FastForward:
         """Reports the cached tokens of the prefill engine to the client, not the transferred tokens."""
         for sequence in done.finished:
-            sequence.cached_tokens = self._cached_tokens.pop(sequence, 0)
+            sequence.cached_tokens = self._cached_tokens.pop(sequence, sequence.cached_tokens)
         return done

@@ -70,7 +70,8 @@ class Admission:
         pool.share(sequence, hits)
         pool.take(sequence, lacking)
         sequence.computed = local + matched
-        self._counters.observe_lookup(sequence, local if pool.caching else None, matched)
+        self._counters.observe_lookup(sequence, local if pool.caching else None,
+                                      matched + external.prefilled)  # a transfer brings the last token, too
         self._loading.append((external.load(sequence, local, matched, now_ns), sequence))
         return 0, True
 

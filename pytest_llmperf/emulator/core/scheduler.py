@@ -48,7 +48,7 @@ class Scheduler(ABC):
         self.loading: list[tuple[int, Sequence]] = []
         self._config = config
         self._kv = kv
-        self._external = external
+        self.external = external
         self._leaked_blocks = leaked_blocks
         self._acceptance = Acceptance(speculation) if speculation else None
         self._drafts = speculation.draft_tokens if speculation else 0
@@ -185,8 +185,8 @@ class Scheduler(ABC):
         sequence.computed = computed + new
         sampling = computed + new >= sequence.prompt_length + sequence.generated + sequence.expected
         batch.add(sequence, new, computed, drafts, sampling)
-        if self._external is not None and computed < sequence.prompt_length:
-            batch.store_s += self._external.store_s(sequence, computed, computed + new, batch.end)
+        if self.external is not None and computed < sequence.prompt_length:
+            batch.store_s += self.external.store_s(sequence, computed, computed + new, batch.end)
         if sampling:
             sequence.drafts = self._drafts
             if self.asynchronous:
@@ -215,8 +215,8 @@ class Scheduler(ABC):
 
     def _free(self, sequence: Sequence, end: EndReason) -> None:
         sequence.end = end
-        if self._external is not None:
-            self._external.forget(sequence)
+        if self.external is not None:
+            self.external.forget(sequence)
 
 
 def most_steps(steps: int, needed: Callable[[int], int], free: int) -> int:

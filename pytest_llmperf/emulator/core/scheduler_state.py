@@ -130,7 +130,7 @@ class VllmState(Scheduler):
     def _queue_stays_blocked(self, steps: int) -> bool:
         """Whether no waiting sequence can be admitted during this many decode steps."""
         running = self.running
-        if self._external is not None:
+        if self.external is not None:
             return False
         if len(running) >= self._config.max_num_seqs:
             return True

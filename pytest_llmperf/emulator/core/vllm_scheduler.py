@@ -127,7 +127,7 @@ class VllmScheduler(VllmState):
             self._enter(batch, sequence, new, drafts)
 
     def _take_in(self, sequence: Sequence, budget: int, padded: int, now_ns: int) -> tuple[int, bool]:
-        if self._external is None:
+        if self.external is None:
             return self._admission.admit(sequence, budget, padded), False
         prefilling = [s for s in self.running if s.computed < s.length + s.expected]
         return self._admission.admit_or_load(sequence, budget, padded, prefilling, now_ns)

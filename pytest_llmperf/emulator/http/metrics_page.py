@@ -32,6 +32,12 @@ _SPECULATION = {
     "spec_decode_num_draft_tokens": ("spec_draft_tokens", "Draft tokens."),
     "spec_decode_num_accepted_tokens": ("spec_accepted_tokens", "Draft tokens that were accepted."),
 }
+_TRANSFERS: dict[str, Callable[[Counters], float]] = {
+    "nixl_bytes_transferred_sum": lambda counters: counters.transferred_bytes,
+    "nixl_bytes_transferred_count": lambda counters: counters.transfers,
+    "nixl_xfer_time_seconds_sum": lambda counters: counters.transfer_ns / 1e9,
+}
+_FAILED_TRANSFERS = ("nixl_num_failed_transfers_total", "nixl_num_kv_expired_reqs_total")
 _ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "time_to_first_token_seconds",
@@ -73,6 +79,12 @@ def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, 
         samples = [({**own, label: key}, value) for own, by_key in each for key, value in by_key.items()]
         page.add(f"vllm:{name}_total", "counter", text, samples)
 
+    if launch.config.transfer is not None:
+        for name, value in _TRANSFERS.items():
+            add(name, "counter", "Of KV cache from another server.", [value(counters) for counters, _, _ in engines])
+        add_by("source", "prompt_tokens_cached_by_source", "Cached prompt tokens by where they were.", _cached_sources)
+        for name in _FAILED_TRANSFERS:
+            add(name, "counter", "Of transfers that failed.", [0.0] * len(engines))
     speculation = launch.config.speculation
     for name, (attribute, text) in _GAUGES.items():
         add(name, "gauge", text, [getattr(gauges, attribute) for _, gauges, _ in engines])
@@ -107,6 +119,11 @@ def _sources(counters: Counters) -> dict[str, int]:
         "local_cache_hit": counters.prompt_tokens_cached - counters.prompt_tokens_external,
         "external_kv_transfer": counters.prompt_tokens_external,
     }
+
+
+def _cached_sources(counters: Counters) -> dict[str, int]:
+    return {"device": counters.prompt_tokens_cached - counters.prompt_tokens_external,
+            "p2p": counters.prompt_tokens_external}
 
 
 def _cache_facts(launch: Launch) -> dict[str, str]:

@@ -173,7 +173,8 @@ class Service:
         """The page of all engines, or of the replica with this number."""
         engines = self._engines()
         if replica is not None:
-            engines = [(*engines[replica - 1][:2], self.replicas[replica - 1])]
+            engine = self.deployment.engines[replica - 1]
+            engines = [(engine.counters, engine.gauges, self.replicas[replica - 1])]
         body = metrics_page(self.launch, engines, started_s=self._started_s, served=self._served)
         return Reply(200, body, CONTENT_TYPE)
 

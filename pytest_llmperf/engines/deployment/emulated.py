@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 from pytest_llmperf.config.emulation import GPUS
+from pytest_llmperf.engines.connectors.door import connector_adapter_of
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.deployment.pages import NumberedPages
 from pytest_llmperf.engines.routers.door import router_adapter_of
-from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.model.deployment import Deployment, PrefillDecode
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.ranks import DATA, gpus_of, size_of
+from pytest_llmperf.model.ranks import DATA, size_of
 
 #: Options of a cache-aware router that the emulated router has, too.
 THRESHOLDS = ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
@@ -24,19 +28,26 @@ def emulated_words(spec: EngineSpec) -> list[str]:
     """
     if not isinstance(spec, Deployment):
         return []
-    flags = flags_of(spec)
-    if size_of(flags, DATA) > 1:
+    if size_of(flags_of(spec), DATA) > 1:
         raise SpecError(f"{spec}: the emulator knows no replicas that are data parallel themselves. Leave {DATA[0]} "
                         "out, or drop --emulate.")
-    if (needed := gpus_of(flags) * spec.servers) > GPUS:
-        raise SpecError(f"{spec} needs {needed} GPUs, and an emulated host has {GPUS}. Name fewer replicas.")
+    if spec.gpus > GPUS:
+        raise SpecError(f"{spec} needs {spec.gpus} GPUs, and an emulated host has {GPUS}. Name fewer replicas.")
     policy = router_adapter_of(spec.router).policies[spec.router.policy]
     given = {name: value for name, value in spec.router.values.items() if name in THRESHOLDS}
     thresholds = [word for name, value in given.items() for word in ("--router-threshold", f"{name}={value}")]
     adapter, options = router_adapter_of(spec.router), spec.router.values
     retry = ["--router-retry", adapter.emulated_retry] if options.get("retries") else []
     breaker = ["--router-breaker", adapter.emulated_breaker] if options.get("circuit_breaker") else []
-    return ["--replicas", str(spec.servers), "--router", policy, *thresholds, *retry, *breaker]
+    if not isinstance(spec, PrefillDecode):
+        return ["--replicas", str(spec.servers), "--router", policy, *thresholds, *retry, *breaker]
+    rate = connector_adapter_of(spec.connector).emulated_bytes_per_s
+    if spec.kind is not None and spec.kind in GPU_KINDS:
+        rate = min(rate, GPU_KINDS[spec.kind].peer_bytes_per_s)
+    common = flags_of(spec)
+    pools = [(pool.servers, command_line({name: value for name, value in flags_of(pool.spec).items()
+                                          if name not in common})) for pool in spec.pools.values()]
+    return ["--split", str(rate), "--pools", json.dumps(pools), "--router", policy, *thresholds, *retry, *breaker]
 
 
 def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | None:
@@ -47,5 +58,5 @@ def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | No
     """
     if spec.servers == 1:
         return None
-    return NumberedPages({str(number): (client, f"/replicas/{number}/metrics")
-                          for number in range(1, spec.servers + 1)})
+    names = spec.parts if isinstance(spec, Deployment) else ()
+    return NumberedPages({name: (client, f"/replicas/{number}/metrics") for number, name in enumerate(names, start=1)})

@@ -1,4 +1,4 @@
-"""Starts deployments beside single servers: all replicas at the same time, then the router."""
+"""Starts deployments beside single servers: all their servers at the same time, then the router."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.connectors.door import connector_adapter_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import generate_one_token
 from pytest_llmperf.engines.deployment.disturber import ReplicaDisturber
 from pytest_llmperf.engines.deployment.server import DeploymentServer
-from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts
+from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts, part_text
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
+from pytest_llmperf.engines.process.installed import has_module
 from pytest_llmperf.engines.process.launch import Launcher, Start, served_name_of, stop_after
 from pytest_llmperf.engines.process.readiness import wait_ready
 from pytest_llmperf.engines.process.variables import inherited_environment
@@ -24,13 +26,12 @@ from pytest_llmperf.engines.routers.door import router_adapter_of
 from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.errors import EngineError, SpecError
-from pytest_llmperf.model.deployment import Deployment
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
+from pytest_llmperf.model.deployment import Deployment, PrefillDecode
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.model.status import Starting
 from pytest_llmperf.process.launch import Launch
-from pytest_llmperf.process.ports import reserve_port
+from pytest_llmperf.process.ports import PortLease, reserve_port
 from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.telemetry.hardware import VARIABLE, Gpu
 
@@ -67,7 +68,9 @@ class DeploymentLauncher(Launcher):
             policies = ", ".join(policy for policy in adapter.policies if policy not in adapter.emulated_only)
             raise SpecError(f"{spec.router}: {reason}. Choose one of the policies {policies}, or emulate the "
                             "deployment: --emulate KIND.")
-        super().check(spec.replica)
+        for pool in spec.pools.values():
+            super().check(pool.spec)
+        self._check_connector(spec)
         self._placed(spec)
         self._words(spec)
         check_options(adapter, spec.router, router_environment(adapter, self.settings, spec.kind or self.kind,
@@ -113,42 +116,74 @@ class DeploymentLauncher(Launcher):
         def check() -> None:
             check_parts({name: part.unit for name, part in parts.items()})
 
-        name = served_name_of(self.resolver.of(spec.replica).model, self.rng)
+        name = served_name_of(self.resolver.of(next(iter(spec.parts.values()))).model, self.rng)
         starts: dict[str, Start] = {}
-        for number, (replica, cpus) in enumerate(self._placed(spec), start=1):
-            folder = Path(self.worker, f"{start_id:02d}-{spec.router.name}", f"replica-{number}")
+        for part, (replica, cpus) in self._placed(spec).items():
+            own = f"replica-{part}" if part.isdigit() else part
+            folder = Path(self.worker, f"{start_id:02d}-{spec.router.name}", own)
             launcher = replace(self, served_name=name, cpus=cpus, worker=str(folder), check_others=check)
-            start = starts[str(number)] = Start(launcher, replica, start_id)
-            start.launch()
+            connected, side_channel = self._connected(spec, part, replica)
+            start = starts[part] = Start(launcher, connected, start_id)
+            with ExitStack() as undo:
+                if side_channel is not None:
+                    undo.callback(side_channel.close)
+                start.launch()
+                undo.pop_all()
             assert start.server is not None
-            parts[str(number)] = start.server
-        for number_text, start in starts.items():
+            parts[part] = start.server
+            if side_channel is not None:
+                assert isinstance(start.server.unit.process, Supervised)
+                start.server.unit.process.on_gone(side_channel.close)
+        for part, start in starts.items():
             try:
-                parts[number_text] = start.ready()
+                parts[part] = start.ready()
             except EngineError as error:
-                error.message = f"Replica {number_text} of {spec.servers} did not start: {error.message}"
+                error.message = f"{part_text(part, spec.servers)} did not start: {error.message}"
                 raise
 
-    def _placed(self, spec: Deployment) -> list[tuple[EngineSpec, tuple[int, ...]]]:
-        """The spec of each replica with its GPUs, and its cores.
+    def _connected(self, spec: Deployment, part: str, server: EngineSpec) -> tuple[EngineSpec, PortLease | None]:
+        """The spec of a server with what its connector sets, and the port of the connector's messages."""
+        if not isinstance(spec, PrefillDecode):
+            return server, None
+        adapter, port = connector_adapter_of(spec.connector), reserve_port(self.rng)
+        flags = adapter.flags(part.partition("-")[0], spec.kind or self.kind)
+        env = dict(server.env) | dict(adapter.variables(port.port))
+        return replace(server.with_flags(**flags), env=tuple(sorted(env.items()))), port
+
+    def _check_connector(self, spec: Deployment) -> None:
+        """Raise EnvironmentMissing if the engine's environment lacks the package of the connector."""
+        if not isinstance(spec, PrefillDecode):
+            return
+        package, (pool, *_) = connector_adapter_of(spec.connector).package, spec.pools.values()
+        environment = self.resolver.of(pool.spec).environment
+        if package and environment is not None and has_module(environment, package) is False:
+            raise EnvironmentMissing(f"{spec.connector} needs the package {package} beside {spec.engine}, and "
+                                     f"{environment.origin} does not have the package. Nothing was started. Install it "
+                                     f"there: pip install {package}.")
+
+    def _placed(self, spec: Deployment) -> dict[str, tuple[EngineSpec, tuple[int, ...]]]:
+        """The spec of each server with its GPUs, and its cores, by the name of the server.
 
         Raises:
-            SpecError: the machine has fewer GPUs than the replicas need.
+            SpecError: the machine has fewer GPUs than the servers need.
         """
-        kind, each = spec.kind or self.kind, gpus_of(flags_of(spec))
-        cores = len(self.cpus) // spec.servers
-        cpus = [self.cpus[number * cores : (number + 1) * cores] if cores else self.cpus
-                for number in range(spec.servers)]
+        kind, cores = spec.kind or self.kind, len(self.cpus) // spec.servers
+        cpus = {part: self.cpus[number * cores : (number + 1) * cores] if cores else self.cpus
+                for number, part in enumerate(spec.parts)}
         if kind == "cpu":
-            return [(spec.replica, share) for share in cpus]
+            return {part: (server, cpus[part]) for part, server in spec.parts.items()}
         words = self._gpu_words(spec)
-        if len(words) < spec.servers * each:
-            raise SpecError(f"{spec} needs {spec.servers * each} GPUs, {each} for each replica, and this machine shows "
-                            f"{len(words)}. Nothing was started. Run it on a machine with more GPUs, or emulate it: "
-                            f"--emulate {kind}.")
-        shares = [",".join(words[number * each : (number + 1) * each]) for number in range(spec.servers)]
-        return [(replace(spec.replica, env=tuple(sorted({**dict(spec.env), VARIABLE: share}.items()))), cores)
-                for share, cores in zip(shares, cpus, strict=True)]
+        if len(words) < spec.gpus:
+            pools = " and ".join(f"{pool.spec.gpus} for each {f'{name} server' if name else 'replica'}"
+                                 for name, pool in spec.pools.items())
+            raise SpecError(f"{spec} needs {spec.gpus} GPUs, {pools}, and this machine shows {len(words)}. Nothing was "
+                            f"started. Run it on a machine with more GPUs, or emulate it: --emulate {kind}.")
+        placed: dict[str, tuple[EngineSpec, tuple[int, ...]]] = {}
+        for part, server in spec.parts.items():
+            share, words = ",".join(words[: server.gpus]), words[server.gpus :]
+            env = tuple(sorted({**dict(server.env), VARIABLE: share}.items()))
+            placed[part] = replace(server, env=env), cpus[part]
+        return placed
 
     def _gpu_words(self, spec: Deployment) -> list[str]:
         """How CUDA_VISIBLE_DEVICES names each GPU of the deployment."""
@@ -171,7 +206,7 @@ class DeploymentLauncher(Launcher):
             raise SpecError(f"{refused}, and {NO_TOKENIZER} starts the servers without a tokenizer. Leave the flag "
                             "out, or choose a router that takes token ids: vllm_router() or nginx().")
         try:
-            return text_tokenizer(self.resolver.of(spec.replica).model.path_or_hub_id, self.root)
+            return text_tokenizer(self.resolver.of(next(iter(spec.parts.values()))).model.path_or_hub_id, self.root)
         except SpecError as error:
             raise SpecError(f"{refused}, and the model has no tokenizer here ({str(error).removesuffix('.')}). Choose "
                             "a router that takes token ids: vllm_router() or nginx().") from error
@@ -190,8 +225,10 @@ class DeploymentLauncher(Launcher):
             port, metrics_port = reserve_port(self.rng), reserve_port(self.rng)
             undo.callback(port.close)
             undo.callback(metrics_port.close)
-            workers = tuple(part.contact.url for part in parts.values())
-            placement = RouterPlacement(port.port, metrics_port.port, workers, folder.absolute(), environment.is_python)
+            decoders = tuple(part.contact.url for name, part in parts.items() if name.startswith("decode-"))
+            workers = tuple(part.contact.url for part in parts.values() if part.contact.url not in decoders)
+            placement = RouterPlacement(port.port, metrics_port.port, workers, folder.absolute(), environment.is_python,
+                                        decoders)
             for name, text in adapter.files(spec.router, placement).items():
                 (folder / name).write_text(text, encoding="utf-8")
             launch = Launch(argv=(*environment.prefix, *adapter.arguments(spec.router, placement)),

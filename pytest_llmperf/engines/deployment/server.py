@@ -70,7 +70,7 @@ class DeploymentServer(Server):
     def detach_replicas(self, spec: EngineSpec, grace_s: float) -> Mapping[str, Server]:
         own = self.unit.spec
         if not (isinstance(spec, Deployment) and isinstance(own, Deployment)) or (
-                (spec.servers, spec.on(own.kind).replica) != (own.servers, own.replica)) or self.unit.hangs:
+                spec.with_router(own.router) != own) or self.unit.hangs:
             return {}
         try:
             self.mend()

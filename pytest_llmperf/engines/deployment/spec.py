@@ -1,20 +1,30 @@
-"""The spec of several equal servers behind a router."""
+"""The spec of several equal servers, behind a router or as a pool."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from pytest_llmperf.engines.routers.door import router_adapter_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.deployment import Deployment, Router
+from pytest_llmperf.model.deployment import Deployment, Pool, Router
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
 
 #: Flags that give a server GPUs of its own choice: each replica gets its GPUs from the deployment.
 PLACES = ("device_ids", "base_gpu_id", "gpu_id_step")
 LEAST = 2
+_POOL = Router("", "")
 
 
-def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployment:
+@overload
+def replicas(spec: EngineSpec, n: int) -> Pool: ...
+
+
+@overload
+def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployment: ...
+
+
+def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None = _POOL) -> Deployment | Pool:
     """Describe equal servers behind a router, which start, are measured and stop as one.
 
     Each replica has its GPUs, ports and, where cores are divided, its cores. Measurements, claims, searches and
@@ -22,8 +32,9 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployme
 
     Args:
         spec: of one replica, as `vllm(…)` gives it.
-        n: number of replicas, at least 2.
-        router: `vllm_router(…)`, `sglang_router(…)`, `nginx(…)`, or a router of another package.
+        n: number of replicas, at least 2; in a pool at least 1.
+        router: `vllm_router(…)`, `sglang_router(…)`, `nginx(…)`, or a router of another package. Without this argument
+            the replicas are a pool of `prefill_decode(…)`.
 
     Raises:
         SpecError: the spec is not that of one server to start, there is no router, or the router does not exist.
@@ -36,9 +47,11 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployme
     if isinstance(spec, Endpoint):
         raise SpecError(f"replicas({spec}, {n!r}, …): this server runs already. Write replicas that run "
                         'already as one endpoint: endpoint(URL, model="ID", metrics=["http://…", …]).')
-    if isinstance(n, bool) or not isinstance(n, int) or n < LEAST:
+    least = 1 if router is _POOL else LEAST
+    if isinstance(n, bool) or not isinstance(n, int) or n < least:
+        alone = "" if router is _POOL else " One server needs no router: measure its spec."
         raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas must be a whole number of at least "
-                        f"{LEAST}. One server needs no router: measure its spec.")
+                        f"{least}.{alone}")
     if router is None:
         raise SpecError(f"replicas({spec}, {n}, router=None): replicas without a router are the engine's own data "
                         f"parallelism: write {spec.engine}({spec.model!r}, data_parallel_size={n}), or name a router, "
@@ -51,6 +64,8 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployme
                         "out: each replica gets the next visible GPUs.")
     if spec.lmcache is not None:
         raise SpecError(f"replicas({spec}, {n}, …): LMCache below replicas is not started yet. Leave with_lmcache out.")
+    if router is _POOL:
+        return Pool(spec, n)
     router_adapter_of(router)
     return Deployment(spec.engine, spec.model, spec.flags, spec.env, None, spec.installation, spec.model_aliases,
                       spec.kind, n, router)

@@ -20,7 +20,7 @@ class DeploymentUnit(Unit):
     Args:
         spec: what was asked for.
         router: the supervised router.
-        parts: name of a replica → its processes.
+        parts: name of a server → its processes.
 
     Attributes:
         ended: replicas that the test has ended, and that have not started again.
@@ -33,7 +33,7 @@ class DeploymentUnit(Unit):
         self.ended: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"{self.router!r}, {', '.join(f'replica {name}: {unit!r}' for name, unit in self.parts.items())}"
+        return f"{self.router!r}, {', '.join(f'{part_text(name, 0)}: {unit!r}' for name, unit in self.parts.items())}"
 
     @property
     def hangs(self) -> bool:
@@ -106,8 +106,13 @@ class DeploymentUnit(Unit):
             raise failures[0]
 
 
+def part_text(name: str, servers: int) -> str:
+    """A server of a deployment in messages: "Replica 2 of 4", "Server decode-1"."""
+    return f"Replica {name}" + (f" of {servers}" if servers else "") if name.isdigit() else f"Server {name}"
+
+
 def check_parts(parts: Mapping[str, Unit], ended: Collection[str] = ()) -> None:
-    """Raise ServerDied with the name of a replica that has ended by itself, and not as the test asks."""
+    """Raise ServerDied with the name of a server that has ended by itself, and not as the test asks."""
     for name, unit in parts.items():
         if name not in ended and unit.process is not None and (ending := unit.process.ending()) is not None:
-            raise ServerDied(f"Replica {name} of {len(parts)} ({unit.spec}) died: {ending}.", unit.process.evidence())
+            raise ServerDied(f"{part_text(name, len(parts))} ({unit.spec}) died: {ending}.", unit.process.evidence())

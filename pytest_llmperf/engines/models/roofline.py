@@ -11,6 +11,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.kinds.rows import HardwareKind
 from pytest_llmperf.model.datasheet import LatencyBound
+from pytest_llmperf.model.deployment import PrefillDecode
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
 from pytest_llmperf.shapes import ModelShape
@@ -83,6 +84,8 @@ def latency_bound(spec: EngineSpec, model: ResolvedModel | None, facts: Mapping[
         spec, model: the started engine. An endpoint has no bound, because its GPUs and flags are unknown.
         facts: configuration that the server resolved.
     """
+    if isinstance(spec, PrefillDecode) and spec.prefill.spec.flags != spec.decode.spec.flags:
+        return None
     shape, flags = None if model is None else model.shape, flags_of(spec)
     tokens = _tokens_per_step(flags, facts)
     spread = any(part in name for name in flags for part in UNKNOWN_SPREAD)

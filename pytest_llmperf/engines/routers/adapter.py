@@ -23,9 +23,10 @@ class RouterPlacement:
     Args:
         port: TCP port on 127.0.0.1 for requests.
         metrics_port: TCP port on 127.0.0.1 for the router's own metrics.
-        workers: address of each replica: "http://127.0.0.1:8000".
+        workers: address of each replica: "http://127.0.0.1:8000". With decoders, these are the prefill servers.
         folder: an empty folder for the router's files.
         is_python: whether the command is an interpreter, so that "-m MODULE" must follow.
+        decoders: address of each decode server, for a router that `splits`; empty for replicas.
     """
 
     port: int
@@ -33,6 +34,7 @@ class RouterPlacement:
     workers: tuple[str, ...]
     folder: Path
     is_python: bool = True
+    decoders: tuple[str, ...] = ()
 
 
 class RouterAdapter(ABC):
@@ -52,6 +54,8 @@ class RouterAdapter(ABC):
     takes_token_ids: bool = True
     """Whether prompts may be token ids. If False, prompts are sent as text, one word for each token."""
 
+    splits: bool = False
+    """Whether the router can send a request to a prefill server and then to a decode server."""
     session_policies: frozenset[str] = frozenset()
     """Policies that choose by the header X-Session-Id. Requests to a router with such a policy have this header."""
     emulated_only: Mapping[str, str] = MappingProxyType({})

@@ -24,7 +24,11 @@ class RustRouter(RouterAdapter):
             "prometheus_host": "127.0.0.1", "prometheus_port": placement.metrics_port,
         }
         module = ["-m", f"{self.package}.launch_router"] if placement.is_python else []
-        return [*module, "--worker-urls", *placement.workers, *command_line(own | self.own_flags() | off | options)]
+        return [*module, *self.workers(placement), *command_line(own | self.own_flags() | off | options)]
+
+    def workers(self, placement: RouterPlacement) -> list[str]:
+        """The arguments that name the servers."""
+        return ["--worker-urls", *placement.workers]
 
     def help_arguments(self) -> tuple[str, ...]:
         return ("-m", f"{self.package}.launch_router", "--help")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from pytest_llmperf.engines.routers.adapter import switched_on
+from pytest_llmperf.engines.routers.adapter import RouterPlacement, switched_on
 from pytest_llmperf.engines.routers.rust_router import RustRouter
 from pytest_llmperf.model.deployment import Router, router_of
 from pytest_llmperf.model.engine import Flag
@@ -23,6 +23,14 @@ class VllmRouter(RustRouter):
         "kv_aware": "without KV events of the servers the router chooses by load alone, and a session does not connect "
                     "KV events yet",
     })
+    splits = True
+
+    def workers(self, placement: RouterPlacement) -> list[str]:
+        if not placement.decoders:
+            return super().workers(placement)
+        prefill = [word for url in placement.workers for word in ("--prefill", url)]
+        decode = [word for url in placement.decoders for word in ("--decode", url)]
+        return ["--vllm-pd-disaggregation", *prefill, *decode]
 
 
 VLLM_ROUTER = VllmRouter()

@@ -33,7 +33,11 @@ COUNTERS = MappingProxyType({
     "kv_stored_bytes": "vllm:kv_offload_store_bytes_total",
     "kv_tier_read_bytes": "vllm:kv_offload_tiering_read_bytes_total",
     "kv_tier_written_bytes": "vllm:kv_offload_tiering_write_bytes_total",
-    "kv_transferred_bytes": "vllm:nixl_bytes_transferred_sum",
+    "transferred_bytes": "vllm:nixl_bytes_transferred_sum",
+    "transfers": "vllm:nixl_bytes_transferred_count",
+    "transfer_s_sum": "vllm:nixl_xfer_time_seconds_sum",
+    "failed_transfers": "vllm:nixl_num_failed_transfers_total",
+    "expired_transfers": "vllm:nixl_num_kv_expired_reqs_total",
     "requests_finished": "vllm:request_success_total",
     "engine_steps": "vllm:iteration_tokens_total_count",
     "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
@@ -181,6 +185,9 @@ class VllmAdapter(EngineAdapter):
         values |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
         tiers = scrape.by_label("vllm:prompt_tokens_cached_by_source_total", "source")
         values |= {f"cached_tokens_{tier}": tiers[tier] for tier in TIERS if tier in tiers}
+        sources = scrape.by_label("vllm:prompt_tokens_by_source_total", "source")
+        if "local_compute" in sources:
+            values["prompt_tokens_computed"] = sources["local_compute"]
         if "generation_tokens" in values and "spec_draft_tokens" not in values:
             values |= dict.fromkeys(SPEC_COUNTERS, 0.0)  # vLLM shows them only where it speculates
         return values

@@ -98,8 +98,11 @@ class ReplicaIdle(Fault):
     router: str
 
     def reason(self) -> str:
-        return (f"replica {self.replica} of {self.replicas} served none of {self.requests} requests: {self.router} "
-                "sends nothing there. Choose another policy, or let a check judge it: replica_imbalance <= 1.3.")
+        numbered = self.replica.isdigit()
+        who = f"replica {self.replica} of {self.replicas}" if numbered else f"server {self.replica}"
+        judged = ", or let a check judge it: replica_imbalance <= 1.3" if numbered else ""
+        return (f"{who} served none of {self.requests} requests: {self.router} sends nothing there. Choose another "
+                f"policy{judged}.")
 
 
 @dataclass(frozen=True, slots=True)

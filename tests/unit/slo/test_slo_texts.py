@@ -26,6 +26,9 @@ LE, GE, EQ = Comparison.AT_MOST, Comparison.AT_LEAST, Comparison.EQUAL
     ("request_throughput >= 3.5/s", Slo("request_throughput", GE, 3.5)),
     ("output_throughput >= 1200 tok/s", Slo("output_throughput", GE, 1200)),
     ("preemptions == 0", Slo("preemptions", EQ, 0)),
+    ("prefill_tokens(decode) == 0", Slo("prefill_tokens.decode", EQ, 0)),
+    ("energy_j(prefill) <= 5 kJ", Slo("energy_j.prefill", LE, 5000)),
+    ("transferred_bytes >= 0.95 * expected", Slo("transferred_ratio", GE, 0.95)),
     ("joules_per_token <= 0.5 J", Slo("joules_per_token", LE, 0.5)),
     ("joules_per_token <= 500 mJ/token", Slo("joules_per_token", LE, 0.5)),
     ("energy_j <= 5 kJ", Slo("energy_j", LE, 5000)),
@@ -47,6 +50,9 @@ def test_slos_are_read(text, expected):
     ("ttft_p50(b) / ttft_p50(a) >= 3", Claim("ttft_p50", "b", GE, 3)),
     ("tpot_mean(a)/tpot_mean(b) <= 0.9", Claim("tpot_mean", "a", LE, 0.9)),
     ("prefix_cache_hit_rate(a) >= 0.6", Mechanism("prefix_cache_hit_rate", "a", GE, 0.6)),
+    ("prefill_tokens(a.decode) == 0", Mechanism("prefill_tokens.decode", "a", EQ, 0)),
+    ("transferred_bytes(a) >= 0.95 * expected", Mechanism("transferred_ratio", "a", GE, 0.95)),
+    ("transferred_bytes(b.decode) >= 0.95 * expected", Mechanism("transferred_ratio.decode", "b", GE, 0.95)),
     ("preemptions(b) == 0", Mechanism("preemptions", "b", EQ, 0)),
     ("ttft_p50(b) >= 100ms", Mechanism("ttft_p50", "b", GE, 100)),
     ("joules_per_token(b) / joules_per_token(a) >= 4", Claim("joules_per_token", "b", GE, 4)),
@@ -160,6 +166,10 @@ def test_unreadable_slo_is_refused_with_pointer_to_position(text, at, said):
     ("ttft_p50(b) / ttft_p50(a) >= 3ms", "which has no unit"),
     ("ttft_p50(b) == 3ms", "for counts and shares"),
     ("goodput(a) >= 3/s", "not compared between sides"),
+    ("prefill_tokens(a.decoder) == 0", "the pools are prefill and decode, found 'decoder'"),
+    ("ttft_p50(a.decode) <= 5ms", "ttft_p50 is of whole deployments, found 'decode'"),
+    ("queue_time_mean(b) / queue_time_mean(a.decode) >= 3", "a ratio is of whole deployments"),
+    ("transferred_bytes(a) >= 0.95 * hoped", "expected 'expected' as in transferred_bytes(a) >= 0.95 * expected"),
 ])
 def test_unreadable_claim_is_refused_with_reason(text, said):
     with pytest.raises(SloError, match="this claim cannot be read") as caught:

@@ -1,6 +1,7 @@
 """Command lines and files of the routers, and where a router is found."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ def test_retries_and_circuit_breakers_are_off_unless_the_spec_asks_for_them(make
     asked = arguments(make(retries=True, circuit_breaker=True))
     assert "disable" not in asked
     assert "circuit" not in asked
+
+
+def test_vllm_router_names_prefill_servers_and_decode_servers():
+    placement = replace(AT, decoders=("http://127.0.0.1:3",))
+    words = " ".join(router_adapter_of(vllm_router()).arguments(vllm_router(), placement))
+    assert ("--vllm-pd-disaggregation --prefill http://127.0.0.1:1 --prefill http://127.0.0.1:2 "
+            "--decode http://127.0.0.1:3 ") in words
+    assert "worker-urls" not in words
 
 
 @pytest.mark.parametrize(("router", "lines"), [

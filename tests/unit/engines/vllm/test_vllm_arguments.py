@@ -121,11 +121,15 @@ def test_counters_of_cache_tiers_and_of_admission_control_are_read():
         'vllm:prompt_tokens_cached_by_source_total{source="external_unspecified"} 64',
         "vllm:kv_offload_load_bytes_total 4096", "vllm:kv_offload_store_bytes_total 8192",
         "vllm:kv_offload_tiering_read_bytes_total 100", "vllm:kv_offload_tiering_write_bytes_total 200",
-        "vllm:nixl_bytes_transferred_sum 77", "vllm:nixl_bytes_transferred_count 2", "",
+        "vllm:nixl_bytes_transferred_sum 77", "vllm:nixl_bytes_transferred_count 2",
+        "vllm:nixl_xfer_time_seconds_sum 0.5", "vllm:nixl_num_failed_transfers_total 1",
+        "vllm:nixl_num_kv_expired_reqs_total 3", 'vllm:prompt_tokens_by_source_total{source="local_compute"} 900', "",
     ])
     assert VllmAdapter().counters(parse(page)) == {
         "admission_rejections": 4, "cached_tokens_device": 640, "cached_tokens_host": 320, "kv_loaded_bytes": 4096,
-        "kv_stored_bytes": 8192, "kv_tier_read_bytes": 100, "kv_tier_written_bytes": 200, "kv_transferred_bytes": 77,
+        "kv_stored_bytes": 8192, "kv_tier_read_bytes": 100, "kv_tier_written_bytes": 200, "transferred_bytes": 77,
+            "transfers": 2, "transfer_s_sum": 0.5, "failed_transfers": 1, "expired_transfers": 3,
+            "prompt_tokens_computed": 900,
     }
 
 

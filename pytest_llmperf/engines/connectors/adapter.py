@@ -1,0 +1,47 @@
+"""What one connector must tell: flags and variables of each server. One small class per connector.
+
+Our own connectors and connectors of other packages are subclasses, which come in through the door `CONNECTORS`
+(engines/connectors/door.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmperf.model.engine import Flag
+
+
+class ConnectorAdapter(ABC):
+    """One connector with which a session can start a pool of prefill servers and a pool of decode servers."""
+
+    api: int
+    """Version of the doors for which the class was written: 1."""
+    name: str
+    """The name in messages and conditions."""
+    engines: tuple[str, ...]
+    """Engines that have the connector."""
+    package: str = ""
+    """Import name of the Python package that the engine's environment needs beside the engine; "" for none."""
+    equal_flags: tuple[str, ...] = ()
+    """Flags that must be equal in both pools, because the connector copies blocks as they are."""
+    emulated_bytes_per_s: float
+    """Rate at which the emulator moves KV cache, unless the GPUs' link is slower."""
+
+    @abstractmethod
+    def flags(self, pool: str, kind: str) -> Mapping[str, Flag]:
+        """The engine's flags that use the connector.
+
+        Args:
+            pool: "prefill" or "decode".
+            kind: hardware kind of the server.
+        """
+
+    def variables(self, port: int) -> Mapping[str, str]:  # noqa: ARG002
+        """Environment variables of one server, which specs must leave out.
+
+        Args:
+            port: free TCP port on 127.0.0.1, for the connector's own messages.
+        """
+        return MappingProxyType({})
