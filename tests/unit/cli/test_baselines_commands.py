@@ -118,6 +118,17 @@ def test_baselines_diff_names_primaries_sessions_and_test_of_file(project, basel
     message(baselines_output("diff", "other", "baselines"))
 
 
+@pytest.mark.parametrize(("text", "shown"), [("load(input={})", "input=512 → input=520"), (None, "d512 → d520")])
+def test_baselines_diff_names_the_arguments_in_which_workloads_differ(project, baselines_output, text, shown):
+    """Files of earlier versions have the digests alone."""
+    for root, tokens in (("baselines", 512), ("other", 520)):
+        measurement = stored(ANCHOR, workload=f"d{tokens}")
+        write(A, replace(measurement, workload=text and text.format(tokens)), root=root)
+        write(B, stored(ANCHOR), root=root)
+    expected_line = f"changed  h200/s/test_alpha.json  workload: {shown}\n"
+    assert baselines_output("diff", "baselines", "other") == expected_line
+
+
 def test_numbers_of_another_formula_are_not_compared(project, baselines_output):
     newer = replace(stored(ANCHOR, session("s2", 56.0)), formulas=FORMULAS | {"ttft_p50": "ttft.2/p50"})
     write(A, newer, root="other")
