@@ -34,6 +34,7 @@ from pytest_llmperf.results.sentences import (
 MOST_CHARACTERS = 60_000
 ROWS = (10_000, 100, 30, 10, 3)
 LONGEST_CELL = 300
+MOST_UNBROKEN = 30  # characters
 MOST_DIFFERENCES = 12
 MOST_SHOWN = 3  # tests in the commands
 HEAD = ("| verdict | test | metric | before → after | change | limit |", "|---|---|---|---:|---|---|")
@@ -166,7 +167,8 @@ def _lines(run: CommentedRun, most: int) -> Iterator[str]:
     yield ""
     yield " · ".join(_links(run))
     if run.facts.emulated or run.facts.planted:
-        notes = [f"{run.facts.emulated}. Nothing of that was measured on hardware"] if run.facts.emulated else []
+        emulated = run.facts.emulated.partition(". ")[0]
+        notes = [f"{emulated}. Nothing of that was measured on hardware"] if emulated else []
         notes += [f"planted: {run.facts.planted}"] if run.facts.planted else []
         yield f"\n> {cell('; '.join(notes))}."
     if all(run.hosts) and run.hosts[0] != run.hosts[1]:
@@ -208,10 +210,17 @@ def _table(blocks: Sequence[_Block], most: int) -> Iterator[str]:
         reason = f"<br><sub>{cell(block.reason)}</sub>" if block.reason else ""
         head = f"| {verdict} | {code(block.test)}{reason} |"
         for metric, values, change, limit in block.rows or [("", "", "", "")]:
-            yield f"{head} {code(metric) if metric else ''} | {cell(values)} | {cell(change)} | {cell(limit)} |"
+            size, bracket, interval = cell(change).partition(" (")
+            change_cell = f"{size}<br><sub>{interval.replace(')', '')}</sub>" if bracket else size
+            yield f"{head} {code(metric) if metric else ''} | {_unbroken(values)} | {change_cell} | {cell(limit)} |"
             head = "| | |"
     if len(blocks) > most:
         yield f"| | … and {len(blocks) - most} more tests: see the run | | | | |"
+
+
+def _unbroken(text: str) -> str:
+    """Short values that stay on one line in a narrow table."""
+    return cell(text).replace(" ", "&nbsp;") if len(text) < MOST_UNBROKEN else cell(text)
 
 
 def _sign(block: _Block) -> str:

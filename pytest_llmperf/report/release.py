@@ -127,7 +127,7 @@ def compare_runs(
     """
     old, new = ({test.test: test for test in tests} for tests in (before, after))
     both = sorted(old.keys() & new.keys())
-    judged = sum(len(_primaries(candidate)) for name in both for candidate in _candidates(new[name])) or 1
+    judged = sum(len(primaries_of(candidate)) for name in both for candidate in _candidates(new[name])) or 1
     compared = [_compare(old[name], new[name], SUITE_ALPHA / judged, others=others) for name in both]
     compared += [ComparedTest(name, Trend.NEW, None, new[name], new[name].reason) for name in new.keys() - old.keys()]
     compared += [ComparedTest(name, Trend.GONE, old[name], None, NOT_THERE) for name in old.keys() - new.keys()]
@@ -158,7 +158,7 @@ def _pairs(before: TestResult, after: TestResult) -> list[Pair]:
     return [(old[side], new[side]) for old, new in both for side in sorted(old.keys() & new.keys())[:1]]
 
 
-def _primaries(measurement: Measurement) -> tuple[str, ...]:
+def primaries_of(measurement: Measurement) -> tuple[str, ...]:
     """Names of the metrics that count."""
     usual = SEARCHED if measurement.searched else WITHOUT_BASELINE
     return measurement.primaries or tuple(name for name in usual if measurement.value_with_failures(name) is not None)
@@ -220,7 +220,7 @@ def changes_of(
         others: whether to compare non-primary metrics as well, which never count.
     """
     judged = []
-    primaries = _primaries(after)
+    primaries = primaries_of(after)
     names = dict.fromkeys([*primaries, *(after.runs[0].metrics.values if others and after.runs else ())])
     for name in names:
         try:

@@ -1,16 +1,14 @@
-"""Stored baselines as text: lists, full details of a baseline, its history, and the differences of two versions."""
+"""Stored baselines as text: lists, full details of a baseline, and the differences of two versions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.report import value_text
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
-from pytest_llmperf.results.baseline import Baseline, Entry, StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import Baseline, Entry, StoredMeasurement
 from pytest_llmperf.results.conditions import changed_arguments
 from pytest_llmperf.results.levels import session_mean
 
@@ -45,30 +43,6 @@ def baseline_text(entry: Entry) -> Iterator[str]:
                 rows.append((metric + star, *levels, str(runs)))
         yield from (f"  {line}" for line in aligned(rows))
         yield "  * judged; the rest is kept for people"
-
-
-def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
-    """A line per session, oldest first: the mean of each metric and its distance from the anchor session's.
-
-    Args:
-        metrics: names of the metrics; the primary metrics if empty.
-
-    Raises:
-        SloError: a metric does not exist or is not stored.
-    """
-    for name, stored in sorted(entry.baseline.measurements.items()):
-        chosen = [metric if metric in stored.metrics else find(metric).name for metric in metrics]
-        chosen = chosen or list(stored.primaries)
-        if absent := [metric for metric in chosen if metric not in stored.metrics]:
-            raise SloError(f"{entry.path}: {', '.join(absent)} is not stored there. See: llmperf baselines show")
-        yield f"{_measurement_name(entry.baseline.test, name)} on {entry.kind}"
-        rows = [("date", "session", "commit", "host", *chosen, "")]
-        rows += [
-            (session.date, session.id, session.commit or "-", session.host,
-             *(_change_since_anchor(stored, session, metric) for metric in chosen), _remark(session))
-            for session in stored.sessions
-        ]
-        yield from (f"  {line}" for line in aligned(rows))
 
 
 def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterator[str]:
@@ -125,18 +99,6 @@ def _difference_text(what: str, these: Sequence[str], others: Sequence[str]) -> 
     """"dropped out: a, b": these that are not among the others."""
     if alone := [item for item in these if item not in others]:
         yield f"{what}: {', '.join(alone)}"
-
-
-def _change_since_anchor(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:
-    value, anchor = session_mean(session, metric), session_mean(stored.anchor, metric)
-    text = value_text.value_text(metric, value)
-    return text if value is None or not anchor else f"{text} ({100 * (value / anchor - 1):+.1f} %)"
-
-
-def _remark(session: StoredSession) -> str:
-    accepted = f"accepted: {session.accepted}" if session.accepted else ""
-    differs = [f"{name} {'absent' if value is None else value}" for name, value in sorted(session.differs.items())]
-    return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted, *differs)))
 
 
 def _measurement_name(test: str, name: str) -> str:

@@ -40,7 +40,7 @@ COMMANDS = [
     ["acknowledge", "test_it", "itl_p99", "--reason", "r", "--until", "2999-01-01"], ["report", RUN, "--out", "page"],
     *(["export", RUN, "--format", form, "--out", f"out-{form}"] for form in ("pytest-benchmark", "vllm", "csv")),
     ["baselines", "take", RUN, "--dry-run"], ["baselines", "list"], ["baselines", "show", "test_it"],
-    ["baselines", "history", "test_it"], ["diff", "--baselines", BASELINES, BASELINES],
+    ["history", RUN], ["history", BASELINES, "--html", "page"], ["diff", "--baselines", BASELINES, BASELINES],
 ]
 VALUES = [
     None, True, -1, 0, 1.5, "", "\0", "../../x", "/dev/zero", "\x1b[31m\u202e", "\ud800",

@@ -108,16 +108,19 @@ def log_axis(values: Iterable[float | None], title: str = "") -> Axis:
     return Axis(low, high, tuple((mark, f"{mark:g}") for mark in marks if low <= mark <= high), title, log=True)
 
 
-def plot(lines: Sequence[Line], x: Axis, y: Axis, label: str, *, low: bool = False, marks: Sequence[Mark] = ()) -> str:
+def plot(lines: Sequence[Line], x: Axis, y: Axis, label: str, *, low: bool = False, marks: Sequence[Mark] = (),
+         over: str = "", keys: bool = True) -> str:
     """The chart as HTML, with a legend where several lines have names.
 
     Args:
         label: what the chart shows, for readers without sight.
         low: whether the chart is a low row of a timeline.
         marks: limits and results.
+        over: HTML that is placed over the chart.
+        keys: whether the chart has a legend.
     """
     names, crossed = [line for line in lines if line.name], "".join(_mark_label(mark, x, y) for mark in marks)
-    legend = "".join(_key(line) for line in names) if len(names) > 1 else ""
+    legend = "".join(_key(line) for line in names) if keys and len(names) > 1 else ""
     return (
         f'<div class="plot{" low" if low else ""}" tabindex="0" role="group" aria-label="{escape(label)}"'
         f' data-x="{_scale(x)}" data-y="{_scale(y)}">'
@@ -125,7 +128,7 @@ def plot(lines: Sequence[Line], x: Axis, y: Axis, label: str, *, low: bool = Fal
         f'<div class="ys">{"".join(_labels(y, "bottom"))}</div>'
         f'<div class="box"><svg viewBox="0 0 {BOX} {BOX}" preserveAspectRatio="none" aria-hidden="true">'
         f'<path class="grid" d="{_grid(x, y)}"/>{"".join(_mark(mark, x, y) for mark in marks)}'
-        f'{"".join(_line(line, x, y) for line in lines)}</svg>{crossed}</div>'
+        f'{"".join(_line(line, x, y) for line in lines)}</svg>{crossed}{over}</div>'
         f'<div class="xs">{"".join(_labels(x, "left"))}</div>'
         f'<p class="reading" aria-live="polite">{escape(x.title)}</p></div>'
     )

@@ -1,0 +1,54 @@
+"""Show how metrics moved from session to session: change points, and whether the build or the host changed there.
+
+    llmperf history
+    llmperf history --html history
+    llmperf history nightly/ baselines/ llmperf-v1.2.xml --test test_serving --metric itl_p50
+
+A series is one metric of one test on one host. Without SOURCE it reads the run folders and the baselines of this
+project, with the versions of the baselines in git. It prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_llmperf.cli.output import say
+from pytest_llmperf.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", nargs="*", type=Path, metavar="SOURCE",
+                        help="run folder, folder of run folders, folder of baselines, or JUnit file")
+    parser.add_argument("--test", default="", metavar="PART", help="only tests with this part in their id")
+    parser.add_argument("--metric", action="append", default=[], metavar="NAME",
+                        help="e.g. itl_p99; repeatable (default: the primary metrics of each test)")
+    parser.add_argument("--kind", metavar="KIND", help="only this hardware kind, e.g. h200 or emulated-h200")
+    parser.add_argument("--html", type=Path, metavar="FOLDER", help="write history.html there instead of printing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.config.root import project_root
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.judging.history import judged
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.report.history import markdown
+    from pytest_llmperf.report.html.history_page import write_history_page
+    from pytest_llmperf.session.history import read_history
+
+    root = project_root()
+    settings = read_settings(root)
+    metrics = [find(name).name for name in arguments.metric]
+    history = read_history(root, settings.baselines_dir, settings.runs_dir, arguments.sources, metrics)
+    chosen = {name: sessions for name, sessions in history.sessions.items()
+              if arguments.test in name.test and arguments.kind in (None, name.kind)}
+    series = judged(chosen)
+    if not series:
+        there = ", ".join(sorted({f"{name.test} on {name.kind}" for name in history.sessions})[:5])
+        raise UsageError(f"no session with such a test and metric is stored{f'; there are {there}' if there else ''}. "
+                         "Name the sources: llmperf history RUN_FOLDERS baselines")
+    if arguments.html is None:
+        say(markdown(series, history.notes), end="")
+    else:
+        say(write_history_page(series, history.notes, arguments.html))
+    return 0

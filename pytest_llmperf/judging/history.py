@@ -1,0 +1,91 @@
+"""Change points of series of sessions, and whether the build or the host changed at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import log1p
+from statistics import fmean, median
+
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.results.history import FoundChange, Series, SeriesName, Session
+from pytest_llmperf.results.session_spread import readings
+from pytest_llmperf.stats.change_points import ChangePoint, changes
+from pytest_llmperf.stats.priors import session_levels
+
+#: Change of the worse whose number of sessions is stated.
+STATED_CHANGE = 0.03
+#: A value of the canary that moved by more than this share shows another speed of the host.
+CANARY_MOVED = 0.05
+#: Of the series of a host, the share that must change in the same session for the host to be the cause.
+MOST_SERIES = 0.5
+FEWEST_SERIES = 3
+
+
+def judged(sessions_by_name: Mapping[SeriesName, Sequence[Session]]) -> list[Series]:
+    """Every series with its change points, sorted by name.
+
+    Sessions without a value, or with a value that the metric's scale does not have, are left out.
+    """
+    series = [each for name, sessions in sorted(sessions_by_name.items()) if (each := _series(name, sessions)).levels]
+    points = {each.name: changes(each.levels) for each in series}
+    begins: dict[tuple[str, str], list[str]] = {}  # kind and host → first session of each change
+    for each in series:
+        for point in points[each.name].points:
+            begins.setdefault((each.name.kind, each.name.host), []).append(each.sessions[point.at].id)
+    return [replace(each, sd=found.sd, needed=found.sessions_needed(log1p(STATED_CHANGE)), changes=tuple(
+        _change(each, point, _share_of_host(each, point, series, begins)) for point in found.points))
+        for each in series for found in [points[each.name]]]
+
+
+def _series(name: SeriesName, sessions: Sequence[Session]) -> Series:
+    metric, kept, runs = find(name.metric), list[Session](), []
+    for session in sorted(sessions, key=lambda session: session.id):
+        present = [(seed, value) for seed, value in zip(session.seeds, session.runs, strict=True) if value is not None]
+        if present:
+            with suppress(ValueError):  # infinite, or 0 where its logarithm is needed
+                runs.append(readings([seed for seed, _ in present], [value for _, value in present], metric))
+                kept.append(session)
+    levels = session_levels(runs) or [fmean(value for _, value in each) for each in runs]
+    return Series(name, tuple(kept), levels)
+
+
+def _share_of_host(
+    series: Series, point: ChangePoint, every: Sequence[Series], begins: Mapping[tuple[str, str], Sequence[str]]
+) -> tuple[int, int]:
+    """How many series of the host change in this session, and how many have this session."""
+    name, session = series.name, series.sessions[point.at].id
+    there = [each for each in every if (each.name.kind, each.name.host) == (name.kind, name.host)
+             and any(other.id == session for other in each.sessions)]
+    return begins[name.kind, name.host].count(session), len(there)
+
+
+def _change(series: Series, point: ChangePoint, of_host: tuple[int, int]) -> FoundChange:
+    before, after = series.sessions[point.at - 1], series.sessions[point.at]
+    build = list(_build_changes(before, after))
+    host = list(_canary_changes(series.sessions[:point.at], series.sessions[point.at:point.found + 1]))
+    if not build and of_host[1] >= FEWEST_SERIES and of_host[0] > MOST_SERIES * of_host[1]:
+        host.append(f"{of_host[0]} of {of_host[1]} series of this host change here")
+    texts = [f"build: {', '.join(build)}"] if build else []
+    texts += [f"host: {', '.join(host)}"] if host else []
+    commits = f": commit {before.commit or 'unknown'} → {after.commit or 'unknown'}"
+    commit = commits if before.commit != after.commit else ""
+    return FoundChange(point, after, "; ".join(texts) or f"no recorded change of build or host{commit}",
+                       of_host=bool(host) and not build)
+
+
+def _build_changes(before: Session, after: Session) -> Iterator[str]:
+    for name in sorted(before.build.keys() & after.build.keys()):
+        if before.build[name] != after.build[name]:
+            yield f"{name.removeprefix('engine.')} {before.build[name]} → {after.build[name]}"
+
+
+def _canary_changes(before: Sequence[Session], after: Sequence[Session]) -> Iterator[str]:
+    """Values of the canary that moved."""
+    for name in sorted({name for session in after for name in session.canary}):
+        sides = [[session.canary[name] for session in side if session.canary.get(name)] for side in (before, after)]
+        if all(sides):
+            was, now = map(median, sides)
+            if abs(now / was - 1) > CANARY_MOVED:
+                yield f"{name} {was:.4g} → {now:.4g}"

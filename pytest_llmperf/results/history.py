@@ -1,0 +1,95 @@
+"""The history of a metric: its level in each session of one host, and the change points of that series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_llmperf.stats.change_points import ChangePoint
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session of a series.
+
+    Args:
+        id: of the pytest session; it begins with the time.
+        date: UTC, ISO 8601.
+        commit: of the project; "" where unknown.
+        runs: value of each run, in the metric's unit; None for a missing value.
+        seeds: of each run.
+        build: fields of the build under test → value.
+        canary: how fast the host was at fixed work: name → value; empty where that was not measured.
+        link: page or folder of the session, absolute; "" where the session is stored in a baseline alone.
+        note: that it is the anchor of a baseline, and why a person accepted it; "" without either.
+    """
+
+    id: str
+    date: str
+    commit: str
+    runs: tuple[float | None, ...]
+    seeds: tuple[int, ...]
+    build: Mapping[str, str] = field(default_factory=dict)
+    canary: Mapping[str, float] = field(default_factory=dict)
+    link: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SeriesName:
+    """What all sessions of a series have in common.
+
+    Args:
+        test: its id without the kind's parameter.
+        measurement: name within the test; "" for its only measurement.
+        metric: name of the metric.
+        kind: hardware kind, as in the name of a folder of baselines.
+        host: digest of the host's name.
+        conditions: digest of model, workload and requested flags.
+    """
+
+    test: str
+    measurement: str
+    metric: str
+    kind: str
+    host: str
+    conditions: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundChange:
+    """A change point and what changed beside it.
+
+    Args:
+        point: where, and by how much.
+        session: the first session with the new level.
+        cause: what changed in the build or on the host, as a sentence part.
+        of_host: whether the host changed and the build did not.
+    """
+
+    point: ChangePoint
+    session: Session
+    cause: str
+    of_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series with its change points.
+
+    Args:
+        name: what the sessions have in common.
+        sessions: oldest first.
+        levels: of each session on the metric's scale; larger is worse.
+        changes: oldest first.
+        sd: of one session at a constant level, as a share; None with too few sessions.
+        needed: sessions after which +3 % is found in nine of ten cases; None where 16 are too few, or the series is too
+            young.
+    """
+
+    name: SeriesName
+    sessions: Sequence[Session]
+    levels: Sequence[float]
+    changes: Sequence[FoundChange] = ()
+    sd: float | None = None
+    needed: int | None = None
