@@ -31,8 +31,8 @@ from simulations import (
     steadiness,
 )
 
-SIMULATED = (baseline_tables, change_points, references, bisections, slos, steadiness, searches, accuracy, claims, services,
-             growth)
+SIMULATED = (baseline_tables, change_points, references, bisections, slos, steadiness, searches, accuracy, claims,
+             services, growth)
 TABLES = {name: table for module in SIMULATED for name, table in module.TABLES.items()}
 #: Minutes even with few suite runs.
 SLOW = ("slow", "means", "one_run", "searches")
