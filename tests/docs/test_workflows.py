@@ -82,10 +82,11 @@ def runner(tmp_path):
     for folder in ("suites", "baselines"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    pytest_shim = tmp_path / ".venv" / "bin" / "pytest"
-    pytest_shim.parent.mkdir(parents=True)
-    pytest_shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pytest -p no:cacheprovider "$@"\n')
-    pytest_shim.chmod(0o755)
+    commands = tmp_path / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    for name, module in {"pytest": "pytest -p no:cacheprovider", "llmperf": "pytest_llmperf"}.items():
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        (commands / name).chmod(0o755)
     return tmp_path
 
 
@@ -123,7 +124,7 @@ def test_a_job_measures_judges_and_summarises(runner):
     done = measure(runner, UPDATE="--update-baselines", PYTEST_ADDOPTS="--emulate h200 -k answers_come_in_time")
     assert done.returncode == 0, done.stdout
     bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
-    assert re.search(r"^PASS +test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
+    assert "| ✅ PASS | `test_answers_come_in_time[h200]` |" in (runner / "summary.md").read_text()
     bash(script("gpu.yml", "suites", "The plan of the update"), runner, KIND="h200")
     plan = (runner / ".llmperf" / "baselines-h200.txt").read_text()
     assert plan.startswith("baselines: 1 changed\n")
@@ -141,7 +142,7 @@ def test_time_limit_interrupts_pytest_and_keeps_measured_results(runner):
     assert done.stdout.count("!! KeyboardInterrupt !!") == 1
     assert "baselines: 1 changed\n" in done.stdout
     bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
-    assert re.search(r"^PASS +test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
+    assert "| ✅ PASS | `test_answers_come_in_time[h200]` |" in (runner / "summary.md").read_text()
     junit = (runner / ".llmperf" / "h200.xml").read_text()
     assert 'name="test_answers_come_in_time' in junit
     assert "test_endless_after_it" not in junit
@@ -394,7 +395,7 @@ def test_release_is_compared_with_newest_measured_release(results):
     gh.write_text(GH)
     done = in_release("Compare", results)
     assert done.returncode == 0, done.stdout
-    assert "before-h200 → h200" in (results / "summary.md").read_text()
+    assert "compared with before-h200: **1 stayed** · h200" in (results / "summary.md").read_text()
     assert not (results / "before-l4.xml").exists()
 
 
