@@ -44,6 +44,8 @@ from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 SETTINGS_CONFIDENCE = 0.99
 #: Condition of a measurement that another load generator made: its name; and whether the two sides were made in turn.
 TOOL, MADE_IN_TURN = "tool", "made in turn"
+#: Runs a side from which files of other load generators decide, and degrees of freedom of the prior sds.
+FEWEST_RUNS_OF_TOOL, DF_OF_TOOL = 3, 6.0
 #: Numbers of further runs a side that a comparison recommends, and a number that shows what no run can lower.
 FURTHER_RUNS, MOST_FURTHER_RUNS = (2, 3, 5, 8, 13, 21, 34), 1000
 
@@ -61,8 +63,9 @@ def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alph
     """Compare a session with an earlier session by the rules for a baseline of one session, with the error `alpha`.
 
     Two sessions show no spread between sessions: the prior's counts as known. A file of another load generator names no
-    hardware, so the prior grows with the spread of its runs, and one run a side decides nothing. Where the files were
-    made in turn, the spread between server starts takes the place of the spread between sessions.
+    hardware, so the prior has few degrees of freedom and grows with the spread of the runs, and fewer than three runs a
+    side decide nothing. Where the files were made in turn, the spread between server starts takes the place of the
+    spread between sessions.
 
     Raises:
         ValueError: a value is missing, infinite or 0, or the two have no seed in common.
@@ -71,19 +74,20 @@ def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alph
     by_tool, in_turn = (name in after.conditions for name in (TOOL, MADE_IN_TURN))
     fresh, stored = seeded_runs(metric, after), [seeded_runs(metric, before)]
     prior = replace(prior_for(metric, hardware), learnt=True)
+    if by_tool:
+        prior = replace(prior, df=DF_OF_TOOL, learnt=False)
     if in_turn:
         prior = replace(prior, session_sd=start_sd_for(metric, hardware)[0])
-    elif by_tool:
-        growth = max(1.0, shift(fresh, stored, prior).run_sd / prior.run_sd)
-        prior = replace(prior, session_sd=growth * prior.session_sd)
     estimate = shift(fresh, stored, prior)
+    estimate = replace(estimate, prior=replace(prior, learnt=True))  # the prior has grown, so any proven change counts
     default = reference_margins_for(metric, hardware) if in_turn else margins_for(metric, hardware)
     margins = (after.margins.get(metric.name) or default).on(scale_of(metric))
     (verdict,) = decide([MetricComparison(estimate, margins)], alpha)
-    if by_tool and min(len(fresh), len(stored[0])) < 2:
-        verdict = Verdict.INCONCLUSIVE
+    facts = _power(metric, estimate, margins, alpha)
+    if by_tool and facts["runs"] < FEWEST_RUNS_OF_TOOL:
+        verdict, facts = Verdict.INCONCLUSIVE, {**facts, "deciding_runs": FEWEST_RUNS_OF_TOOL}
     return change_result("change", metric, verdict, level=estimate.level, difference=estimate, margins=margins,
-                         confidence=PASS_CONFIDENCE, facts=_power(metric, estimate, margins, alpha))
+                         confidence=PASS_CONFIDENCE, facts=facts)
 
 
 def _power(metric: Metric, estimate: Shift, margins: Margins, alpha: float) -> Facts:

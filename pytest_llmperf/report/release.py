@@ -252,8 +252,8 @@ def _change(
 def _power(result: CheckResult) -> str:
     """"smallest detectable change +8.2 %; with 5 more runs a side +6.4 %"."""
     facts = result.numbers
-    if facts["runs"] == 1:
-        return "1 run a side shows no spread, and decides nothing. Make at least 3 runs of each side"
+    if "deciding_runs" in facts:
+        return f"undecided below {facts['deciding_runs']} runs a side, and there are {facts['runs']}. Make more runs"
     text = f"smallest detectable change {_shown_change(result, facts['smallest_detectable'])}"
     if "further_runs" in facts:
         then = _shown_change(result, facts["detectable_then"])

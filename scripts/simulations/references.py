@@ -8,20 +8,27 @@ from itertools import product
 
 import numpy as np
 
+from pytest_llmperf.judging.change import MADE_IN_TURN, TOOL, judge_sessions
 from pytest_llmperf.judging.reference_comparison import (
     PAIRS_OF_START,
     REFERENCE_LOOKS,
     ReferenceTerms,
     judge_against_reference,
 )
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import CountedBy
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.stats.decision import SUITE_ALPHA
 from simulations.tables import Table, heading, percent, row, share_of
 
 #: The decode step in a comparison with a reference build, and how many metrics its suite judges.
 STEP, SUITE_METRICS = "itl_p50", 15
 NOISES = ((0.0018, 0.003), (0.0036, 0.003), (0.005, 0.005))
+#: Of files: whether the sides were measured in turn, sd of runs, sd of sessions (one after the other) or of starts.
+FILE_NOISES = ((False, 0.004, 0.006), (False, 0.004, 0.012), (False, 0.02, 0.03), (False, 0.1, 0.15),
+               (True, 0.004, 0.0018), (True, 0.02, 0.0018), (True, 0.004, 0.005))
 WANTED = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.IMPROVED)
 
 
@@ -70,4 +77,21 @@ def side(values: Sequence[float], number: int) -> Measurement:
     return Measurement("simulated", "simulated", {}, runs, metrics)
 
 
-TABLES: dict[str, Table] = {"reference": reference_table}
+def files_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
+    """One of three metrics in result files of another load generator, one side measured after the other or in turn."""
+    yield from heading("Files of other load generators", "runs a side", "order", "sd of runs",
+                       "sd of sessions or starts", "true change", *(verdict.value for verdict in WANTED))
+    for runs, (in_turn, run_sd, level_sd), change in product((3, 5), FILE_NOISES, (0.0, 0.05, 0.10)):
+        ends = []
+        for _ in range(trials):
+            sides = [Measurement("simulated", "simulated", {"hardware": UNKNOWN_HARDWARE, TOOL: "simulated",
+                                                            **({MADE_IN_TURN: "yes"} if in_turn else {})},
+                                 tuple(Run.of_values(0, 0, {STEP: float(value)}) for value in 5 * (1 + slower) * np.exp(
+                                     rng.normal(0, level_sd) + rng.normal(0, run_sd, runs))))
+                     for slower in (0.0, change)]
+            ends.append(judge_sessions(find(STEP), sides[0], sides[1], SUITE_ALPHA / 3).verdict)
+        yield row(runs, "in turn" if in_turn else "one after the other", percent(run_sd), percent(level_sd),
+                  percent(change), *(share_of(verdict is wanted for verdict in ends) for wanted in WANTED))
+
+
+TABLES: dict[str, Table] = {"reference": reference_table, "files": files_table}
