@@ -95,13 +95,13 @@ def specs_beside(
 
     Without a reference build each side runs alone in a claim about memory and in a test that compares with a stored
     baseline. A stored baseline is of a server alone. The second value is the reason why each side runs alone; ""
-    where the sides live together or a side is a running server.
+    where the sides live together, or a side is a running server, or both are services.
     """
     session, spec = execution.session, spec_of(a)
     reference = session.reference_of(spec)
     if reference is not None:
         return (spec, spec_of(b), reference), ""
-    if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)):
+    if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec)) or (a.is_endpoint and b.is_endpoint):
         return (), ""
     if reason := execution.reason_to_run_alone(judge.metrics & MEMORY_METRICS, may_preempt=may_preempt):
         execution.note_alone(2, reason)

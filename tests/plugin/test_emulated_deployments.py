@@ -102,3 +102,25 @@ def test_baseline_of_a_deployment_names_router_and_replicas_and_refuses_another_
     result, junit = run(COMPARED.replace("nginx()", 'nginx(policy="random")'), "--emulate", "h100")
     result.stdout.fnmatch_lines(["*INCOMPARABLE*"])
     assert "router.policy" in "".join(str(each.get("value")) for each in junit.iter("property")) + str(result.stdout)
+
+
+STICKY = """
+import pytest
+from pytest_llmperf import multi_turn, poisson, replicas, vllm, vllm_router
+
+CHATS = multi_turn(turns=4, input=400, output=20, conversations=40, arrivals=poisson(4))
+
+@pytest.mark.h100
+@pytest.mark.parametrize("policy", ["consistent_hash", "sticky_least_loaded", "round_robin"])
+def test_chats(perf, policy):
+    run = perf.measure(replicas(vllm("llama-3.1-8b"), 4, router=vllm_router(policy=policy)), CHATS, runs=1)
+    perf.check(run, "hit_rate_turn2plus >= 45%")
+    whole = [counters["requests_finished"] % 4 == 0 for counters in run.runs[0].replicas.values()]
+    assert all(whole) or policy == "round_robin"
+"""
+
+
+def test_sticky_router_finds_the_cache_of_earlier_turns(run):
+    result, _ = run(STICKY, "--emulate", "h100")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["FAIL *round_robin*hit_rate_turn2plus*"])
