@@ -166,7 +166,8 @@ def _of_extending(names: Iterable[str]) -> list[Name]:
 ROUTERS = ("vllm_router", "sglang_router", "nginx")
 ROUTER_NAMES = ("Router", "RouterAdapter", "RouterPlacement", "router_of")
 OTHER_NAMES = tuple(name for name in extending.__all__ if name not in ROUTER_NAMES)
-MEASURING = ("measure", "measure_each", "together", "extend", "max_rate", "profile", "refuses", "accuracy")
+MEASURING = ("measure", "measure_each", "together", "extend", "max_rate", "profile", "refuses", "accuracy",
+             "check_answers")
 
 PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
     "specs.md": lambda: ("API: specs", "`from pytest_llmperf import …`", {

@@ -13,6 +13,7 @@ from pytest_llmperf.emulator.quantities import UsageError, divisor, duration_s, 
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.config import EngineConfig
+    from pytest_llmperf.emulator.core.sequence import Sequence
 
 
 FaultKind = Literal["refused", "limited", "error", "hang", "truncated"]
@@ -55,6 +56,10 @@ class Faults:
         errors, hangs, truncated, limited: share of the requests that fail (half with an HTTP status, half in the
             stream), share that hang before the end, share that close without [DONE], and share that are refused with
             HTTP 429.
+        swapped: share of the requests that are answered with another request's KV cache.
+        stale_blocks: share of the requests with cached tokens of which a cached block is of another prompt.
+        truncated_transfers: share of the requests with transferred KV cache of which the transfer lacks the end.
+        wrong_weights: number of a replica, from 1, that has loaded other weights; 0 for none.
         disconnects_ignored: whether the server goes on with a request after its client has closed the connection.
     """
 
@@ -79,7 +84,19 @@ class Faults:
     hangs: float = 0.0
     truncated: float = 0.0
     limited: float = 0.0
+    swapped: float = 0.0
+    stale_blocks: float = 0.0
+    truncated_transfers: float = 0.0
+    wrong_weights: int = 0
     disconnects_ignored: bool = False
+
+    def corrupts(self, seed: int, sequence: Sequence) -> bool:
+        """Whether a planted fault makes the answer to this sequence wrong."""
+        if self.wrong_weights:
+            return sequence.engine + 1 == self.wrong_weights
+        share = max(self.swapped, self.stale_blocks if sequence.cached_tokens else 0.0,
+                    self.truncated_transfers if sequence.external_tokens else 0.0)
+        return bool(share) and Random(f"{seed} corrupt {sequence.id}").random() < share
 
     def resolved(self, config: EngineConfig) -> EngineConfig:
         """The configuration with those faults that a server would own up to."""
@@ -169,6 +186,10 @@ _READERS: dict[str, tuple[str, dict[str, Callable[[str, str], object]]]] = {
     "hangs": ("1%", {"hangs": _share}),
     "truncated": ("1%", {"truncated": _share}),
     "limited": ("1%", {"limited": _share}),
+    "swapped": ("10%", {"swapped": _share}),
+    "stale_blocks": ("10%", {"stale_blocks": _share}),
+    "truncated_transfers": ("10%", {"truncated_transfers": _share}),
+    "wrong_weights": ("2", {"wrong_weights": _count("a replica")}),
     "disconnects": ("ignored", {"disconnects_ignored": _only("ignored")}),
 }  # fmt: skip
 FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())

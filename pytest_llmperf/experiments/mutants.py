@@ -19,6 +19,7 @@ FAULTS = (
     "chunk_budget=/4", "kv=-50%", "acceptance=-0.2", "tp_link=/2", "offload_bandwidth=/4", "stalls=1%", "leak",
     "router=round_robin", "starved_replica=2", "slow_replica=+20%:2", "throttle", "errors=2%", "hangs=2%",
     "truncated=2%", "limited=2%", "disconnects=ignored",
+    "swapped=10%", "stale_blocks=10%", "truncated_transfers=10%", "wrong_weights=2",
 )  # fmt: skip
 NOTICED = ("FAIL", "ERROR", "FAILED")
 NOT_COMPARED = ("NO_BASELINE", "INCOMPARABLE")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
 from pytest_llmperf.results.cause import Facts
-from pytest_llmperf.results.causes.limits import AccuracyLost, BeyondLimit, QuestionsTooFew
+from pytest_llmperf.results.causes.limits import (
+    AccuracyLost,
+    AnswersAlike,
+    AnswersDiffer,
+    BeyondLimit,
+    QuestionsTooFew,
+)
 from pytest_llmperf.results.causes.values import AccuracyNotEmulated
 from pytest_llmperf.results.check import Cause, CheckResult
 from pytest_llmperf.slo.model import Comparison
@@ -16,6 +24,8 @@ from pytest_llmperf.stats.paired_answers import difference_interval, mcnemar_p, 
 #: Of each limit of an accuracy and of a difference, as for SLOs and for claims.
 SHARE_CONFIDENCE = 0.95
 DIFFERENCE_CONFIDENCE = 0.99
+#: Tolerated loss of agreement, as a share of all prompts.
+AGREEMENT_MARGIN = 0.05
 
 
 def metric_of(task: str) -> str:
@@ -63,6 +73,33 @@ def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | N
     metric = metric_of(a.task)
     return CheckResult(f"{metric} of A and B", verdict, metric, Unit.POINTS, Comparison.AT_LEAST, -margin,
                        a.share - b.share, interval, cause, facts, before=b.share, after=a.share)
+
+
+def judge_agreement(
+    deployment: Accuracy, floor: Accuracy, *, different: int, first_difference: tuple[int, int] | None
+) -> CheckResult:
+    """Whether a deployment answers like one server, except for at most 5 points of all prompts.
+
+    Args:
+        deployment: prompt → whether both answers of the deployment equal the first answer of the one server.
+        floor: prompt → whether the further answers of the one server equal its first answer.
+        different: number of different answers of the one server.
+        first_difference: prompt and token, from 1, at which the deployment first differs; None without a difference.
+    """
+    result = judge_loss(deployment, floor, AGREEMENT_MARGIN, None)
+    cause = result.cause
+    verdict = result.verdict
+    if verdict is Verdict.FAIL and first_difference is not None:
+        cause = AnswersDiffer(*first_difference)
+    elif 2 * different < floor.questions:
+        verdict, cause = Verdict.INCONCLUSIVE, AnswersAlike(different, floor.questions)
+    return replace(result, subject="agreement of the first tokens", metric="agreement", verdict=verdict, cause=cause)
+
+
+def judge_recall(deployment: Accuracy, single: Accuracy) -> CheckResult:
+    """Whether a deployment repeats the nonces of the prompts as one server does, except for at most 5 points."""
+    result = judge_loss(deployment, single, AGREEMENT_MARGIN, None)
+    return replace(result, subject="recall of the nonces", metric="recall")
 
 
 def not_emulated(task: str) -> CheckResult:

@@ -17,6 +17,7 @@ from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.deployment import Deployment
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.event import Event
 from pytest_llmperf.model.verdict import Verdict
@@ -28,6 +29,7 @@ from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.phases import has_phases
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
+from pytest_llmperf.session.answers import compare_answers
 from pytest_llmperf.session.arguments import (
     check_engine,
     check_measurement,
@@ -597,6 +599,42 @@ class Perf:
         answers = answers_of(execution, server, read)
         execution.add_results([judge_accuracy(answers, at_least)])
         return answers
+
+    def check_answers(
+        self, deployment: EngineSpec, single: EngineSpec | None = None, *, prompts: int = 400, seed: int = 0
+    ) -> list[CheckResult]:
+        """Compare the greedy answers of a deployment with those of one server, prompt by prompt.
+
+        The one server answers each prompt three times: with empty caches, with the prompt cached, and with caches that
+        were emptied again. How often its three answers have equal first 16 tokens is the floor, because equal servers
+        differ in a few answers, too. The deployment answers twice, with empty caches and with the prompt cached. FAIL
+        if its agreement with the first answer of the one server is proven to be more than 5 points below the floor.
+        Each prompt ends in a nonce that a trained model repeats, so swapped answers also show as lost recall.
+
+        Args:
+            deployment: what to check, such as `replicas(…)`.
+            single: one server to compare with; None for one replica of the deployment.
+            prompts: number of prompts. With 400, equal servers that differ in 3 % of their answers are a PASS in most
+                sessions; with 200, in half of them.
+            seed: of the prompts.
+
+        Raises:
+            SpecError: an argument is invalid.
+            InfrastructureError: a server does not start or does not answer.
+        """
+        call = "perf.check_answers(deployment, …)"
+        if single is None and isinstance(deployment, Deployment):
+            single = deployment.replica
+        for spec in (deployment, single):
+            if not isinstance(spec, EngineSpec) or spec.is_endpoint:
+                raise SpecError(f"{call}: {spec!r} is no server that this test starts. Write check_answers(fleet), or "
+                                "check_answers(spec, vllm(MODEL)).")
+        if type(prompts) is not int or not 20 <= prompts <= 5000:
+            raise SpecError(f"{call}: prompts={prompts!r} must be a whole number from 20 to 5000.")
+        assert single is not None, "checked above"
+        results = compare_answers(self._execution, deployment.on(self.kind), single.on(self.kind), prompts, seed)
+        self._execution.add_results(results)
+        return results
 
     def refuses(self, spec: EngineSpec, reason: str) -> CheckResult:
         """Start an engine that must refuse to start, and judge why it refused.

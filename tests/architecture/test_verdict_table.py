@@ -65,4 +65,6 @@ def test_every_fault_of_the_emulator_has_a_row():
 def test_verdicts_of_planted_faults_page_match_shipped_suite_test():
     source = ast.parse((ROOT / "tests/emulated/test_shipped_suites.py").read_text(encoding="utf-8"))
     (assigned,) = [node for node in source.body if isinstance(node, ast.Assign) and node.targets[0].id == "FAULTS"]
-    assert {fault: verdict for fault, *_, verdict in ast.literal_eval(assigned.value)} == emulated()
+    others = {row[0].removeprefix("emulated `").rstrip("`") for row in ROWS if "test_shipped_suites" not in row[3]}
+    shown = {fault: verdict for fault, verdict in emulated().items() if fault not in others}
+    assert {fault: verdict for fault, *_, verdict in ast.literal_eval(assigned.value)} == shown

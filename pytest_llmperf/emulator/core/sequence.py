@@ -105,6 +105,10 @@ class Sequence:
         text."""
         return hash((self._start(), self.generated))
 
+    def corrupt(self) -> None:
+        """Generate other tokens, as a server does with wrong weights or a wrong KV cache."""
+        self._turn = hash((self.prompt, "corrupt"))
+
     def _start(self) -> int:
         if self._turn is None:
             self._turn = hash(self.prompt)

@@ -117,7 +117,10 @@ class Service:
                 self.deployment.abort(sequence)
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
-        """Count a sequence that generated all of its requested tokens."""
+        """Count a sequence that generated all of its requested tokens. Some faults make its answer wrong."""
+        several = self.deployment.routed or self.launch.config.transfer is not None
+        if several and self._faults.corrupts(self._seed, sequence):
+            sequence.corrupt()
         self._served += 1
         self.latencies.finished(sequence, first_ns, last_ns)
         if self.replicas:

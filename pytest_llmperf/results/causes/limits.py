@@ -232,6 +232,31 @@ class AccuracyLost(Cause):
 
 
 @dataclass(frozen=True, slots=True)
+class AnswersDiffer(Cause):
+    """The deployment answers otherwise than one server; prompt and token are counted from 1."""
+
+    prompt: int
+    token: int
+
+    def reason(self, result: CheckResult, /) -> str:
+        before, after = Unit.SHARE.number(result.before or 0.0), Unit.SHARE.show(result.after or 0.0)
+        return (f"the deployment repeats fewer answers of one server than this server itself ({before} → {after}), and "
+                f"the {bare_interval(result)} excludes a loss of {100 * -(result.limit or 0.0):g} points. The first "
+                f"difference is in prompt {self.prompt}, token {self.token}. Compare weights and KV transfers of the "
+                "replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersAlike(Cause):
+    different: int
+    prompts: int
+
+    def reason(self, _result: CheckResult, /) -> str:
+        return (f"the one server has only {self.different} different answers to {self.prompts} prompts, so swapped "
+                "answers would look right. Use trained weights")
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionsTooFew(Cause):
     """`needed` questions decide, where that is known."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig, Speculation, Tier
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
 from pytest_llmperf.emulator.noise import Disturbance, Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError
@@ -159,3 +160,22 @@ def test_runs_of_young_server_have_longer_steps():
 def test_invalid_age_of_noise_is_refused(text):
     with pytest.raises(UsageError, match="--noise"):
         parse_noise(text, 1)
+
+
+def test_planted_wrong_answers_strike_the_requests_that_they_name():
+    def struck(fault, **state):
+        sequences = [Sequence(number, (1, 2, 3), 4, 0) for number in range(1000)]
+        for sequence in sequences:
+            for name, value in state.items():
+                setattr(sequence, name, value)
+        return sum(parse_faults([fault]).corrupts(0, sequence) for sequence in sequences)
+
+    assert 150 < struck("swapped=20%") < 250
+    assert struck("stale_blocks=20%") == struck("truncated_transfers=20%") == struck("wrong_weights=2") == 0
+    assert 150 < struck("stale_blocks=20%", cached_tokens=16) < 250
+    assert 150 < struck("truncated_transfers=20%", external_tokens=16) < 250
+    assert struck("wrong_weights=2", engine=1) == 1000
+    sequence = Sequence(0, (1, 2, 3), 16, 0)
+    right = sequence.tokens(3, 19)
+    sequence.corrupt()
+    assert sequence.tokens(3, 19) != right

@@ -46,6 +46,8 @@ from pytest_llmperf.results.causes.gpus import (
 )
 from pytest_llmperf.results.causes.limits import (
     AccuracyLost,
+    AnswersAlike,
+    AnswersDiffer,
     BeyondLimit,
     EngineStarted,
     LimitInInterval,
@@ -275,6 +277,8 @@ RESULTS = [
     accuracy(FAIL, AccuracyLost, {"claimed": "tpot_mean(b) / tpot_mean(a)", "claimed_ratio": 0.97,
                                          "claim_holds": False}),
     accuracy(FAIL, AccuracyLost),
+    accuracy(FAIL, AnswersDiffer, {"prompt": 8, "token": 3}),
+    accuracy(OPEN, AnswersAlike, {"different": 3, "prompts": 400}),
     accuracy(OPEN, QuestionsTooFew, {"needed": 5000}, estimate=-0.001, after=0.919,
              interval=Interval(-0.014, 0.012, 0.99)),
     accuracy(OPEN, QuestionsTooFew, estimate=-0.01, after=0.91, interval=Interval(-0.019, 0.001, 0.99)),

@@ -1,0 +1,35 @@
+"""Agreement of a deployment with one server: no alarm for equal servers, and a FAIL for a proven loss."""
+
+from random import Random
+
+from pytest_llmperf.judging.accuracy import judge_agreement
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.accuracy import Accuracy
+from pytest_llmperf.results.causes.limits import AnswersAlike, AnswersDiffer
+
+
+def judged(deployment, floor, different=200, first_difference=(1, 1)):
+    sides = [Accuracy("agreement", name, "first tokens", {str(number): right for number, right in enumerate(rights)})
+             for name, rights in (("fleet", deployment), ("one", floor))]
+    return judge_agreement(*sides, different=different, first_difference=first_difference)
+
+
+def test_200_equal_pairs_give_no_alarm():
+    rng = Random(47)
+    verdicts = [judged(*([rng.random() > 0.03 for _ in range(400)] for _ in range(2))).verdict for _ in range(200)]
+    assert Verdict.FAIL not in verdicts
+    assert verdicts.count(Verdict.PASS) > 180
+
+
+def test_loss_of_15_points_fails_and_names_the_first_difference():
+    result = judged([number % 7 > 0 for number in range(200)], [True] * 200, first_difference=(8, 3))
+    assert (result.verdict, result.cause) == (Verdict.FAIL, AnswersDiffer(8, 3))
+
+
+def test_loss_near_the_margin_is_inconclusive():
+    assert judged([number >= 12 for number in range(200)], [True] * 200).verdict is Verdict.INCONCLUSIVE
+
+
+def test_server_with_few_different_answers_decides_nothing():
+    result = judged([True] * 200, [True] * 200, different=3)
+    assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, AnswersAlike(3, 200))
