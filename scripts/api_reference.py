@@ -174,7 +174,7 @@ PAGES: dict[str, Callable[[], tuple[str, str, dict[str, list[Name]]]]] = {
         "Engines": [*_top("vllm", "sglang", "endpoint", "transformers", "spending_limit"), *_members("EngineSpec")],
         "Hardware": _top("by_kind", "decode_floor_ms", "prefill_peak_per_s")}),
     "deployments.md": lambda: ("API: deployments", "`from pytest_llmperf import …`; [guide](../deployments.md)", {
-        "Deployments": _top("replicas", *ROUTERS, "kill", "stop", "restart"),
+        "Deployments": _top("replicas", "prefill_decode", "nixl", *ROUTERS, "kill", "stop", "restart"),
         "Routers of other packages": _of_extending(ROUTER_NAMES)}),
     "workloads.md": lambda: ("API: workloads", "`from pytest_llmperf import …`", {
         "Workloads": _top(*WORKLOADS, "Workload"), "When requests come": _top(*ARRIVALS, "Arrivals"),

@@ -156,7 +156,7 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("transfers", Unit.COUNT, Direction.NEITHER, "transfers",
            "Δtransfers"),
     replace(_share("transferred_ratio", "transferred_bytes", "expected_transfer_bytes"), unit=Unit.COUNT,
-            formula="Δtransferred_bytes ÷ (bytes of a token's KV cache × prompt tokens that decode servers lacked)",
+            formula="Δtransferred_bytes ÷ (bytes of a token's KV cache × tokens that decode servers lacked)",
             needs="prefill_decode(…)"),
     ServerFormula("transfer_time_mean", Unit.MS, Direction.LOWER, _transfer_time_mean_ms,
                   "Δtransfer_s_sum ÷ Δtransfers",
