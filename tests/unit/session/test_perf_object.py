@@ -372,8 +372,14 @@ def test_comparison_with_unmeasured_object_is_refused(perf, make_server, wrong):
     assert perf.results == ()
 
 
-def test_claim_judges_ratio_and_guard_of_both_sides(perf, session, make_server, fake_engine):
-    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+@pytest.fixture
+def sides_in_sequence(make_server, fake_process):
+    """Makes two servers that a claim measures one after the other: not both are services that run already."""
+    return lambda: (make_server(), make_server(vllm("llama-3.1-8b"), process=fake_process, start_id=2))
+
+
+def test_claim_judges_ratio_and_guard_of_both_sides(perf, session, sides_in_sequence, fake_engine):
+    fast, slow = sides_in_sequence()
 
     def b_is_slower():
         fake_engine.ttft_ms = 100.0 if len(fake_engine.transport.plans) > 2 + 3 else 10.0
@@ -386,9 +392,9 @@ def test_claim_judges_ratio_and_guard_of_both_sides(perf, session, make_server, 
     assert perf.measurements == (claim.a, claim.b)
 
 
-def test_undecided_claim_measures_more_pairs_in_reversed_order(perf, make_server, fake_engine):
+def test_undecided_claim_measures_more_pairs_in_reversed_order(perf, sides_in_sequence, fake_engine):
     """Three pairs leave 2× open because one of them is far off; six do not, nine are not bought."""
-    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    fast, slow = sides_in_sequence()
     first_of_b, last_of_b, odd_one = 6, 13, 10  # A: 2 batches of warm-up, 3 runs; B: 2, 3 and at once 3 more; A: 3 more
 
     def one_slow_pair():
@@ -403,9 +409,9 @@ def test_undecided_claim_measures_more_pairs_in_reversed_order(perf, make_server
     assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
 
 
-def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
+def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, sides_in_sequence):
     """Pairs then lie 5, 3 and 1 runs apart, so that they show a drift of the machine."""
-    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    fast, slow = sides_in_sequence()
     perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.4")
     assert [[run.seed for run in side.runs] for side in perf.measurements] == [
         [0, 1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 0, 5, 4, 3, 8, 7, 6]]
@@ -416,11 +422,11 @@ def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
 
 
 @pytest.mark.parametrize(("drift", "limit"), [(1.05, ">= 1.05"), (1 / 1.05, "<= 0.95")])
-def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_server, fake_engine, drift, limit):
+def test_drifting_machine_decides_no_claim_at_the_first_look(session, sides_in_sequence, fake_engine, drift, limit):
     """Both sides are alike, and the machine changes by 5 % a run: A A A B B B differ by 16 % all the same."""
     session.settings = replace(session.settings, extension_limit_s=0.0)
     perf = Perf(begin_execution(session, "tests/test_a.py::test_x", "h200"))
-    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    fast, slow = sides_in_sequence()
 
     def slower_each_run():
         sent = len(fake_engine.transport.plans)
@@ -456,8 +462,8 @@ def test_guards_of_an_endpoint_on_another_machine_have_no_cpu_s_margin(perf, mak
     assert f"≤ {tolerated}×" in map(limit_text, results)
 
 
-def test_undecided_claim_ends_inconclusive_after_nine_pairs(perf, make_server):
-    same, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+def test_undecided_claim_ends_inconclusive_after_nine_pairs(perf, sides_in_sequence):
+    same, other = sides_in_sequence()
     result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.4").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.numbers["pairs"] == 9

@@ -54,7 +54,7 @@ async def posted(app: App, body: bytes, path: str = "/v1/completions", query: by
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": query}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": []}
     await asyncio.wait_for(app(scope, receive, send), 10)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
