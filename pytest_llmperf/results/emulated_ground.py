@@ -76,8 +76,16 @@ def notes(measured: Iterable[Mapping[str, str]]) -> list[str]:
 
 def _differing(emulated: list[Mapping[str, str]]) -> Iterator[str]:
     """Names of flags that the measurements do not have in common; "int4" if some have such weights and some do not."""
-    each = [{**json.loads(conditions.get("flags", "{}")), "int4": "int4" in conditions.get("model", "")}
-            for conditions in emulated]
+    each = [{**_flags(conditions), "int4": "int4" in conditions.get("model", "")} for conditions in emulated]
     for name in sorted({name for flags in each for name in flags}):
         if any(flags.get(name) != each[0].get(name) for flags in each):
             yield name
+
+
+def _flags(conditions: Mapping[str, str]) -> dict[str, object]:
+    """The flags of a measurement; none from a text that somebody else wrote into a run file."""
+    try:
+        flags = json.loads(conditions.get("flags", "{}"))
+    except ValueError:
+        return {}
+    return flags if isinstance(flags, dict) else {}

@@ -49,3 +49,8 @@ def test_models_and_versions_of_the_stored_runs_are_fitted():
     assert {read_shape(row["model"]).name for row in rows if "FP8" not in row["model"]} <= {*FITTED_MODELS}
     versions = {(row["backend"], row["backend_version"]) for row in rows} - {("vllm", ""), ("sglang", "glm5-hopper")}
     assert versions <= {(engine, version) for engine, versions in FITTED_VERSIONS.items() for version in versions}
+
+
+@pytest.mark.parametrize("flags", ["no JSON", "[1]"])
+def test_flags_that_are_no_json_object_leave_the_distance_known(flags):
+    assert notes([{"hardware": "emulated l4", "flags": flags}]) == ["emulated l4: data sheet only: not fitted"]
