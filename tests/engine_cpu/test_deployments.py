@@ -55,6 +55,7 @@ def test_death(perf):
 """
 
 
+@pytest.mark.thorough  # 220 s; once vllm-router sent 2 of 314 empty answers after the restart, cause unknown
 def test_killed_real_replica_serves_again_after_its_restart_and_the_router_retries(run_real, pytester):
     _, cases = run_real(DEATH, f"--llmperf-engine=vllm_router={ROUTERS.parents[1]}")
     assert cases == {"test_death": set()}
