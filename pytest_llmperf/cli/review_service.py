@@ -31,7 +31,7 @@ class Service:
     Args:
         request: what it calls the place of a comment.
         variables: name of an argument → variables of a CI job that state it, the first that is set.
-        api: base of its API where no variable states it.
+        api: default URL of the service's API. A variable of the CI job replaces this URL.
         header, prefix: header of the token, and what stands before the token.
         comments, comment, statuses: paths below the API.
         update: method that changes a comment.

@@ -102,7 +102,7 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
 
 
 def _notes(metrics: Collection[str], runs: Sequence[RunMetrics]) -> Facts:
-    """What a verdict about these metrics states, whatever its cause."""
+    """Facts that every verdict about these metrics states: PASS, FAIL and INCONCLUSIVE."""
     return (counted_by_text(metrics, runs) | energy_disagreement(metrics, runs)
             | nothing_counted(filter(is_metric, metrics), runs))
 

@@ -80,8 +80,9 @@ class RunMetrics:
         return self.source.derived(_ordered)
 
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
-        """Nanoseconds that each request contributed to a latency sample, None for a failed request. None where the
-        server did not say what is needed.
+        """Nanoseconds that each request contributed to a latency sample, and None for a failed request.
+
+        The result is None if the server's answers lack the counts that this sample needs.
 
         Raises:
             SloError: no such latency sample.

@@ -286,7 +286,7 @@ def _is_same_call(first: ast.expr, second: ast.expr) -> bool:
 
 
 def stored_workload(workload: str, conditions: Mapping[str, str]) -> str | None:
-    """The text of a workload as a baseline stores it; None for a text that is too long."""
+    """The text of a workload as a baseline stores it. A text beyond `MOST_WORKLOAD` characters gives None."""
     text = _without_search(workload, conditions)
     return text if len(text) <= MOST_WORKLOAD else None
 

@@ -58,7 +58,7 @@ class SeriesName:
 
 @dataclass(frozen=True, slots=True)
 class FoundChange:
-    """A change point and what changed beside it.
+    """A change of a metric's level, with the probable cause.
 
     Args:
         point: where, and by how much.
@@ -83,8 +83,8 @@ class Series:
         levels: of each session on the metric's scale; larger is worse.
         changes: oldest first.
         sd: of one session at a constant level, as a share; None with too few sessions.
-        needed: sessions after which +3 % is found in nine of ten cases; None where 16 are too few, or the series is too
-            young.
+        needed: number of sessions after which a change of +3 % is found in nine of ten cases. None means that 16
+            sessions do not suffice, or that the series has too few sessions to tell.
     """
 
     name: SeriesName

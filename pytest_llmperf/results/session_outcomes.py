@@ -26,7 +26,7 @@ class RecordedOutcome:
         file: name of its run file below tests/; "" for a test without a run file.
         outcome: one of `OUTCOMES`, without regard to the excuse.
         error: why no check decided; "" where a check decided.
-        owner, excuse: as in `results.ended_test.EndedTest`; the file has them where they are not "".
+        owner, excuse: as in `results.ended_test.EndedTest`. An empty text is left out of the file.
     """
 
     test: str

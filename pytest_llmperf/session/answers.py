@@ -95,7 +95,7 @@ def recall_prompts(count: int, seed: int) -> tuple[list[Request], list[tuple[int
 def compare_answers(
     execution: Execution, deployment: EngineSpec, single: EngineSpec, prompts: int, seed: int
 ) -> list[CheckResult]:
-    """Ask both, one after the other, and judge the agreement.
+    """Ask the single server, then the deployment, and judge how often their answers agree.
 
     Raises:
         EngineError: a server does not start, or does not answer.

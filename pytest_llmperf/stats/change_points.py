@@ -64,8 +64,9 @@ class Changes:
     sessions: int
 
     def sessions_needed(self, shift: float) -> int | None:
-        """Sessions after a change for the worse with which the change is found in nine of ten cases; None where 16
-        sessions are too few, or the series is too young.
+        """Number of sessions at a worse level with which the change is found in nine of ten cases.
+
+        None means that 16 sessions do not suffice, or that the series has too few sessions to tell.
 
         Args:
             shift: on the metric's scale.

@@ -12,7 +12,7 @@ def sessions_of(requests: Sequence[Request]) -> dict[int, str]:
     session of its own.
 
     Args:
-        requests: in the order of their indexes, so that a turn stands behind its predecessor.
+        requests: ordered by index. So each turn of a conversation follows the turn before.
     """
     sessions: dict[int, str] = {}
     for request in requests:

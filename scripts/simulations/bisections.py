@@ -1,4 +1,4 @@
-"""Bisection among 64 builds: places that are right, and pairs that it takes, on noise whose truth is known."""
+"""Bisection among 64 builds: share of right answers and number of pairs, on simulated builds with a known change."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ CONDITIONS = {"hardware": "h200"}
 
 @dataclass
 class Machine:
-    """Builds with known speeds: as candidates they plant their name, and a session measures it."""
+    """Builds with known speeds. The options of a session name the build, and the build decides the measured speed."""
 
     slow_from: int
     builds: int = 16

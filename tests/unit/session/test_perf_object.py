@@ -374,7 +374,7 @@ def test_comparison_with_unmeasured_object_is_refused(perf, make_server, wrong):
 
 @pytest.fixture
 def sides_in_sequence(make_server, fake_process):
-    """Makes two servers that a claim measures one after the other: not both are services that run already."""
+    """A function that makes two servers. A claim measures all runs on the first server, then all runs on the second."""
     return lambda: (make_server(), make_server(vllm("llama-3.1-8b"), process=fake_process, start_id=2))
 
 
