@@ -168,11 +168,10 @@ class RateSeries(Series):
         if stored is None or RATE_VERDICT in stored.conditions:
             self.measurement = stored
             return
-        tokenizer = "" if server.text_counter is None else server.text_counter.name
-        runs = tuple(replace(run, execution=self.number) for run in stored.runs)
-        metrics = tuple(measure(run.records, run.counters, tokenizer) for run in runs)
-        self.follow((), number=self.number, first_seed=runs[0].seed)
-        self.measurement = replace(self.begun(server), conditions=stored.conditions, runs=runs, metrics=metrics)
+        own = self._with_own_runs(stored, "" if server.text_counter is None else server.text_counter.name)
+        self.follow((), number=self.number, first_seed=own.runs[0].seed)
+        self.measurement = replace(
+            self.begun(server), conditions=own.conditions, runs=own.runs, metrics=own.metrics)
 
     def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
         """Store the run, and whether it is valid: a resumed search takes over the first runs that are valid."""

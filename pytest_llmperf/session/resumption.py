@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,10 +130,12 @@ def finished_sides(stored: TestResult | None, host: str) -> list[Measurement]:
 
 def take_side(sides: list[Measurement], side: str, engine: str, workload: str) -> Measurement | None:
     """Remove and return the finished side of a claim; None: not stored."""
-    for position, stored in enumerate(sides):
-        if (stored.side, stored.engine, stored.workload) == (side, engine, workload):
-            return sides.pop(position)
-    return None
+    return _take(sides, lambda stored: (stored.side, stored.engine, stored.workload) == (side, engine, workload))
+
+
+def _take(stored: list[Measurement], fits: Callable[[Measurement], bool]) -> Measurement | None:
+    position = next((position for position, each in enumerate(stored) if fits(each)), None)
+    return None if position is None else stored.pop(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +182,12 @@ def looks_elsewhere(rates: Sequence[Measurement], host: str) -> int:
 def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | None:
     """Remove and return the stored rate or side with the engine, workload and conditions of `begun`; None: not stored.
     """
-    for position, rate in enumerate(rates):
+    def fits(rate: Measurement) -> bool:
         conditions = {name: value for name, value in rate.conditions.items() if name not in OF_SEARCH}
-        if (rate.side, rate.engine, rate.workload, conditions) == (
-                begun.side, begun.engine, begun.workload, dict(begun.conditions)):
-            return rates.pop(position)
-    return None
+        return (rate.side, rate.engine, rate.workload, conditions) == (
+            begun.side, begun.engine, begun.workload, dict(begun.conditions))
+
+    return _take(rates, fits)
 
 
 def check_search(rates: list[Measurement], search: str, engine: str) -> None:

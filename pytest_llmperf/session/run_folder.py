@@ -67,7 +67,8 @@ class RunFolder:
         self._on_begin(self.path)
 
     def add_canary(self, gpu: Gpu) -> None:
-        """Once per host of a run folder, while the GPU is free: the machine's lock keeps other workers out."""
+        """Once per host of a run folder, while the GPU is free. If workers with a GPU each begin at the same time, the
+        values of one worker stay."""
         if self._canary_seen:
             return
         self._canary_seen = True

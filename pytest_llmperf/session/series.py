@@ -167,12 +167,20 @@ class Series:
         """Go on from the stored runs of this side, which an interrupted command measured."""
         if stored is None:
             return
-        runs = tuple(replace(run, execution=self.number) for run in stored.runs)
         self.measurement = replace(
-            stored, runs=runs, metrics=tuple(metrics_of(run.records, run.counters, run.tokenizer) for run in runs),
-            may_preempt=self.treatment.may_preempt, looks=self._looks,
+            self._with_own_runs(stored), may_preempt=self.treatment.may_preempt, looks=self._looks,
             stored_run_sd=self.session.baselines.of(kind_of(stored.conditions)).run_sd(self.execution.test),
         )
+
+    def _with_own_runs(self, stored: Measurement, tokenizer: str = "") -> Measurement:
+        """A stored measurement with its runs as runs of this execution, and metrics from the stored requests.
+
+        Args:
+            tokenizer: as in `Run`.
+        """
+        runs = tuple(replace(run, execution=self.number) for run in stored.runs)
+        return replace(stored, runs=runs,
+                       metrics=tuple(metrics_of(run.records, run.counters, tokenizer) for run in runs))
 
     def start_anew(self) -> None:
         """Continue on a new server start, after runs on another start.

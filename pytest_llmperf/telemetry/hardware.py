@@ -43,6 +43,23 @@ def _names(entry: str, gpu: Gpu) -> bool:
     return bool(gpu.uuid and entry) and (gpu.uuid.startswith(entry) or entry.startswith(f"MIG-{gpu.uuid}/"))
 
 
+def words_of_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[str]:
+    """A word for each visible GPU: from CUDA_VISIBLE_DEVICES, or without this variable the index.
+
+    Args:
+        gpus: the first GPUs that CUDA shows to a process with this environment.
+    """
+    listed = environ.get(VARIABLE)
+    return [str(gpu.index) for gpu in gpus] if listed is None else [
+        word.strip() for word in listed.split(",")][: len(gpus)]
+
+
+def showing_only(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that show only the named GPUs to a process that inherits this environment."""
+    names = (VARIABLE, AMD_VARIABLE) if AMD_VARIABLE in environ else (VARIABLE,)
+    return dict.fromkeys(names, ",".join(words))
+
+
 NVML_TIMEOUT_S = 10.0
 
 

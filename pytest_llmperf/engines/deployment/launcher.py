@@ -33,7 +33,7 @@ from pytest_llmperf.model.status import Starting
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.ports import PortLease, reserve_port
 from pytest_llmperf.process.supervisor import Supervised
-from pytest_llmperf.telemetry.hardware import VARIABLE, Gpu
+from pytest_llmperf.telemetry.hardware import Gpu, showing_only, words_of_gpus
 
 NO_TOKENIZER = "skip_tokenizer_init"
 
@@ -172,7 +172,7 @@ class DeploymentLauncher(Launcher):
                 for number, part in enumerate(spec.parts)}
         if kind == "cpu":
             return {part: (server, cpus[part]) for part, server in spec.parts.items()}
-        words = self._gpu_words(spec)
+        words = words_of_gpus(self.gpus(spec), {**os.environ, **dict(spec.env)})
         if len(words) < spec.gpus:
             pools = " and ".join(f"{pool.spec.gpus} for each {f'{name} server' if name else 'replica'}"
                                  for name, pool in spec.pools.items())
@@ -180,18 +180,11 @@ class DeploymentLauncher(Launcher):
                             f"started. Run it on a machine with more GPUs, or emulate it: --emulate {kind}.")
         placed: dict[str, tuple[EngineSpec, tuple[int, ...]]] = {}
         for part, server in spec.parts.items():
-            share, words = ",".join(words[: server.gpus]), words[server.gpus :]
-            env = tuple(sorted({**dict(server.env), VARIABLE: share}.items()))
-            placed[part] = replace(server, env=env), cpus[part]
+            own = dict(server.env)
+            own |= showing_only(words[: server.gpus], {**os.environ, **own})
+            words = words[server.gpus :]
+            placed[part] = replace(server, env=tuple(sorted(own.items()))), cpus[part]
         return placed
-
-    def _gpu_words(self, spec: Deployment) -> list[str]:
-        """How CUDA_VISIBLE_DEVICES names each GPU of the deployment."""
-        gpus = self.gpus(spec)
-        listed = dict(spec.env).get(VARIABLE, os.environ.get(VARIABLE))
-        if listed is None:
-            return [str(gpu.index) for gpu in gpus]
-        return [word.strip() for word in listed.split(",")][: len(gpus)]
 
     def _words(self, spec: Deployment) -> TextTokenizer | None:
         """What makes text prompts of a stated length; None if the router takes token ids.

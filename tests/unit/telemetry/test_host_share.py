@@ -36,6 +36,12 @@ def test_names_in_cuda_visible_devices_are_kept():
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-d"
 
 
+def test_share_of_amd_gpus_is_in_the_variable_that_amd_reads_first():
+    environ = {"HIP_VISIBLE_DEVICES": "0,1,2,3,4"}
+    take_share(HOST, 5, lambda position: position == 3, environ)
+    assert environ == {"HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "3"}
+
+
 @pytest.mark.parametrize("processes", [1, 6])
 def test_one_process_or_more_processes_than_gpus_have_the_whole_host(processes):
     environ: dict[str, str] = {}
