@@ -130,16 +130,19 @@ def is_default(field: str, flags: Collection[str] = ()) -> bool:
     return not {name, *ASKED_BY.get(name, ())} & set(flags)
 
 
+def stored_flags(conditions: Mapping[str, str]) -> dict[str, object]:
+    """The flags of a measurement, from its conditions; none from a text that somebody wrote by hand and that is no JSON
+    object."""
+    try:
+        flags = json.loads(conditions.get("flags", "{}"))
+    except ValueError:
+        return {}
+    return flags if isinstance(flags, dict) else {}
+
+
 def requested_flags(*fingerprints: Mapping[str, str]) -> set[str]:
     """Names of the flags that a test asked for, from the conditions of either side of a comparison."""
-    names: set[str] = set()
-    for fingerprint in fingerprints:
-        try:
-            flags = json.loads(fingerprint.get("flags", "{}"))
-        except ValueError:  # written by hand: then the flags differ
-            continue
-        names |= set(flags) if isinstance(flags, dict) else set()
-    return names
+    return {name for fingerprint in fingerprints for name in stored_flags(fingerprint)}
 
 
 @dataclass(frozen=True, slots=True)

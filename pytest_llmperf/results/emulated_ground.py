@@ -6,10 +6,9 @@ whose size the emulator is known to miss.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from pytest_llmperf.results.conditions import VERSION
+from pytest_llmperf.results.conditions import VERSION, stored_flags
 
 FITTED_KINDS = ("h100", "h200")
 #: Models and engine versions of the measured runs: scripts/data/served_h100_h200.csv and docs/measured/h200.md.
@@ -76,16 +75,7 @@ def notes(measured: Iterable[Mapping[str, str]]) -> list[str]:
 
 def _differing(emulated: list[Mapping[str, str]]) -> Iterator[str]:
     """Names of flags that the measurements do not have in common; "int4" if some have such weights and some do not."""
-    each = [{**_flags(conditions), "int4": "int4" in conditions.get("model", "")} for conditions in emulated]
+    each = [{**stored_flags(conditions), "int4": "int4" in conditions.get("model", "")} for conditions in emulated]
     for name in sorted({name for flags in each for name in flags}):
         if any(flags.get(name) != each[0].get(name) for flags in each):
             yield name
-
-
-def _flags(conditions: Mapping[str, str]) -> dict[str, object]:
-    """The flags of a measurement; none from a text that somebody else wrote into a run file."""
-    try:
-        flags = json.loads(conditions.get("flags", "{}"))
-    except ValueError:
-        return {}
-    return flags if isinstance(flags, dict) else {}
