@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from json import dumps, loads
 
 from pytest_llmperf.engines.control import lazy_httpx as httpx
@@ -24,61 +23,13 @@ PREFIX_TOKENS, GROUPS = 256, 8  # whole blocks of a prefix that an eighth of the
 NONCE_TOKENS = 32
 CONCURRENT = 8
 ANSWER_LIMIT_S = 120.0
-Answers = tuple[tuple[int, ...] | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The answers of a deployment and of one server to the same prompts.
-
-    Args:
-        miss, hit, again: answers of the one server: with empty caches, with the prompts cached, and with caches that
-            were emptied again.
-        first, second: answers of the deployment with empty caches, and with the prompts cached.
-        nonces: what each prompt asks to repeat.
-    """
-
-    miss: Answers
-    hit: Answers
-    again: Answers
-    first: Answers
-    second: Answers
-    nonces: Sequence[tuple[int, ...]]
-
-    @property
-    def floor(self) -> dict[str, bool]:
-        """Prompt → whether the one server gave the same answer three times."""
-        return {str(number): len(set(answers)) == 1
-                for number, answers in enumerate(zip(self.miss, self.hit, self.again, strict=True))}
-
-    @property
-    def agreement(self) -> dict[str, bool]:
-        """Prompt → whether the deployment gave the first answer of the one server twice."""
-        return {str(number): len(set(answers)) == 1
-                for number, answers in enumerate(zip(self.miss, self.first, self.second, strict=True))}
-
-    @property
-    def recalled(self) -> tuple[dict[str, bool], dict[str, bool]]:
-        """Prompt → whether the deployment repeats its nonce twice, and whether the one server does so."""
-        sides = [(self.first, self.second), (self.miss, self.hit)]
-        deployment, single = ({str(number): first == second == nonce
-                               for number, (first, second, nonce) in enumerate(zip(*side, self.nonces, strict=True))}
-                              for side in sides)
-        return deployment, single
-
-    @property
-    def first_difference(self) -> tuple[int, int] | None:
-        """Prompt and token, from 1, at which the deployment first differs; None without a difference."""
-        for number, (right, *others) in enumerate(zip(self.miss, self.first, self.second, strict=True), start=1):
-            for answer in others:
-                if answer != right:
-                    equal = (ours == theirs for ours, theirs in zip(right, answer, strict=False))
-                    return number, 1 + next((at for at, same in enumerate(equal) if not same), len(answer))
-        return None
+Answers = Sequence[tuple[int, ...] | str]
 
 
 def recall_prompts(count: int, seed: int) -> tuple[list[Request], list[tuple[int, ...]]]:
-    """Prompts that end in a nonce, the nonce again, and its first half, and the second half that a model may repeat.
+    """The prompts, and the answer to each prompt by a model that repeats.
+
+    A prompt is a common prefix, a nonce, the nonce again, and its first half. The right answer is the second half.
 
     Args:
         count: number of prompts.
@@ -107,18 +58,33 @@ def compare_answers(
     server = pool.acquire(deployment)
     rounds += [_round(server, requests, empty=empty) for empty in (True, False)]
     miss, hit, again, first, second = rounds
-    compared = Comparison(miss, hit, again, first, second, nonces)
-    names = str(deployment), str(single)
 
     def both(task: str, *right: dict[str, bool]) -> list[Accuracy]:
-        return [Accuracy(task, name, "first tokens", each) for name, each in zip(names, right, strict=True)]
+        return [Accuracy(task, str(spec), "first tokens", each)
+                for spec, each in zip((deployment, single), right, strict=True)]
 
-    ours, floor = both("agreement", compared.agreement, compared.floor)
-    results = [judge_agreement(ours, floor, different=len(set(compared.miss)),
-                               first_difference=compared.first_difference)]
-    if any(compared.recalled[1].values()):  # random weights repeat nothing
-        results.append(judge_recall(*both("recall", *compared.recalled)))
+    ours, floor = both("agreement", _equal(miss, first, second), _equal(miss, hit, again))
+    results = [judge_agreement(ours, floor, different=len(set(miss)),
+                               first_difference=_first_difference(miss, first, second))]
+    ours, floor = both("recall", _equal(nonces, first, second), _equal(nonces, miss, hit))
+    if floor.correct:  # random weights repeat nothing
+        results.append(judge_recall(ours, floor))
     return results
+
+
+def _equal(*sides: Answers) -> dict[str, bool]:
+    """Prompt → whether all sides have the same answer."""
+    return {str(number): len(set(answers)) == 1 for number, answers in enumerate(zip(*sides, strict=True))}
+
+
+def _first_difference(right: Answers, *sides: Answers) -> tuple[int, int] | None:
+    """Prompt and token, from 1, at which a side first differs from the right answers; None without a difference."""
+    for number, (expected, *answers) in enumerate(zip(right, *sides, strict=True), start=1):
+        for answer in answers:
+            if answer != expected:
+                equal = (ours == theirs for ours, theirs in zip(expected, answer, strict=False))
+                return number, 1 + next((at for at, same in enumerate(equal) if not same), len(answer))
+    return None
 
 
 def _round(server: Server, requests: Sequence[Request], *, empty: bool) -> Answers:
@@ -153,4 +119,3 @@ def _answer(server: Server, request: Request) -> tuple[int, ...] | str:
 def _as_http(response: httpx.Response) -> bytes:
     head = f"HTTP/1.1 {response.status_code} OK\r\nContent-Length: {len(response.content)}\r\n\r\n"
     return head.encode() + response.content
-
