@@ -26,17 +26,20 @@ def phase(measurement: Measurement, name: str) -> Measurement:
         name: "before", "during" or "after".
     """
     runs = tuple(
-        replace(run, records=RunRecords(record for record in run.records if _phase_of(record, run) == name),
-                counters={}, replicas={}, expected_hit_rate=None, precomputed=None)
+        replace(run, records=_records_of(run, name), counters={}, replicas={}, expected_hit_rate=None, precomputed=None)
         for run in measurement.runs
     )
     return replace(measurement, runs=runs, lmcache_reuse=None,
                    metrics=tuple(measure(run.records, {}, run.tokenizer) for run in runs))
 
 
-def _phase_of(record: RequestRecord, run: Run) -> str:
+def _records_of(run: Run, name: str) -> RunRecords:
+    start_ns = min((record.intended_ns for record in run.records), default=0)
     from_s, until_s = run.counters[DISTURBED_FROM] or 0.0, run.counters[DISTURBED_UNTIL] or 0.0
-    start_ns = run.records.start_ns or min(each.intended_ns for each in run.records)
-    if (record.ended_ns - start_ns) / 1e9 < from_s:
-        return "before"
-    return "after" if (record.intended_ns - start_ns) / 1e9 >= until_s else "during"
+
+    def phase_of(record: RequestRecord) -> str:
+        if (record.ended_ns - start_ns) / 1e9 < from_s:
+            return "before"
+        return "after" if (record.intended_ns - start_ns) / 1e9 >= until_s else "during"
+
+    return RunRecords(record for record in run.records if phase_of(record) == name)
