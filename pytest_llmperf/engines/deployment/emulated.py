@@ -33,21 +33,24 @@ def emulated_words(spec: EngineSpec) -> list[str]:
                         "out, or drop --emulate.")
     if spec.gpus > GPUS:
         raise SpecError(f"{spec} needs {spec.gpus} GPUs, and an emulated host has {GPUS}. Name fewer replicas.")
-    policy = router_adapter_of(spec.router).policies[spec.router.policy]
-    given = {name: value for name, value in spec.router.values.items() if name in THRESHOLDS}
-    thresholds = [word for name, value in given.items() for word in ("--router-threshold", f"{name}={value}")]
     adapter, options = router_adapter_of(spec.router), spec.router.values
-    retry = ["--router-retry", adapter.emulated_retry] if options.get("retries") else []
-    breaker = ["--router-breaker", adapter.emulated_breaker] if options.get("circuit_breaker") else []
+    router = ["--router", adapter.policies[spec.router.policy]]
+    for name in THRESHOLDS:
+        if name in options:
+            router += ["--router-threshold", f"{name}={options[name]}"]
+    if options.get("retries"):
+        router += ["--router-retry", adapter.emulated_retry]
+    if options.get("circuit_breaker"):
+        router += ["--router-breaker", adapter.emulated_breaker]
     if not isinstance(spec, PrefillDecode):
-        return ["--replicas", str(spec.servers), "--router", policy, *thresholds, *retry, *breaker]
+        return ["--replicas", str(spec.servers), *router]
     rate = connector_adapter_of(spec.connector).emulated_bytes_per_s
     if spec.kind is not None and spec.kind in GPU_KINDS:
         rate = min(rate, GPU_KINDS[spec.kind].peer_bytes_per_s)
     common = flags_of(spec)
     pools = [(pool.servers, command_line({name: value for name, value in flags_of(pool.spec).items()
                                           if name not in common})) for pool in spec.pools.values()]
-    return ["--split", str(rate), "--pools", json.dumps(pools), "--router", policy, *thresholds, *retry, *breaker]
+    return ["--split", str(rate), "--pools", json.dumps(pools), *router]
 
 
 def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | None:
@@ -56,7 +59,7 @@ def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | No
     Args:
         client: reaches the emulator.
     """
-    if spec.servers == 1:
+    if not isinstance(spec, Deployment):
         return None
-    names = spec.parts if isinstance(spec, Deployment) else ()
-    return NumberedPages({name: (client, f"/replicas/{number}/metrics") for number, name in enumerate(names, start=1)})
+    return NumberedPages({name: (client, f"/replicas/{number}/metrics")
+                          for number, name in enumerate(spec.parts, start=1)})
