@@ -19,9 +19,9 @@ def recovery_time_s(
 ) -> float | None:
     """Seconds from the first event to the end of the last disturbed window; 0 if no window is disturbed.
 
-    A window is `WINDOW` requests in a row by intended send time. It is slow if one of its requests failed, or if its
-    median TTFT exceeds the largest one of the windows before the event by more than 15 %. It is disturbed if it is slow
-    and is the first window after the event or follows another slow one: a slow window alone is noise.
+    A window is `WINDOW` requests in a row by intended send time. A window is slow if a request failed, or if its median
+    TTFT is more than 15 % above the largest median of the windows before the event. A slow window is disturbed if it is
+    the first window after the event or follows another slow window: a slow window alone is noise.
 
     Args:
         records: ordered by intended send time.

@@ -156,9 +156,9 @@ def measure(
     if DISTURBED_FROM in (counters or {}):
         values[RECOVERY] = recovery_time_s(source.derived(_ordered), counters or {})
     for pool in POOLS:
-        counted = of_pool(counters or {}, pool)
-        of_servers = server_values(counted) | energy_values(counted, None, None)
-        values |= {f"{name}.{pool}": value for name, value in of_servers.items() if value is not None}
+        if counted := of_pool(counters or {}, pool):
+            of_servers = server_values(counted) | energy_values(counted, None, None)
+            values |= {f"{name}.{pool}": value for name, value in of_servers.items() if value is not None}
     values |= added_values(source.derived(_ordered), counters or {})
     return RunMetrics(source, values, _counted_by(records, counters or {}), tokenizer=tokenizer,
                       counters=counters or {})

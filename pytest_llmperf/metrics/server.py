@@ -82,16 +82,6 @@ def _prefill_tokens(counters: Counters) -> float | None:
     return None if prompt is None or cached is None else prompt - cached
 
 
-def _transfer_time_mean_ms(counters: Counters) -> float | None:
-    mean_s = ratio(counters, "transfer_s_sum", "transfers")
-    return None if mean_s is None else mean_s * 1000
-
-
-def _queue_time_mean_ms(counters: Counters) -> float | None:
-    mean_s = ratio(counters, "queue_time_s_sum", "queue_time_count")
-    return None if mean_s is None else mean_s * 1000
-
-
 def _acceptance_rate(counters: Counters) -> float | None:
     """The acceptance rate. 0 if the server reports zero drafted tokens, so that a speculation that never runs is not
     reported as unmeasured."""
@@ -133,6 +123,15 @@ def _of_replicas(name: str, value: str, words: str) -> ServerFormula:
                          "replicas that count tokens")
 
 
+def _mean_ms(name: str, sum_s: str, count: str) -> ServerFormula:
+    def mean_ms(counters: Counters) -> float | None:
+        mean_s = ratio(counters, sum_s, count)
+        return None if mean_s is None else mean_s * 1000
+
+    return ServerFormula(name, Unit.MS, Direction.LOWER, mean_ms, f"Δ{sum_s} ÷ Δ{count}",
+                         f"{_COUNTERS} {sum_s} and {count}")
+
+
 def _share(name: str, part: str, whole: str) -> ServerFormula:
     return ServerFormula(name, Unit.SHARE, Direction.HIGHER, lambda counters: ratio(counters, part, whole),
                          f"Δ{part} ÷ Δ{whole}", f"{_COUNTERS} {part} and {whole}")
@@ -153,18 +152,13 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     *(_plain(f"cached_tokens_{tier}", Unit.COUNT, Direction.NEITHER, f"cached_tokens_{tier}",
              f"Δcached_tokens_{tier}: prompt tokens found in {place}") for tier, place in TIERS.items()),
     *(_plain(name, Unit.COUNT, Direction.NEITHER, name, f"Δ{name}: {text}") for name, text in MOVED_BYTES.items()),
-    _plain("transfers", Unit.COUNT, Direction.NEITHER, "transfers",
-           "Δtransfers"),
+    _plain("transfers", Unit.COUNT, Direction.NEITHER, "transfers", "Δtransfers"),
     replace(_share("transferred_ratio", "transferred_bytes", "expected_transfer_bytes"), unit=Unit.COUNT,
             formula="Δtransferred_bytes ÷ (bytes of a token's KV cache × tokens that decode servers lacked)",
             needs="prefill_decode(…)"),
-    ServerFormula("transfer_time_mean", Unit.MS, Direction.LOWER, _transfer_time_mean_ms,
-                  "Δtransfer_s_sum ÷ Δtransfers",
-                  f"{_COUNTERS} transfer_s_sum and transfers"),
-    _plain("failed_transfers", Unit.COUNT, Direction.LOWER, "failed_transfers",
-           "Δfailed_transfers"),
-    _plain("expired_transfers", Unit.COUNT, Direction.LOWER, "expired_transfers",
-           "Δexpired_transfers"),
+    _mean_ms("transfer_time_mean", "transfer_s_sum", "transfers"),
+    _plain("failed_transfers", Unit.COUNT, Direction.LOWER, "failed_transfers", "Δfailed_transfers"),
+    _plain("expired_transfers", Unit.COUNT, Direction.LOWER, "expired_transfers", "Δexpired_transfers"),
     _share("lmcache_hit_rate", "lmcache_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l1_hit_rate", "lmcache_l1_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l2_hit_rate", "lmcache_l2_hit_tokens", "lmcache_lookup_tokens"),
@@ -179,8 +173,7 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
                   lambda counters: ratio(counters, "generation_tokens", "engine_steps"),
                   "Δgeneration_tokens ÷ Δengine_steps: mean number of answers that a step extends; a draft can add "
                   "several tokens to one answer", f"{_COUNTERS} generation_tokens and engine_steps"),
-    ServerFormula("queue_time_mean", Unit.MS, Direction.LOWER, _queue_time_mean_ms,
-                  "Δqueue_time_s_sum ÷ Δqueue_time_count", f"{_COUNTERS} queue_time_s_sum and queue_time_count"),
+    _mean_ms("queue_time_mean", "queue_time_s_sum", "queue_time_count"),
     _peak("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "largest sampled share of KV blocks held"),
     _peak("running_peak", Unit.COUNT, Direction.NEITHER, "largest sampled number of running requests"),
     _peak("waiting_peak", Unit.COUNT, Direction.LOWER, "largest sampled number of waiting requests"),
