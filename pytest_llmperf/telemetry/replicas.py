@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pytest_llmperf.metrics.server import TIERS
+from pytest_llmperf.metrics.server import POOLS, TIERS
 from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, Scrape, deltas
 
 #: Name of a server that is no replica of a service.
 ALONE = ""
 LEAST_REPLICAS = 2
-_MEMBER = re.compile(r"(prefill|decode)-\d+")
-#: Each request visits a prefill server and a decode server. The pool whose counters are those of the whole deployment:
-#: a transferred prompt is no cache hit of the decode server, and the first token of the prefill server is dropped.
+_MEMBER = re.compile(rf"({'|'.join(POOLS)})-\d+")
+#: Counter → the pool that counts for the whole deployment, because each request visits a prefill server and a decode
+#: server. A transferred prompt is no cache hit of the decode server. The first token of the prefill server is dropped.
 OF_POOL = {
     **dict.fromkeys(("prompt_tokens", "prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits",
                      "external_cache_queries", "external_cache_hits", *(f"cached_tokens_{tier}" for tier in TIERS)),

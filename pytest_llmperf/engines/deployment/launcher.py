@@ -34,6 +34,7 @@ from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.ports import PortLease, reserve_port
 from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.telemetry.hardware import Gpu, showing_only, words_of_gpus
+from pytest_llmperf.telemetry.replicas import pool_of
 
 NO_TOKENIZER = "skip_tokenizer_init"
 
@@ -146,7 +147,7 @@ class DeploymentLauncher(Launcher):
         if not isinstance(spec, PrefillDecode):
             return server, None
         adapter, port = connector_adapter_of(spec.connector), reserve_port(self.rng)
-        flags = adapter.flags(part.partition("-")[0], spec.kind or self.kind)
+        flags = adapter.flags(pool_of(part), spec.kind or self.kind)
         env = dict(server.env) | dict(adapter.variables(port.port))
         return replace(server.with_flags(**flags), env=tuple(sorted(env.items()))), port
 
@@ -218,8 +219,8 @@ class DeploymentLauncher(Launcher):
             port, metrics_port = reserve_port(self.rng), reserve_port(self.rng)
             undo.callback(port.close)
             undo.callback(metrics_port.close)
-            decoders = tuple(part.contact.url for name, part in parts.items() if name.startswith("decode-"))
-            workers = tuple(part.contact.url for part in parts.values() if part.contact.url not in decoders)
+            decoders = tuple(part.contact.url for name, part in parts.items() if pool_of(name) == "decode")
+            workers = tuple(part.contact.url for name, part in parts.items() if pool_of(name) != "decode")
             placement = RouterPlacement(port.port, metrics_port.port, workers, folder.absolute(), environment.is_python,
                                         decoders)
             for name, text in adapter.files(spec.router, placement).items():
