@@ -107,7 +107,7 @@ class Sequence:
 
     def corrupt(self) -> None:
         """Generate other tokens, as a server does with wrong weights or a wrong KV cache."""
-        self._turn = hash((self.prompt, "corrupt"))
+        self._turn = hash((self.prompt, 1))
 
     def _start(self) -> int:
         if self._turn is None:

@@ -1,6 +1,9 @@
 """Noise has the configured sd and autocorrelation; each fault changes its own metric and no other metric."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -179,3 +182,12 @@ def test_planted_wrong_answers_strike_the_requests_that_they_name():
     right = sequence.tokens(3, 19)
     sequence.corrupt()
     assert sequence.tokens(3, 19) != right
+
+
+def test_planted_wrong_answer_is_the_same_in_each_process():
+    """Python draws another hash of texts in each process."""
+    code = ("from pytest_llmperf.emulator.core.sequence import Sequence\n"
+            "sequence = Sequence(0, (1, 2, 3), 16, 0)\nsequence.corrupt()\nprint(sequence.tokens(3, 19))")
+    answers = {subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, check=True,
+                              capture_output=True, text=True).stdout for seed in "12"}
+    assert len(answers) == 1
