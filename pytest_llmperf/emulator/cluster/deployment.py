@@ -82,7 +82,6 @@ class Deployment:
         self.engines = [self._engine(disturbance, number) for number, disturbance in enumerate(self._disturbances)
                         for _ in range(config.data_parallel)]
         self.routing = routing
-        self.routed = routing is not None
         self._timeline: Timeline
         if split is not None and routing is not None:
             self._timeline = Split(self.engines, routing, split.prefill)
@@ -185,7 +184,7 @@ class Deployment:
 
     def begin_run(self) -> None:
         """New noise for each engine. Replicas that are dead serve again."""
-        for replica in self._timeline.dead if isinstance(self._timeline, RoutedTimeline) else ():
+        for replica in tuple(self._timeline.dead) if isinstance(self._timeline, RoutedTimeline) else ():
             self.revive(replica)
         for engine in self.engines:
             engine.begin_run((self.now_ns - self.started_ns) / 1e9)

@@ -65,7 +65,7 @@ class RoutedTimeline(Timeline):
         self.routing = routing
         self._served = [index for index in range(len(engines)) if index + 1 != routing.starved]
         self.open_to = self._served  # replicas that the router sends to
-        self._dead: set[int] = set()
+        self.dead: set[int] = set()
         self._failures = [0] * len(engines)
         self._left_out_until_ns = [0] * len(engines)
         self._endings: list[tuple[int, int]] = []  # when a step ends with the last token of a request, and where
@@ -83,9 +83,9 @@ class RoutedTimeline(Timeline):
         if not self.open_to:
             raise Unreachable
         index = self._choose(sequence)
-        if index in self._dead:
+        if index in self.dead:
             self._fail(index, now_ns)
-            living = [other for other in self.open_to if other not in self._dead]
+            living = [other for other in self.open_to if other not in self.dead]
             if not living or self.routing.sends == 1 or self.routing.pause_ns:
                 raise Unreachable
             index = living[0]
@@ -94,21 +94,16 @@ class RoutedTimeline(Timeline):
 
     def kill(self, index: int) -> None:
         """A replica dies with all its sequences."""
-        self._dead.add(index)
+        self.dead.add(index)
         self._endings = [ending for ending in self._endings if ending[1] != index]
         for sequence in [sequence for sequence, place in self._place.items() if place == index]:
             self.drop(sequence)
 
     def revive(self, index: int, now_ns: int) -> None:
         """A dead replica serves again, by a new engine in the place of the old one."""
-        self._dead.discard(index)
+        self.dead.discard(index)
         self._free_ns[index] = now_ns
         self._changed(index)
-
-    @property
-    def dead(self) -> frozenset[int]:
-        """Replicas that do not run."""
-        return frozenset(self._dead)
 
     def _fail(self, index: int, now_ns: int) -> None:
         self._failures[index] += 1

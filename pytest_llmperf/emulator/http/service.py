@@ -48,7 +48,7 @@ class Service:
         self.latencies = Latencies(launch.config.max_model_len, per_token=self._sglang)
         #: Latencies by replica; empty for one server.
         self.replicas = [Latencies(launch.config.max_model_len, per_token=self._sglang)
-                         for _ in deployment.engines] if deployment.routed else []
+                         for _ in deployment.engines] if deployment.routing is not None else []
         self._faults = faults
         self._seed = seed
         self._epoch_ns = epoch_ns
@@ -118,8 +118,7 @@ class Service:
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
         """Count a sequence that generated all of its requested tokens. Some faults make its answer wrong."""
-        several = self.deployment.routed or self.launch.config.transfer is not None
-        if several and self._faults.corrupts(self._seed, sequence):
+        if self.deployment.routing is not None and self._faults.corrupts(self._seed, sequence):
             sequence.corrupt()
         self._served += 1
         self.latencies.finished(sequence, first_ns, last_ns)
