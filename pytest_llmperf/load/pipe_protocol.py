@@ -44,12 +44,13 @@ def unpack_plan(packed: bytes) -> LoadPlan:
     head = json.loads(packed[SIZE.size : start])
     channel = head["channel"]
     requests = []
-    for index, path, length, at_ns, after, think_ns, part, cancellation, retry, answers, ends, name in head["requests"]:
+    for (index, path, length, at_ns, after, think_ns, part, cancellation, retry, answers, ends,
+         session) in head["requests"]:
         body = packed[start : start + length]
         requests.append(PlannedRequest(
             index, path, body, at_ns, after, think_ns, part and ConversationPart(*part),
             cancellation and Cancellation(*cancellation), retry and RetryPolicy(*retry), answers, tuple(ends),
-            session=name,
+            session=session,
         ))
         start += length
     return LoadPlan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import SpecError
@@ -50,8 +51,7 @@ def _check_order(events: Sequence[Event], spec: Deployment, workload: Workload, 
     moments: dict[tuple[int, int], Event] = {}
     for event in events:
         if event.pool:
-            raise SpecError(f"{event}: {spec} has no pools. Name the replica alone: "
-                            f"{event.action}(replica={event.replica}, at_requests={event.at_requests:g}).")
+            raise SpecError(f"{event}: {spec} has no pools. Name the replica alone: {replace(event, pool='')}.")
         if event.replica >= spec.servers:
             raise SpecError(f"{event}: {spec} has {spec.servers} replicas, 0 to {spec.servers - 1}. Name one of them.")
         if not 0 < event.due(count) < count:

@@ -38,7 +38,7 @@ def wait_ready(
     while (waited_s := (clock.now_ns() - started_ns) / 1e9) < timeout_s:
         if (ending := process.ending()) is not None:
             raise ended(f"{name} ended before it was ready: {ending}, after {waited_s:.1f} s. Read its log for the "
-                              "reason.", process.evidence())
+                        "reason.", process.evidence())
         try:
             attempt(timeout_s - waited_s)
         except WrongServer:
