@@ -179,7 +179,7 @@ class Server:
             grace_s: time that the router has to end by itself.
 
         Returns:
-            None of a single server, of replicas that are not those of `spec`, or of a deployment with a dead part.
+            Nothing for a single server or a deployment with a dead part, or if `spec` differs in more than the router.
         """
         return {}
 

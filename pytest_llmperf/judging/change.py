@@ -42,7 +42,7 @@ from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 
 #: One-sided confidence of a difference between two settings of flags.
 SETTINGS_CONFIDENCE = 0.99
-#: Condition of a measurement that another load generator made: its name; and whether the two sides were made in turn.
+#: Conditions of a measurement by another load generator: its name, and whether the sides were measured in turn.
 TOOL, MADE_IN_TURN = "tool", "made in turn"
 #: Runs a side from which files of other load generators decide, and degrees of freedom of the prior sds.
 FEWEST_RUNS_OF_TOOL, DF_OF_TOOL = 3, 6.0
@@ -91,7 +91,7 @@ def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alph
 
 
 def _power(metric: Metric, estimate: Shift, margins: Margins, alpha: float) -> Facts:
-    """The smallest detectable change of these runs and of more, and how many more runs a side are worth their time."""
+    """The smallest change that these runs detect, and how many further runs a side would lower it."""
     def detectable(more: int) -> float:
         return change_of(metric, detectable_with_more(estimate, margins.negligible, alpha, more))
 

@@ -25,7 +25,7 @@ def judge_phases(
     """One result per SLO and ratio, or one ERROR if runs are invalid. Each phase is judged as a measurement.
 
     Failed requests of a phase need an error rate of this phase or of the whole run, if a text names the phase or the
-    whole run. recovery_time judges those during the events.
+    whole run. A limit of recovery_time allows failed requests during the events.
 
     Args:
         measurement: of any kind; a text that names a phase needs events.

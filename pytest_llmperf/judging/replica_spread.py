@@ -1,8 +1,8 @@
 """Replicas of running services as server starts of a claim.
 
 A session cannot start a service again. But each replica of a service is a server start of its own, on another host or
-GPU. So the replicas of both sides show how much server starts differ. The sd is estimated from the replicas, and from
-stored sessions where there are any. Its few degrees of freedom widen the interval of the ratio. Error rates:
+GPU. So the replicas of both sides show how much server starts differ. The sd is estimated from the replicas and from
+stored sessions. Few degrees of freedom of the sd widen the interval of the ratio. Error rates:
 `scripts/simulate_verdicts.py services` and docs/evidence/canaries.md.
 """
 
@@ -52,10 +52,10 @@ class Replicas:
         return a, b
 
     def start_sd(self, metric: str, given: StartSd | None) -> StartSd | None:
-        """The between-start sd that the replicas and the stored sessions show; `given` where they show too little.
+        """The start-to-start sd by replicas and stored sessions; `given` below `LEAST_DF` degrees of freedom.
 
         The stored sessions are of a whole service. A service averages over its replicas, so the variance of a replica
-        is that of the service times the number of replicas. The larger number of both sides counts.
+        is the variance of the service times the number of replicas. The larger number of both sides counts.
 
         Args:
             metric: a metric whose values the claim compares.

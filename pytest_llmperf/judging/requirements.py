@@ -84,7 +84,7 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
         confidence: confidence of each one-sided decision.
         apart: per pair, number of runs from A's run to B's run; empty if unknown.
         restartable: whether both sides can be started again; False if a side is an endpoint.
-        replicas: replicas of both sides that count as server starts; None where they do not.
+        replicas: replicas of both sides that count as server starts; None if no replica counts.
 
     Raises:
         ValueError: there are no runs, the runs form no pairs, or the numbers of runs and starts differ.

@@ -16,7 +16,7 @@ ANSWERS = "answers"
 
 
 def counters_by_replica(records: Sequence[RequestRecord]) -> dict[str, dict[str, float | None]]:
-    """Replica → its counters of one run under canonical names, times in seconds; empty if no answer names a replica.
+    """Counters of each replica in one run by canonical name, times in seconds; empty if no answer names a replica.
 
     A counter is left out if an answer lacks the number. Failed requests count in `answers` alone.
     """

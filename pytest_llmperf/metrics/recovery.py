@@ -1,4 +1,4 @@
-"""The time from the first event of a run until its requests are served as before."""
+"""The time from the first event of a run until requests are served as before the event."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ DISTURBED_FROM, DISTURBED_UNTIL = "disturbed_from_s", "disturbed_until_s"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happens to one replica during each run of a measurement. Build one with `kill`, `stop` or `restart`.
+    """A death or restart of one replica during each run of a measurement. Build one with `kill`, `stop` or `restart`.
 
     Args:
         action: what happens.

@@ -605,11 +605,12 @@ class Perf:
     ) -> list[CheckResult]:
         """Compare the greedy answers of a deployment with those of one server, prompt by prompt.
 
-        The one server answers each prompt three times: with empty caches, with the prompt cached, and with caches that
-        were emptied again. How often its three answers have equal first 16 tokens is the floor, because equal servers
-        differ in a few answers, too. The deployment answers twice, with empty caches and with the prompt cached. FAIL
-        if its agreement with the first answer of the one server is proven to be more than 5 points below the floor.
-        Each prompt ends in a nonce that a trained model repeats, so swapped answers also show as lost recall.
+        The single server answers each prompt three times: with empty caches, with the prompt cached, and with emptied
+        caches. The floor is the share of prompts with three answers of equal first 16 tokens, because equal servers
+        differ in a few answers, too. The deployment answers each prompt twice, with empty caches and with the prompt
+        cached. A prompt agrees if both answers equal the first answer of the single server. FAIL if the share of
+        prompts that agree is proven to be more than 5 points below the floor. Each prompt ends in a nonce that a
+        trained model repeats, so swapped answers also show as lost recall.
 
         Args:
             deployment: what to check, such as `replicas(…)`.

@@ -192,7 +192,7 @@ class Replayer:
         self, server: Server, requests: tuple[Request, ...], concurrency: int | None, watch: Watch | None,
         events: Sequence[Event],
     ) -> tuple[Replay, tuple[PastEvent, ...]]:
-        """As `replay`, with events on the way, whose times are the second value."""
+        """As `replay`, with events during the load. The second value are the events that have happened."""
         disturber = server.disturber
         if not events or disturber is None:
             return self.replay(server, requests, concurrency, watch), ()
@@ -325,7 +325,7 @@ def _masked(record: RequestRecord, secrets: Sequence[str]) -> RequestRecord:
 
 
 def _replicas_by_header(server: Server, records: Sequence[RequestRecord]) -> dict[str, dict[str, float | None]]:
-    """The counters of each replica, where the endpoint names a header; empty for any other server.
+    """The counters of each replica of an endpoint with `replica_header`; empty for any other server.
 
     Raises:
         EngineError: the header is missing, or has a value for each request instead of each replica.

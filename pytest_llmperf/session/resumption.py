@@ -110,7 +110,7 @@ def stored_rates(stored: TestResult | None, host: str) -> list[Measurement]:
 
 
 def finished_sides(stored: TestResult | None, host: str) -> list[Measurement]:
-    """The sides of claims of an interrupted test that were measured to their end, each alone on its server.
+    """The sides of claims of an interrupted test with all their runs, if no other server ran beside the side.
 
     A claim compares two sides of one host, so the run folder must be of this host alone.
 

@@ -129,7 +129,7 @@ class Mechanism:
 
 
 def metric_text(metric: str, side: str = "") -> str:
-    """A metric as texts write it, with its side and its pool: "prefill_tokens(a.decode)"."""
+    """The text of a metric with a side and a pool: "prefill_tokens(a.decode)"."""
     name, _, pool = metric.partition(".")
     inside = ".".join(filter(None, (side, pool)))
     return f"{name}({inside})" if inside else name

@@ -211,7 +211,8 @@ def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> tuple
     100 %.
 
     Returns:
-        The metric, its limit and the currency. Transferred bytes with a limit of 0.95 * expected become their share.
+        The metric, its limit and the currency. `transferred_bytes` with a limit such as `0.95 * expected` becomes
+        `transferred_ratio`.
     """
     if metric.unit is Unit.COST:
         return metric, *read_cost(cursor, metric.name)

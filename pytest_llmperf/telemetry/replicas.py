@@ -169,7 +169,7 @@ class ReplicaLog:
         self._excused: frozenset[str] = frozenset()
 
     def excuse(self, replicas: Collection[str]) -> None:
-        """Compare no reading of these replicas, until the next call. Later readings of them begin anew."""
+        """Leave out the readings of these replicas until the next call. After that call readings begin anew."""
         self._excused = frozenset(replicas)
         for name in replicas:
             self._logs.pop(name, None)

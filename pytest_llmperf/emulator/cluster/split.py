@@ -71,10 +71,10 @@ class Split(RoutedTimeline):
     """Disaggregated prefill by the rules of vLLM's proxies.
 
     The router chooses a prefill engine and a decode engine. The prefill engine computes the prompt and one token
-    (max_tokens = 1). Then the decode engine gets the request,
-    pulls the KV cache over the link and samples all tokens of the client, including the first token, because the proxy
-    drops the token of the prefill engine. So the time to first token contains the transfer and a decode step after the
-    prefill. SGLang's decode engine forwards the token of the prefill engine and saves that decode step.
+    (max_tokens = 1). Then the decode engine gets the request, pulls the KV cache over the link and samples all tokens
+    of the client, including the first token, because the proxy drops the token of the prefill engine. So the time to
+    first token contains the transfer and a decode step after the prefill. SGLang's decode engine forwards the token of
+    the prefill engine and saves that decode step.
 
     The blocks of the prefill engine are free after its step, even if the decode engine has not pulled them yet.
 

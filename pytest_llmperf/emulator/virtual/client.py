@@ -64,7 +64,7 @@ class Patience:
         return request.last_ns + self.idle_ns if request.streaming else request.sent_ns + self.first_byte_ns
 
 
-#: Time from the launch of an emulated replica to its first token, after an event has ended it.
+#: Time from the restart of an emulated replica to its first token. An assumption, not a measurement.
 RESTART_NS = 40_000_000_000
 
 

@@ -1,4 +1,4 @@
-"""Ends and restarts replicas of a running deployment, while the load goes on."""
+"""Ends and restarts replicas of a running deployment under load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_llmperf.model.event import Event, PastEvent
 
 
 class ReplicaDisturber:
-    """Carries out events in background threads. The events of one replica follow each other.
+    """Carries out events in background threads. An event waits until earlier events of the same replica have ended.
 
     Args:
         unit: the processes of the deployment.

@@ -143,7 +143,7 @@ class DeploymentLauncher(Launcher):
                 raise
 
     def _connected(self, spec: Deployment, part: str, server: EngineSpec) -> tuple[EngineSpec, PortLease | None]:
-        """The spec of a server with what its connector sets, and the port of the connector's messages."""
+        """The spec of a server with flags and variables of the connector, and the port of the connector's messages."""
         if not isinstance(spec, PrefillDecode):
             return server, None
         adapter, port = connector_adapter_of(spec.connector), reserve_port(self.rng)
@@ -163,7 +163,7 @@ class DeploymentLauncher(Launcher):
                                      f"there: pip install {package}.")
 
     def _placed(self, spec: Deployment) -> dict[str, tuple[EngineSpec, tuple[int, ...]]]:
-        """The spec of each server with its GPUs, and its cores, by the name of the server.
+        """Name of each server → its spec, which names the GPUs, and its cores.
 
         Raises:
             SpecError: the machine has fewer GPUs than the servers need.

@@ -1,4 +1,4 @@
-"""The metrics pages of the replicas of a deployment, which have numbers for names."""
+"""The metrics pages of the servers of a deployment."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None) -> Deployme
 def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None = _POOL) -> Deployment | Pool:
     """Describe equal servers behind a router, which start, are measured and stop as one.
 
-    Each replica has its GPUs, ports and, where cores are divided, its cores. Measurements, claims, searches and
-    baselines take a deployment wherever they take the spec of a server.
+    Each replica has GPUs and ports of its own, and an equal share of reserved cores. Measurements, claims, searches and
+    baselines take a deployment like the spec of a server.
 
     Args:
         spec: of one replica, as `vllm(…)` gives it.

@@ -18,8 +18,7 @@ def prefill_decode(*, prefill: Pool, decode: Pool, connector: Connector, router:
     """Describe servers that compute prompts and servers that generate, which start, are measured and stop as one.
 
     The router sends each request to a prefill server first. Then a decode server fetches the KV cache of the prompt and
-    generates the answer. Each server has its GPUs, ports and, where cores are divided, its cores. Measurements, claims
-    and baselines take the deployment wherever they take the spec of a server.
+    generates the answer. Measurements, claims and baselines take the deployment like the spec of a server.
 
     Args:
         prefill, decode: a pool of servers each, `replicas(spec, n)` without a router. The pools may have other flags
@@ -66,7 +65,7 @@ def _check_pool(name: str, spec: EngineSpec) -> None:
 
 
 def _check_together(prefill: EngineSpec, decode: EngineSpec, connector: Connector) -> None:
-    """Refuse pools that differ where the connector or the router needs them equal."""
+    """Refuse pools that differ in a property that the connector or the router needs equal."""
     for name in ("engine", "model", "installation"):
         if getattr(prefill, name) != getattr(decode, name):
             raise SpecError(f"{CALL}: the pools have different {name}s, {getattr(prefill, name)!r} and "

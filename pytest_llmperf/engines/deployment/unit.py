@@ -40,7 +40,7 @@ class DeploymentUnit(Unit):
         return self.hung or any(unit.hangs for unit in self.parts.values())
 
     def check_alive(self) -> None:
-        """Raise ServerDied that names the part that has ended by itself."""
+        """Raise ServerDied with the name of a part that has ended without an event."""
         if not self.stopped:
             check_parts(self.parts, self.ended)
             if (ending := self.router.ending()) is not None:
@@ -67,7 +67,7 @@ class DeploymentUnit(Unit):
         process.stop(grace_s, keep=True)
 
     def started_again(self, name: str, process: Supervised) -> None:
-        """Note the new process of a replica that has ended; what the old process held goes with the new one."""
+        """Note the new process of a replica that has ended. The port of the old process stays reserved for it."""
         old = self.parts[name].process
         assert isinstance(old, Supervised), f"replica {name} is not supervised"
         process.on_gone(old.stop)
@@ -112,7 +112,7 @@ def part_text(name: str, servers: int) -> str:
 
 
 def check_parts(parts: Mapping[str, Unit], ended: Collection[str] = ()) -> None:
-    """Raise ServerDied with the name of a server that has ended by itself, and not as the test asks."""
+    """Raise ServerDied with the name of a server that has ended without an event."""
     for name, unit in parts.items():
         if name not in ended and unit.process is not None and (ending := unit.process.ending()) is not None:
             raise ServerDied(f"{part_text(name, len(parts))} ({unit.spec}) died: {ending}.", unit.process.evidence())

@@ -12,7 +12,7 @@ from pytest_llmperf.model.status import Note
 
 
 class AttachedEndpoints:
-    """Endpoints take nothing of this machine. A lock makes other processes of this user wait for each.
+    """Attaches endpoints, which take nothing of this machine. Other sessions of this user wait for the lock of a URL.
 
     Args:
         launcher: attaches endpoints.
@@ -26,7 +26,7 @@ class AttachedEndpoints:
         self._locks: dict[str, MachineLock] = {}
 
     def server(self, spec: Endpoint, next_id: Callable[[], int]) -> Server:
-        """The endpoint, attached at the first call and after its processes were started again.
+        """The endpoint. The first call attaches it, and so does the first call after a restart of the service.
 
         Args:
             next_id: gives the id of a start.

@@ -124,7 +124,7 @@ class Launcher:
 
         Args:
             lmcache: an LMCache server that runs already and becomes part of the unit; it ends where the start fails.
-            replicas: replicas of a deployment that run already, by name; they end where the start fails.
+            replicas: replicas of a deployment that run already, by name; a failed start ends these replicas.
 
         Raises:
             EngineError: with the evidence; nothing is left running.

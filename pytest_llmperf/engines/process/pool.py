@@ -270,7 +270,7 @@ class EnginePool:
         return self._plans.group({each: self._plant(each) for each in specs})
 
     def _detached_replicas(self, spec: EngineSpec) -> Mapping[str, Server]:
-        """The replicas of the running deployment, without its router, if the deployment of `spec` has equal replicas;
+        """The replicas of the running deployment after the stop of the router, if `spec` differs in the router alone;
         else none."""
         if len(self._servers) != 1:
             return {}

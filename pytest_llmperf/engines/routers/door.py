@@ -16,7 +16,7 @@ ROUTERS = Door[RouterAdapter]("router", "a RouterAdapter", lambda value: isinsta
 
 
 def names_sessions(spec: EngineSpec) -> bool:
-    """Whether requests name their session: those of a deployment whose router chooses by sessions."""
+    """Whether the router of a deployment chooses by sessions, so that each request needs the header X-Session-Id."""
     return isinstance(spec, Deployment) and spec.router.policy in router_adapter_of(spec.router).session_policies
 
 
