@@ -26,18 +26,17 @@ MOVED_BYTES = {
     "kv_tier_written_bytes": "KV cache that went to a tier below host memory",
     "transferred_bytes": "KV cache from another server, by NIXL",
 }
-#: Ratio → the counter that it is divided by, and what it means if this counter does not grow.
-DIVISORS = {
-    "transferred_ratio": ("expected_transfer_bytes", "no decode server lacked a prompt token"),
-    "transfer_time_mean": ("transfers", "nothing was transferred"),
-    "external_cache_hit_rate": ("external_cache_queries", "no prompt was looked up outside of the GPU"),
-    **dict.fromkeys(("lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate"),
-                    ("lmcache_lookup_tokens", "no prompt was looked up in LMCache")),
-    "tokens_per_step": ("engine_steps", "the engine ran no step"),
-    "queue_time_mean": ("queue_time_count", "no request left the queue"),
-    "expert_balance": ("expert_balance_steps", "no step was counted"),
-    "spec_acceptance_rate": ("spec_draft_tokens", "nothing was drafted"),
-    "spec_acceptance_length": ("spec_drafts", "nothing was drafted"),
+#: Divisor of a ratio → what it means that this counter does not grow.
+NOTHING_COUNTED = {
+    "expected_transfer_bytes": "no decode server lacked a prompt token",
+    "transfers": "nothing was transferred",
+    "external_cache_queries": "no prompt was looked up outside of the GPU",
+    "lmcache_lookup_tokens": "no prompt was looked up in LMCache",
+    "engine_steps": "the engine ran no step",
+    "queue_time_count": "no request left the queue",
+    "expert_balance_steps": "no step was counted",
+    "spec_draft_tokens": "nothing was drafted",
+    "spec_drafts": "nothing was drafted",
 }
 #: Pools of a deployment with prefill servers and decode servers. Counters and metrics of a pool end with its name:
 #: "prefill_tokens.decode".
@@ -47,7 +46,11 @@ POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class ServerFormula:
-    """How a value comes from counters; see `Metric` for the words. A changed formula raises its version."""
+    """How a value comes from counters; see `Metric` for the words. A changed formula raises its version.
+
+    Args:
+        divisor: counter that a ratio is divided by, a key of `NOTHING_COUNTED`; "" for any other formula.
+    """
 
     name: str
     unit: Unit
@@ -56,6 +59,7 @@ class ServerFormula:
     formula: str
     needs: str
     version: int = 1
+    divisor: str = ""
 
 
 def counter_difference(counters: Counters, name: str) -> float | None:
@@ -129,12 +133,12 @@ def _mean_ms(name: str, sum_s: str, count: str) -> ServerFormula:
         return None if mean_s is None else mean_s * 1000
 
     return ServerFormula(name, Unit.MS, Direction.LOWER, mean_ms, f"Δ{sum_s} ÷ Δ{count}",
-                         f"{_COUNTERS} {sum_s} and {count}")
+                         f"{_COUNTERS} {sum_s} and {count}", divisor=count)
 
 
 def _share(name: str, part: str, whole: str) -> ServerFormula:
     return ServerFormula(name, Unit.SHARE, Direction.HIGHER, lambda counters: ratio(counters, part, whole),
-                         f"Δ{part} ÷ Δ{whole}", f"{_COUNTERS} {part} and {whole}")
+                         f"Δ{part} ÷ Δ{whole}", f"{_COUNTERS} {part} and {whole}", divisor=whole)
 
 
 SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
@@ -172,7 +176,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     ServerFormula("tokens_per_step", Unit.TOKENS_PER_STEP, Direction.HIGHER,
                   lambda counters: ratio(counters, "generation_tokens", "engine_steps"),
                   "Δgeneration_tokens ÷ Δengine_steps: mean number of answers that a step extends; a draft can add "
-                  "several tokens to one answer", f"{_COUNTERS} generation_tokens and engine_steps"),
+                  "several tokens to one answer", f"{_COUNTERS} generation_tokens and engine_steps",
+                  divisor="engine_steps"),
     _mean_ms("queue_time_mean", "queue_time_s_sum", "queue_time_count"),
     _peak("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "largest sampled share of KV blocks held"),
     _peak("running_peak", Unit.COUNT, Direction.NEITHER, "largest sampled number of running requests"),
@@ -207,9 +212,10 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     *_searched("_refuted", "lowest offered rate that the search proved to be over the SLO"),
     ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,
                   "Δspec_accepted_tokens ÷ Δspec_draft_tokens; 0 where nothing was drafted",
-                  f"{_COUNTERS} spec_accepted_tokens and spec_draft_tokens"),
+                  f"{_COUNTERS} spec_accepted_tokens and spec_draft_tokens", divisor="spec_draft_tokens"),
     ServerFormula("spec_acceptance_length", Unit.TOKENS_PER_STEP, Direction.HIGHER, _acceptance_length,
-                  "1 + Δspec_accepted_tokens ÷ Δspec_drafts", f"{_COUNTERS} spec_accepted_tokens and spec_drafts"),
+                  "1 + Δspec_accepted_tokens ÷ Δspec_drafts", f"{_COUNTERS} spec_accepted_tokens and spec_drafts",
+                  divisor="spec_drafts"),
 )}
 
 
@@ -224,8 +230,10 @@ def nothing_counted(name: str, counters: Counters) -> str | None:
     >>> nothing_counted("spec_acceptance_rate", {"spec_draft_tokens": 0.0})
     'nothing was drafted (spec_draft_tokens did not grow)'
     """
-    counter, meaning = DIVISORS.get("spec_acceptance_length" if POSITION.fullmatch(name) else name, ("", ""))
-    return f"{meaning} ({counter} did not grow)" if counters.get(counter) == 0 else None
+    formula = SERVER.get("spec_acceptance_length" if POSITION.fullmatch(name) else name)
+    if formula is None or counters.get(formula.divisor) != 0:
+        return None
+    return f"{NOTHING_COUNTED[formula.divisor]} ({formula.divisor} did not grow)"
 
 
 def of_pool(counters: Counters, pool: str) -> dict[str, float | None]:

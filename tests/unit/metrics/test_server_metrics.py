@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics import measure
-from pytest_llmperf.metrics.server import SERVER, server_values
+from pytest_llmperf.metrics.server import NOTHING_COUNTED, SERVER, nothing_counted, server_values
 
 
 def test_hit_rate_prefers_token_counts_which_retries_do_not_inflate():
@@ -39,6 +39,13 @@ def test_ratio_over_nothing_names_what_did_not_happen():
     assert run.nothing_counted("external_cache_hit_rate") is None  # the server has no such counter
     with pytest.raises(MetricUnavailable, match=r"spec_acceptance_length is unavailable .*: nothing was drafted"):
         run.require("spec_acceptance_length")
+
+
+def test_every_ratio_states_that_its_divisor_did_not_grow():
+    for name, formula in SERVER.items():
+        stated = nothing_counted(name, dict.fromkeys(NOTHING_COUNTED, 0.0))
+        assert bool(stated) is bool(formula.divisor)
+    assert {formula.divisor for formula in SERVER.values()} == {"", *NOTHING_COUNTED}
 
 
 def test_queue_cache_and_preemption_metrics_are_computed_from_counters():
