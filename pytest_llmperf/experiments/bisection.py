@@ -21,7 +21,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import REFERENCE_COMPARISON
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.stats.change_point import ChangePosterior, Comparison
+from pytest_llmperf.stats.bisection_posterior import ChangePosterior, Comparison
 
 STATE = "comparisons.jsonl"
 #: Comparisons of both ends until the change is proven, and of any other build until it is skipped.

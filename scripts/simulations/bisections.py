@@ -7,7 +7,7 @@ from math import log1p
 
 import numpy as np
 
-from pytest_llmperf.stats.change_point import ChangePosterior, Comparison
+from pytest_llmperf.stats.bisection_posterior import ChangePosterior, Comparison
 from simulations.tables import Table, heading, percent, row, share_of
 
 BUILDS, CHANGE = 64, 0.03

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pytest_llmperf.stats.change_point import DECIDED, ChangePosterior, Comparison
+from pytest_llmperf.stats.bisection_posterior import DECIDED, ChangePosterior, Comparison
 
 STEP, PAIR_SD, START_SD = 0.03, 0.003, 0.0018
 
