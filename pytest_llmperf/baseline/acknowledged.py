@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -13,7 +13,7 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.ended_test import GOOD
-from pytest_llmperf.results.strict_json import Node, read_json
+from pytest_llmperf.results.strict_json import Node, read_list
 
 FILE = "acknowledged.json"
 SCHEMA = 1
@@ -52,16 +52,7 @@ def read_acknowledged(folder: Path) -> list[Acknowledged]:
         BaselineError: the file is invalid.
         UsageError: the file cannot be read.
     """
-    try:
-        top = read_json(folder / FILE, folder, REPAIR).fields(("schema", "acknowledged"))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UsageError(f"{folder / FILE}: cannot be read: {error.strerror or error}. Name another folder of "
-                         "baselines.") from error
-    if top["schema"].value != SCHEMA:
-        top["schema"].refuse(f"its schema is {top['schema'].value!r}, and this version reads {SCHEMA}")
-    return sorted(map(_entry, top["acknowledged"].items()))
+    return sorted(map(_entry, read_list(folder / FILE, SCHEMA, "acknowledged", REPAIR)))
 
 
 def _entry(node: Node) -> Acknowledged:
@@ -93,7 +84,7 @@ def add_acknowledged(folder: Path, entry: Acknowledged) -> Path:
 
 
 def excuse_for(
-    entries: Sequence[Acknowledged], test: str, kind: str, checks: Sequence[CheckResult], today: date
+    entries: Sequence[Acknowledged], test: str, kinds: Collection[str], checks: Sequence[CheckResult], today: date
 ) -> str:
     """Why a failing test does not gate, as `EndedTest.excuse` has it; "" if nothing is acknowledged.
 
@@ -101,12 +92,13 @@ def excuse_for(
     expired ends the excuse, and a note remains.
 
     Args:
+        kinds: hardware kinds that the test has measured on.
         checks: of the test.
         today: decides which entries hold.
     """
     red = [check for check in checks if check.verdict.value not in (*GOOD, "INCONCLUSIVE")]
-    known = [next((entry for entry in entries if (entry.test, entry.kind) == (test, kind) and _is_about(entry, check)),
-                  None) for check in red]
+    here = [entry for entry in entries if entry.test == test and entry.kind in kinds]
+    known = [next((entry for entry in here if _is_about(entry, check)), None) for check in red]
     entry = min((each for each in known if each is not None), key=lambda each: each.until, default=None)
     if entry is None or None in known or any(check.verdict.value != "FAIL" for check in red):
         return ""

@@ -71,8 +71,7 @@ def _change(series: Series, point: ChangePoint, of_host: tuple[int, int]) -> Fou
     texts += [f"host: {', '.join(host)}"] if host else []
     commits = f": commit {before.commit or 'unknown'} → {after.commit or 'unknown'}"
     commit = commits if before.commit != after.commit else ""
-    return FoundChange(point, after, "; ".join(texts) or f"no recorded change of build or host{commit}",
-                       of_host=bool(host) and not build)
+    return FoundChange(point, after, "; ".join(texts) or f"no recorded change of build or host{commit}")
 
 
 def _build_changes(before: Session, after: Session) -> Iterator[str]:

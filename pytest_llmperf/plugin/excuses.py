@@ -88,7 +88,7 @@ class Excuses:
             return ""
         checks = [check_from(parse(text.encode(), item.nodeid)) for text in ending.checks]
         kinds = {kind_of(json.loads(conditions)) for conditions in ending.conditions}
-        return excuse_for(self._acknowledged, test_id(item), "+".join(kinds), checks, self._today)
+        return excuse_for(self._acknowledged, test_id(item), kinds, checks, self._today)
 
 
 EXCUSES: pytest.StashKey[Excuses] = pytest.StashKey()

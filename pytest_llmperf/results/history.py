@@ -64,13 +64,11 @@ class FoundChange:
         point: where, and by how much.
         session: the first session with the new level.
         cause: what changed in the build or on the host, as a sentence part.
-        of_host: whether the host changed and the build did not.
     """
 
     point: ChangePoint
     session: Session
     cause: str
-    of_host: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,12 @@ def read_session(folder: Path) -> Mapping[str, object]:
     return content if isinstance(content, dict) else {}
 
 
+def canary_entries(session: Mapping[str, object]) -> list[dict[str, object]]:
+    """The values of each host's canary in `session.json`; a file from elsewhere may have anything in their place."""
+    entries = session.get("canary")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
 def names(measurements: Sequence[Measurement]) -> list[str]:
     """Name of each measurement of a test: the side of a claim, else a number; a repeated side also gets its number."""
     sides = [measurement.side for measurement in measurements]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_llmperf.errors import LlmperfError, UsageError
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.ended_test import OUTCOMES
-from pytest_llmperf.results.strict_json import Node, read_json
+from pytest_llmperf.results.strict_json import Node, read_list
 
 FILE = "outcomes.json"
 SCHEMA = 1
@@ -44,16 +44,7 @@ def read_outcomes(folder: Path) -> tuple[RecordedOutcome, ...]:
         BaselineError: the file is invalid.
         UsageError: the file cannot be read.
     """
-    path = folder / FILE
-    try:
-        top = read_json(path, folder, REPAIR).fields(("schema", "tests"))
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}.") from error
-    if top["schema"].value != SCHEMA:
-        top["schema"].refuse(f"its schema is {top['schema'].value!r}, and this version reads {SCHEMA}")
-    return tuple(map(_outcome, top["tests"].items()))
+    return tuple(map(_outcome, read_list(folder / FILE, SCHEMA, "tests", REPAIR)))
 
 
 def _outcome(node: Node) -> RecordedOutcome:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, held_bytes, read_file
-from pytest_llmperf.errors import BaselineError, echo
+from pytest_llmperf.errors import BaselineError, UsageError, echo
 
 LARGEST_INTEGER = 2**63
 #: No metric is further from 1 in its unit, and with such values neither squares nor ratios leave the range of a float.
@@ -139,6 +139,27 @@ def read_json(path: Path, within: Path, repair: str = REPAIR) -> Node:
         BaselineError: the text is not valid JSON.
     """
     return parse(read_file(path, within), str(path), repair)
+
+
+def read_list(path: Path, schema: int, field: str, repair: str) -> list[Node]:
+    """The items of a file `{"schema": …, FIELD: […]}`; empty if the file does not exist.
+
+    Args:
+        schema: the only schema that this version reads.
+
+    Raises:
+        UsageError: the file cannot be read.
+        BaselineError: the file is invalid.
+    """
+    try:
+        top = read_json(path, path.parent, repair).fields(("schema", field))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}. Name another folder.") from error
+    if top["schema"].value != schema:
+        top["schema"].refuse(f"its schema is {top['schema'].value!r}, and this version reads {schema}")
+    return top[field].items()
 
 
 def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:

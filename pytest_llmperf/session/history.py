@@ -22,15 +22,15 @@ from pytest_llmperf.results.conditions import (
     is_of_build,
     kind_of,
     requested_flags,
+    session_conditions,
 )
 from pytest_llmperf.results.history import SeriesName, Session
-from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.reader import read_run, read_session, stored_runs
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import canary_entries, names, read_run, read_session, stored_runs
 
 #: Conditions that one series has in common; a newer version may record more of the others.
 COMMON = ("model", "weights", "workload", "warm_up", "treatment", "search", "flags", "env", "lmcache", "gpu_count",
           "url", PLANTED)
-UNSHALLOW = "git fetch --unshallow"
 
 
 @dataclass(slots=True)
@@ -92,9 +92,7 @@ def read_history(
 
 def _add_run(history: History, folder: Path) -> None:
     session = read_session(folder)
-    entries = session.get("canary")
-    canaries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    canary = {str(name): float(value) for entry in canaries for name, value in entry.items()
+    canary = {name: float(value) for entry in canary_entries(session) for name, value in entry.items()
               if isinstance(value, int | float)}
     date, commit, host = (str(session.get(name) or "") for name in ("date", "commit", "host"))
     page = folder / "report.html"
@@ -118,19 +116,17 @@ def _add_release(history: History, path: Path) -> None:
 def _add_test(history: History, test: TestResult, origin: Session, host: str) -> None:
     if test.ending.verdict == "ERROR":  # its runs are invalid
         return
-    for number, measurement in enumerate(test.measurements, start=1):
+    labels = names(test.measurements) if len(test.measurements) > 1 else [""]
+    for label, measurement in zip(labels, test.measurements, strict=True):
         if measurement.side == "b" or measurement.tried or not measurement.complete or not measurement.runs:
             continue
         kind, build = kind_of(measurement.conditions), _build(measurement.conditions)
-        label = measurement.baseline if measurement.baseline is not None else _label(test.measurements, number)
+        stored_label = label if measurement.baseline is None else measurement.baseline
         seeds = tuple(run.seed for run in measurement.runs)
         for metric in filter(is_metric, history.metrics or primaries_of(measurement)):
-            name = SeriesName(bare_test(test.test, kind), label, metric, kind, host, _common(measurement.conditions))
+            name = SeriesName(bare_test(test.test, kind), stored_label, metric, kind, host,
+                              _common(measurement.conditions))
             history.add(name, replace(origin, runs=measurement.values_with_failures(metric), seeds=seeds, build=build))
-
-
-def _label(measurements: Sequence[Measurement], number: int) -> str:
-    return "" if len(measurements) == 1 else measurements[number - 1].side or str(number)
 
 
 def _common(conditions: Mapping[str, str]) -> str:
@@ -152,7 +148,7 @@ def _add_baselines(history: History, folder: Path) -> None:
         return
     if shallow.strip() == b"true":
         history.notes.append(f"The git repository of {folder} is shallow, so older sessions may be missing. Get them: "
-                             f"{UNSHALLOW}")
+                             "git fetch --unshallow")
     unread = 0
     for kind, blob in _blobs(folder):
         try:
@@ -184,8 +180,7 @@ def _sessions(
 ) -> Iterable[tuple[SeriesName, Session]]:
     for each in stored.sessions:
         accepted = f"accepted: {each.accepted}" if each.accepted else ""
-        changed = {name: value for name, value in each.differs.items() if value is not None}
-        conditions = {name: value for name, value in stored.fingerprint.items() if name not in each.differs} | changed
+        conditions = session_conditions(stored, each)
         yield (SeriesName(test, label, metric, kind, each.host, _common(conditions)),
                Session(each.id, each.date, each.commit or "", each.values(metric), tuple(seed for seed, _ in each.runs),
                        _build(conditions), note=", ".join(filter(None, ("anchor" if each.anchor else "", accepted)))))

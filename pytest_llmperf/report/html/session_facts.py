@@ -11,7 +11,7 @@ from pytest_llmperf.releases.stored import untested
 from pytest_llmperf.results.conditions import PLANTED, VERSION
 from pytest_llmperf.results.emulated_ground import notes
 from pytest_llmperf.results.measurement import TestResult
-from pytest_llmperf.results.reader import read_session
+from pytest_llmperf.results.reader import canary_entries, read_session
 
 #: Keys of `session.json` that the page shows in other places than the list of facts.
 APART = ("schema", "duration_s", "emulated")
@@ -72,14 +72,12 @@ def version_notes(conditions: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 def canary_texts(session: Mapping[str, object]) -> list[str]:
     """A line per host: how fast it was at fixed work, as far as that was seen."""
-    stored = session.get("canary")
-    entries = [entry for entry in stored if isinstance(entry, dict)] if isinstance(stored, list) else []
     return [
         ", ".join([f"host {entry.get('host', '?')}"]
                   + [f"{words} {entry[name]:g} {unit}" for name, words, unit in CANARY_VALUES
                      if isinstance(entry.get(name), int | float)]
                   + ([f"GPU not seen: {entry['not_seen']}"] if "not_seen" in entry else []))
-        for entry in entries
+        for entry in canary_entries(session)
     ]
 
 
