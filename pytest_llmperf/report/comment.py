@@ -37,6 +37,8 @@ LONGEST_CELL = 300
 MOST_UNBROKEN = 30  # characters
 MOST_DIFFERENCES = 12
 MOST_SHOWN = 3  # tests in the commands
+ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "@": "&#64;", "[": "&#91;",
+                         "*": "&#42;", "`": "&#96;"})
 HEAD = ("| verdict | test | metric | before → after | change | limit |", "|---|---|---|---:|---|---|")
 RULE = (
     "A metric is worse or better if a change beyond its negligible margin is proven, seed by seed, with an error "
@@ -57,8 +59,8 @@ class CommentedRun:
         options: of pytest that select the same tests on the same kind of machine.
         base: name of the run that it is compared with; "" without one.
         compared: every test of both runs; empty without `base`.
-        link, report: where run and report can be looked at; "" where nowhere.
-        hosts: of the earlier run and of this run; "" where unknown.
+        link, report: URLs of the run's page and of its HTML report; "" without a page.
+        hosts: of the earlier run and of this run; "" for an unknown host.
     """
 
     name: str
@@ -148,11 +150,7 @@ def comment(run: CommentedRun, most_characters: int = MOST_CHARACTERS) -> str:
 def cell(text: str) -> str:
     """Text that neither ends a cell nor becomes a tag, a link or a mention."""
     line = " ".join(plain(text).split())
-    line = line if len(line) <= LONGEST_CELL else f"{line[:LONGEST_CELL - 1]}…"
-    for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("@", "&#64;"), ("[", "&#91;"),
-                       ("*", "&#42;"), ("`", "&#96;")):
-        line = line.replace(char, safe)
-    return line
+    return (line if len(line) <= LONGEST_CELL else f"{line[:LONGEST_CELL - 1]}…").translate(ESCAPES)
 
 
 def code(text: str) -> str:
@@ -242,8 +240,7 @@ def _blocks(run: CommentedRun) -> Iterator[_Block]:
         judged = {change.metric for change in changes}
         reason = block.reason or (each.reason if each.trend is Trend.UNKNOWN else "") or "; ".join(each.powers)
         yield _Block(
-            f"{each.verdicts.replace('–', 'new')}, {each.trend.value}" if each.trend is not Trend.NEW else
-            f"{block.verdict}, new",
+            f"{block.verdict if each.trend is Trend.NEW else each.verdicts}, {each.trend.value}",
             block.test, reason,
             [*map(_change_row, changes), *(row for row in block.rows if row[0] not in judged and not block.good)],
             (0, 0, *block.rank[2:]) if _is_red(each) else block.rank,
@@ -266,18 +263,18 @@ def _change_row(change: Change) -> tuple[str, str, str, str]:
 
 def _block(test: TestResult) -> _Block:
     ending, deciding = test.ending, test.ending.deciding
-    good = test.outcome in GOOD
-    checks = [check for check in test.checks if check.verdict.value not in GOOD]
-    checks = sorted(checks, key=lambda check: (check is not deciding, -check.verdict.severity))
-    checks = checks or [check for check in [deciding] if check is not None]
-    room = None if deciding is None else headroom(deciding)
+    checks = sorted((check for check in test.checks if check.verdict.value not in GOOD),
+                    key=lambda check: (check is not deciding, -check.verdict.severity))
+    room = None
+    if deciding is not None:
+        checks, room = checks or [deciding], headroom(deciding)
     rank = (0 if test.outcome not in WITHOUT_GATE else 1, 1, -ending.severity, -inf if room is None else room)
     reason = ending.error.partition("\n")[0]
     if deciding is not None and deciding.verdict in EXPLAINED:
         reason = reason_text(deciding)
     return _Block(test.outcome, short_id(test.test), "; ".join(filter(None, (*ending.notes, reason))),
                   [_check_row(check, ending.verdict) for check in checks], rank,
-                  good=good and test.outcome != "IMPROVED")
+                  good=test.outcome in GOOD and test.outcome != "IMPROVED")
 
 
 def _check_row(check: CheckResult, verdict: str) -> tuple[str, str, str, str]:

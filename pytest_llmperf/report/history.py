@@ -9,7 +9,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.report.comment import cell, code
 from pytest_llmperf.results.ended_test import short_id
 from pytest_llmperf.results.history import FoundChange, Series
-from pytest_llmperf.results.levels import change
+from pytest_llmperf.results.levels import change_for_the_worse
 from pytest_llmperf.stats.change_points import FEWEST_DF
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 
@@ -27,12 +27,12 @@ def markdown(series: Sequence[Series], notes: Sequence[str]) -> str:
 
 def newest_first(series: Sequence[Series]) -> list[tuple[Series, FoundChange]]:
     """Every change of every series."""
-    found = [(each, change) for each in series for change in each.changes]
-    return sorted(found, key=lambda pair: pair[1].session.id, reverse=True)
+    return sorted(((each, change) for each in series for change in each.changes),
+                  key=lambda pair: pair[1].session.id, reverse=True)
 
 
 def series_text(series: Series) -> str:
-    """"test_x [cached], itl_p50"."""
+    """"test_x [cached]"."""
     label = f" [{series.name.measurement}]" if series.name.measurement else ""
     return f"{short_id(series.name.test)}{label}"
 
@@ -40,10 +40,9 @@ def series_text(series: Series) -> str:
 def change_with_interval(series: Series, found: FoundChange) -> str:
     """"+3.1 % (95 % CI +2.2 % … +4.0 %), worse"."""
     metric, point = series.name.metric, found.point
-    sign = 1 if worse_when_larger(find(metric)) else -1
-    low, high = sorted((sign * point.low, sign * point.high))
-    word = "worse" if point.shift > 0 else "better"
-    return f"{change(metric, sign * point.shift)} (95 % CI {change(metric, low)} … {change(metric, high)}), {word}"
+    low, high = (point.low, point.high) if worse_when_larger(find(metric)) else (point.high, point.low)
+    shift, low_text, high_text = (change_for_the_worse(metric, distance) for distance in (point.shift, low, high))
+    return f"{shift} (95 % CI {low_text} … {high_text}), {'worse' if point.shift > 0 else 'better'}"
 
 
 def level_text(series: Series, first: int, end: int) -> str:
@@ -55,8 +54,7 @@ def level_text(series: Series, first: int, end: int) -> str:
 
 def spans(series: Series) -> list[tuple[int, int]]:
     """First session and end of each level, oldest first."""
-    ends = [0, *(found.point.at for found in series.changes), len(series.sessions)]
-    return list(pairwise(ends))
+    return list(pairwise([0, *(found.point.at for found in series.changes), len(series.sessions)]))
 
 
 def power_text(series: Series) -> str:
@@ -75,10 +73,8 @@ def _lines(series: Sequence[Series], notes: Sequence[str]) -> Iterator[str]:
         yield "\n| since | test | metric | kind, host | level | change | what changed beside it |"
         yield "|---|---|---|---|---:|---|---|"
     for each, one in found:
-        at = one.point.at
-        begin = max(first for first, _ in spans(each) if first < at)
-        end = next(end for first, end in spans(each) if first == at)
-        levels = f"{level_text(each, begin, at)} → {level_text(each, at, end)}"
+        levels = next(f"{level_text(each, *before)} → {level_text(each, *after)}"
+                      for before, after in pairwise(spans(each)) if after[0] == one.point.at)
         yield (f"| {cell(one.session.date)} | {_name_cells(each)} | {cell(levels)} | "
                f"{cell(change_with_interval(each, one))} | {cell(one.cause)} |")
     yield "\n| test | metric | kind, host | sessions | level now | sd of a session | +3 % is found after |"
@@ -101,13 +97,12 @@ def _name_cells(series: Series) -> str:
 def _sessions(series: Series) -> Iterator[str]:
     """A row per session, with its distance from the first one."""
     metric = series.name.metric
-    sign = 1 if worse_when_larger(find(metric)) else -1
     yield f"\n### {code(series_text(series))}, {code(metric)}, {cell(f'{series.name.kind}, {series.name.host}')}\n"
     yield "| date | session | commit | level | from the first | |"
     yield "|---|---|---|---:|---:|---|"
     starts = {found.point.at for found in series.changes}
     for at, session in enumerate(series.sessions):
-        distance = change(metric, sign * (series.levels[at] - series.levels[0]))
+        distance = change_for_the_worse(metric, series.levels[at] - series.levels[0])
         note = ", ".join(filter(None, ("new level" if at in starts else "", session.note)))
         yield (f"| {cell(session.date)} | {cell(session.id)} | {cell(session.commit)} | "
                f"{level_text(series, at, at + 1)} | {distance} | {cell(note)} |")

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredSession
-from pytest_llmperf.stats.priors import Scale, scale_of
+from pytest_llmperf.stats.priors import Scale, scale_of, worse_when_larger
 
 
 def offset(session: StoredSession, reference: StoredSession, metric: str) -> float | None:
@@ -54,6 +54,15 @@ def change(metric: str, distance: float) -> str:
         return "from or to 0"
     scale = scale_of(find(metric))
     return f"{100 * scale.change(distance):+.1f} {'%' if scale is Scale.LOG else 'pp'}"
+
+
+def change_for_the_worse(metric: str, distance: float) -> str:
+    """A distance above 0 for worse, as people read the change of the metric.
+
+    >>> change_for_the_worse("tpot_mean", log(1.05)), change_for_the_worse("output_throughput", log(1.25))
+    ('+5.0 %', '-20.0 %')
+    """
+    return change(metric, distance if worse_when_larger(find(metric)) else -distance)
 
 
 def _by_seed(session: StoredSession, metric: str) -> dict[int, list[float]]:

@@ -64,13 +64,20 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
     kinds = {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
     kind = kinds.pop().removeprefix(EMULATED) if len(kinds) == 1 else ""
     pages = [test_page(test, number, read, kind, out) for number, test in enumerate(tests, start=1)]
-    text = render(pages, session_facts(folders, tests))
-    path = out / FILE
+    return write_page(out / FILE, render(pages, session_facts(folders, tests)))
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Write a page, whole or not at all, and make its folder.
+
+    Raises:
+        UsageError: the page cannot be written.
+    """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise UsageError(f"{path}: the report cannot be written: {error.strerror}. Name another folder.") from error
+        raise UsageError(f"{path}: the page cannot be written: {error.strerror}. Name another folder.") from error
     return path
 
 
@@ -83,7 +90,7 @@ def render(pages: Sequence[TestPage], session: SessionFacts) -> str:
     """
     tests = [page.test for page in pages]
     rows = [row_of(page.test, page.anchor) for page in pages]
-    environment = _environment()
+    environment = page_environment()
     more = environment.get_template("more.html.j2")
     script = environment.get_template("report.js").render()
     return escaped(environment.get_template("report.html.j2").render(
@@ -112,7 +119,8 @@ def _opened(pages: Sequence[TestPage]) -> set[str]:
     return set(bad[:MOST_OPENED]) if len(pages) <= MOST_TESTS_OPENED else set()
 
 
-def _environment() -> jinja2.Environment:
+def page_environment() -> jinja2.Environment:
+    """The templates of all pages, with the filters of the report."""
     import jinja2
 
     environment = jinja2.Environment(

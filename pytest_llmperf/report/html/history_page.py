@@ -8,9 +8,8 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from pytest_llmperf.errors import UsageError, escaped
+from pytest_llmperf.errors import escaped
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.history import (
     RULE,
     change_with_interval,
@@ -20,6 +19,7 @@ from pytest_llmperf.report.history import (
     series_text,
     spans,
 )
+from pytest_llmperf.report.html import page_environment, write_page
 from pytest_llmperf.report.html.plot import Axis, Line, linear_axis, plot
 from pytest_llmperf.results.history import Series, Session
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
@@ -35,25 +35,15 @@ def write_history_page(series: Sequence[Series], notes: Sequence[str], out: Path
     Raises:
         UsageError: the page cannot be written.
     """
-    import jinja2
-
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
-                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     by_test: dict[str, list[Series]] = {}
     for each in sorted(series, key=lambda each: (not each.changes, each.name)):
         by_test.setdefault(series_text(each), []).append(each)
-    text = escaped(environment.get_template("history.html.j2").render(
+    text = escaped(page_environment().get_template("history.html.j2").render(
         policy=POLICY, found=newest_first(series), count=len(series), notes=notes, by_test=by_test, rule=RULE,
         change_text=change_with_interval, power=power_text, level=level_text, spans=spans, name=series_text,
         chart=lambda each: _chart(each, out), anchor=lambda each: f"series-{series.index(each)}",
     ))
-    path = out / FILE
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise UsageError(f"{path}: the page cannot be written: {error.strerror}. Name another folder.") from error
-    return path
+    return write_page(out / FILE, text)
 
 
 def _chart(series: Series, out: Path) -> str:
