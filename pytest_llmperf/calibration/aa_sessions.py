@@ -96,11 +96,15 @@ def run_sessions(
     folders = []
     for number in range(1, count + 1):
         folder = runs_dir / f"session-{number:02d}"
-        emulated = any(argument.partition("=")[0] == "--emulate" for argument in arguments)
-        seed = ["--emulate-seed", str(number)] if emulated else []
+        seed = ["--emulate-seed", str(number)] if is_emulated(arguments) else []
         notify(f"session {number} of {count}: {run_session([*arguments, *seed], folder, root)}")
         folders.append(folder)
     return folders
+
+
+def is_emulated(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of a pytest session select the emulator."""
+    return any(argument.partition("=")[0] == "--emulate" for argument in arguments)
 
 
 def run_session(arguments: Sequence[str], folder: Path, root: Path) -> str:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 
-from pytest_llmperf.calibration.aa_sessions import run_session, tests_of
+from pytest_llmperf.calibration.aa_sessions import is_emulated, run_session, tests_of
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.experiments.builds import BuildFailed, Candidates
-from pytest_llmperf.judging.change import change_of, seeded_runs
-from pytest_llmperf.judging.reference_comparison import start_sd_of
+from pytest_llmperf.judging.change import change_of
+from pytest_llmperf.judging.reference_comparison import paired_readings, start_sd_of
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import REFERENCE
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import REFERENCE_COMPARISON
 from pytest_llmperf.results.conditions import server_kind
+from pytest_llmperf.results.levels import change_for_the_worse
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.stats.bisection_posterior import ChangePosterior, Comparison
 
@@ -174,12 +177,12 @@ class Bisection:
         place = self.folder / "sessions" / f"{len(self.done) + 1:03d}"
         shutil.rmtree(place, ignore_errors=True)  # of an interrupted comparison
         looks = [] if metric is None else ["--llmperf-extension-limit=0"]
-        if any(each.partition("=")[0] == "--emulate" for each in self.arguments):  # each session has noise of its own
+        if is_emulated(self.arguments):  # each session has another noise seed
             looks.append(f"--emulate-seed={len(self.done) + 1}")
         try:
             options = self.candidates.options(build, self.notify)
             tests = self.session([self.test, *options, *looks, *self.arguments], place)
-            compared = _compared(tests, name, perf_counter() - began_s)
+            compared = _compared(tests, name, metric, perf_counter() - began_s)
         except (BuildFailed, BaselineError, UsageError) as error:
             final = isinstance(error, BuildFailed)
             compared = Compared(name, perf_counter() - began_s, problem=f"{error}".strip(), final=final)
@@ -193,13 +196,8 @@ class Bisection:
 def _effects_text(compared: Compared) -> str:
     if compared.problem:
         return f"nothing was measured: {compared.problem.splitlines()[-1]}"
-    return ", ".join(f"{name} {change_text(name, sum(values) / len(values))} ({len(values)} pairs)"
+    return ", ".join(f"{name} {change_for_the_worse(name, fmean(values))} ({len(values)} pairs)"
                      for name, values in compared.differences.items())
-
-
-def change_text(metric: str, distance: float) -> str:
-    """A distance on the metric's scale as the metric's change: "+3.0 %"."""
-    return f"{100 * change_of(find(metric), distance):+.1f} %"
 
 
 def _percent(probability: float) -> str:
@@ -207,24 +205,30 @@ def _percent(probability: float) -> str:
     return f"{100 * min(probability, 0.999):.3g} %"
 
 
-def _compared(tests: Sequence[TestResult], name: str, seconds: float) -> Compared:
-    """What a session compared.
+def _compared(tests: Sequence[TestResult], name: str, metric: str | None, seconds: float) -> Compared:
+    """What a session compared. A metric with an infinite value has no differences.
+
+    Args:
+        metric: must have differences; None if any metric will do.
 
     Raises:
-        UsageError: not one test has a comparison with the reference, or the runs are invalid.
+        UsageError: there are several tests or none, the test has no comparison with the reference, the runs are
+            invalid, or failed requests make the metric infinite.
     """
     if len(tests) != 1:
         raise UsageError(f"{len(tests)} tests were measured: {', '.join(test.test for test in tests)}. Name one test.")
     (test,) = tests
     checks = {check.metric: check for check in test.checks if check.subject.startswith(REFERENCE_COMPARISON)}
     pairs = [pair for pair in pairwise(test.measurements) if _has_reference(pair[1]) and not _has_reference(pair[0])]
-    if test.ending.verdict == Verdict.ERROR.value or not checks or not pairs:
+    differences = {}
+    for compared in checks if pairs else ():
+        with suppress(ValueError):
+            differences[compared] = [new - old for new, old in paired_readings(find(compared), *pairs[0])]
+    if test.ending.verdict == Verdict.ERROR.value or not differences or metric not in (None, *differences):
         why = test.reason or "no metric was compared with the reference build. Write perf.compare_with_baseline(run)"
         raise UsageError(f"{test.test}: {why}")
-    candidate, reference = pairs[0]
-    differences = {metric: [new - old for (_, new), (_, old) in zip(
-        seeded_runs(find(metric), candidate), seeded_runs(find(metric), reference), strict=True)] for metric in checks}
-    return Compared(name, seconds, differences, {metric: check.verdict.value for metric, check in checks.items()},
+    candidate, _ = pairs[0]
+    return Compared(name, seconds, differences, {each: check.verdict.value for each, check in checks.items()},
                     len({run.start_id for run in candidate.runs}), server_kind(candidate.conditions))
 
 
@@ -271,10 +275,10 @@ class Finding:
                     "Name ends between which the test became slower."]
         posterior, (effect, se) = self.posterior, self.posterior.size()
         low, high = sorted(change_of(find(self.metric), effect + sign * Z95 * se) for sign in (-1, 1))
-        listed = " or ".join(map(described, posterior.culprits))
+        listed, size = " or ".join(map(described, posterior.culprits)), change_for_the_worse(self.metric, effect)
         word = "culprit" if self.found else "most probable" if len(posterior.culprits) == 1 else "culprit is one of"
         lines = [f"{word}: {listed} ({_percent(posterior.certainty)} probability)",
-                 f"{self.metric} {change_text(self.metric, effect)} (95 %: {100 * low:+.1f} … {100 * high:+.1f} %)"]
+                 f"{self.metric} {size} (95 %: {100 * low:+.1f} … {100 * high:+.1f} {size.split()[-1]})"]
         if posterior.two_changes > 0.5:
             second = max(set(range(1, len(names))) - set(posterior.culprits), key=posterior.by_build.__getitem__)
             lines.append(f"a second change is probable ({_percent(posterior.two_changes)}), most likely at "

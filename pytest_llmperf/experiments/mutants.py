@@ -10,6 +10,7 @@ from time import perf_counter
 from pytest_llmperf.calibration.aa_sessions import run_session
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.table import aligned
+from pytest_llmperf.results.ended_test import NOT_COMPARED
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_run
 
@@ -22,7 +23,6 @@ FAULTS = (
     "swapped=10%", "stale_blocks=10%", "truncated_transfers=10%", "wrong_weights=2",
 )  # fmt: skip
 NOTICED = ("FAIL", "ERROR", "FAILED")
-NOT_COMPARED = ("NO_BASELINE", "INCOMPARABLE")
 SHOWN_CHARACTERS = 100
 
 

@@ -117,7 +117,7 @@ class _Look:
             if uncounted := unverified([metric.name], measurement.metrics):
                 return unusable_result(REFERENCE_COMPARISON, metric, Verdict.INCONCLUSIVE, uncounted)
         try:
-            pairs = self._pairs(metric)
+            pairs = paired_readings(metric, self.candidate, self.reference)
         except ValueError as error:
             return unusable_result(REFERENCE_COMPARISON, metric, Verdict.ERROR, ValueNotComparable(str(error)))
         scale, start_sd = scale_of(metric), start_sd_of(metric, self.terms.kind)
@@ -149,15 +149,6 @@ class _Look:
         own_servers = all(len(set(side)) == len(distinct) for side in zip(*distinct, strict=True))
         return [start for start, _ in starts] if own_servers else []
 
-    def _pairs(self, metric: Metric) -> list[tuple[float, float]]:
-        """Candidate and reference on the metric's scale, pair by pair; the larger of the two is worse."""
-        of_candidate, of_reference = (
-            {(run.execution, seed): value
-             for run, (seed, value) in zip(side.runs, seeded_runs(metric, side), strict=True)}
-            for side in (self.candidate, self.reference)
-        )
-        return [(of_candidate[key], of_reference[key]) for key in sorted(of_candidate.keys() & of_reference.keys())]
-
     def _result(
         self, metric: Metric, level: float, difference: PairedDifference, margins: Margins, start_sd: StartSd
     ) -> CheckResult:
@@ -185,6 +176,19 @@ class _Look:
             REFERENCE_COMPARISON, metric, verdict, level=level, difference=difference, margins=margins,
             confidence=confidence, cause=causes.get(verdict), facts=facts,
         )
+
+
+def paired_readings(metric: Metric, candidate: Measurement, reference: Measurement) -> list[tuple[float, float]]:
+    """Candidate and reference on the metric's scale, pair by pair; the larger of the two is worse.
+
+    Raises:
+        ValueError: a value is missing or is outside the metric's scale.
+    """
+    of_candidate, of_reference = (
+        {(run.execution, seed): value for run, (seed, value) in zip(side.runs, seeded_runs(metric, side), strict=True)}
+        for side in (candidate, reference)
+    )
+    return [(of_candidate[key], of_reference[key]) for key in sorted(of_candidate.keys() & of_reference.keys())]
 
 
 def build_text(measurement: Measurement) -> str:

@@ -107,11 +107,16 @@ class ChangePosterior:
         return firsts, seconds, posterior / posterior.sum()
 
     @cached_property
+    def _by_place(self) -> list[Numbers]:
+        """Probability of each build as the first place, and as the second place."""
+        *places, posterior = self._hypotheses
+        return [np.asarray(np.bincount(place, posterior, self.builds + 1)[:self.builds], dtype=np.float64)
+                for place in places]
+
+    @cached_property
     def by_build(self) -> Numbers:
         """Probability that each build changed the metric. The first build never did."""
-        firsts, seconds, posterior = self._hypotheses
-        both = np.bincount(firsts, posterior, self.builds + 1) + np.bincount(seconds, posterior, self.builds + 1)
-        return np.asarray(both[: self.builds], dtype=np.float64)
+        return np.add(*self._by_place)
 
     @property
     def two_changes(self) -> float:
@@ -135,21 +140,20 @@ class ChangePosterior:
         return float(self.by_build[group.start:group.stop].sum())
 
     def next_build(self, excluded: Collection[int] = ()) -> int | None:
-        """The build about which the hypotheses disagree most; None where the place is decided, or no build is left."""
+        """The build about which the hypotheses disagree most; None if the place is decided, or no build is left."""
         if self.certainty >= DECIDED:
             return None
-        reach = np.zeros(self.builds + 1)
-        firsts, seconds, posterior = self._hypotheses
-        reach += np.bincount(firsts, posterior, self.builds + 1)
-        passed = np.cumsum(reach)[: self.builds]  # probability that the first step is at this build or before
-        both = np.cumsum(np.bincount(seconds, posterior, self.builds + 1))[: self.builds]
-        disagreement = passed * (1 - passed) + both * (1 - both)
+        passed = np.cumsum(self._by_place, axis=1)  # probability that the step is at this build or before
+        disagreement = (passed * (1 - passed)).sum(axis=0)
         left = [build for build in range(1, self.builds) if build not in self.unusable and build not in excluded]
         return max(left, key=lambda build: float(disagreement[build]), default=None)
 
     def size(self) -> tuple[float, float]:
-        """Size of the step at the most probable place, and its standard error: builds from there on, up to the next
-        probable place, less builds before."""
+        """Size of the step at the most probable place, and the standard error of the size.
+
+        The size is the mean effect of the builds from this place up to the next probable place, less the mean effect of
+        the builds from the previous probable place up to this place.
+        """
         first = self.culprits.stop - 1
         firsts, seconds, posterior = self._hypotheses
         best = int(posterior.argmax())
@@ -160,7 +164,6 @@ class ChangePosterior:
             self._mean(range(first, high)), self._mean(range(low, self.culprits.start) if low else range(0)))
         return level - level_before, sqrt(variance + variance_before)
 
-
     @property
     def last_in_errors(self) -> float:
         """Difference of the last build from the first, in standard errors."""
@@ -168,7 +171,8 @@ class ChangePosterior:
         return level / sqrt(variance) if variance else 0.0
 
     def _mean(self, builds: range) -> tuple[float, float]:
-        """Weighted mean effect of some builds, and its variance; 0 of none, for the first build equals itself."""
+        """Weighted mean effect of some builds, and the variance of the mean; both are 0 without a comparison, because
+        the first build equals itself."""
         of_builds = [(each.effect, precision) for each, precision in zip(self.comparisons, self._weights, strict=True)
                      if each.build in builds]
         weight = sum(precision for _, precision in of_builds)

@@ -26,12 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.calibration.aa_sessions import is_emulated
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.errors import UsageError
     from pytest_llmperf.experiments.mutants import report, run_mutants
 
     options = pytest_options(arguments.pytest)
-    if not any(option.partition("=")[0] == "--emulate" for option in options):
+    if not is_emulated(options):
         raise UsageError('llmperf mutate plants faults into the emulator. Write --pytest="--emulate h200".')
     folder = project_root() / FOLDER / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     sessions = run_mutants([*arguments.tests, *options], arguments.plant_flag, folder, remark)

@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -148,6 +148,26 @@ def test_test_without_comparison_is_refused(search):
     machine.session = lambda options, folder: [plain]
     with pytest.raises(UsageError, match=r"Write perf\.compare_with_baseline\(run\)"):
         search(machine)
+
+
+def test_build_with_infinite_values_is_skipped_with_the_reason_of_the_test(search):
+    machine = Machine(8)
+    measured_session = machine.session
+
+    def session(options, folder):
+        (test,) = measured_session(options, folder)
+        if not options[1].endswith("=7"):
+            return [test]
+        rest, candidate, reference = test.measurements
+        failed = tuple(Run.of_values(run.seed, 1, {METRIC: 5.0}, {METRIC: None}) for run in candidate.runs)
+        check = CheckResult(f"reference {METRIC}", Verdict.INCONCLUSIVE, METRIC, cause=Stated("12 requests failed"))
+        candidate = Measurement("vllm('m')", "w", CONDITIONS, failed)
+        return [replace(test, measurements=(rest, candidate, reference), checks=(check,))]
+
+    machine.session = session
+    found, _ = search(machine)
+    assert found.lines()[0].startswith("culprit is one of: b7 or b8 (")
+    assert any("skipped: b7: t.py::test: " in line and "12 requests failed" in line for line in found.lines())
 
 
 def test_several_tests_are_refused_by_name(search):
