@@ -196,3 +196,12 @@ def test_page_links_each_session_to_its_run_and_loads_nothing(here, capsys):
     assert len(page.dots) == 12
     assert all((here / "site" / href).resolve().read_text() == "report" for href in page.dots)
     assert page.outside == []
+
+
+def test_two_claims_of_one_test_are_two_series(here, capsys):
+    runs = tuple(Run(seed, 1, (make_record(0, itl_ms=[10.0] * 4),)) for seed in range(3))
+    conditions = {"hardware": "h200", "engine": "vllm", "workload": "w", "flags": "{}", "formulas": "tpot.1"}
+    sides = [Measurement("vllm('m')", "w", conditions, runs, side=side) for side in ("a", "b", "a", "b")]
+    write_test(here / RUNS / session_id(1), TEST, sides, [CheckResult("claim", Verdict.PASS, "tpot_mean")])
+    rows = table(history(capsys, "--metric", "tpot_mean"), "test")
+    assert [row[0] for row in rows] == ["`test_it [a1]`", "`test_it [a3]`"]
