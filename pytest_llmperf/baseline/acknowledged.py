@@ -108,5 +108,5 @@ def excuse_for(
 
 
 def _is_about(entry: Acknowledged, check: CheckResult) -> bool:
-    """Whether an entry names the metric of a check: as a whole, or the one metric that all its sides are of."""
+    """Whether an entry names the metric of a check, or the one metric in the ratio that the check is about."""
     return entry.metric == check.metric or set(re.findall(r"\w{2,}", check.metric)) == {entry.metric}

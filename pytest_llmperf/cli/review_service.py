@@ -29,7 +29,7 @@ class Service:
     """One service.
 
     Args:
-        request: what it calls the place of a comment.
+        request: the service's word for a pull request.
         variables: name of an argument → variables of a CI job that state it, the first that is set.
         api: default URL of the service's API. A variable of the CI job replaces this URL.
         header, prefix: header of the token, and what stands before the token.
@@ -78,7 +78,7 @@ SERVICES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a comment belongs.
+    """The pull request of a comment, and the commit of a status check.
 
     Args:
         service: one of `SERVICES`.
@@ -134,7 +134,7 @@ def _of_event(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def this_job(env: Mapping[str, str], run_folder: Path | None) -> tuple[str, str]:
-    """Page of the CI job that this process is part of, and of the report among its artefacts; "" where unknown."""
+    """Page of the CI job of this process, and of the report among the artefacts of the job; "" if unknown."""
     server, repository, run_id = (env.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
     if server and repository and run_id:
         return f"{server}/{repository}/actions/runs/{run_id}", ""

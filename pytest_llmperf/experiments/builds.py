@@ -49,7 +49,7 @@ class FlagValues:
         engine: "vllm".
         flag: name of the flag.
         names: the values.
-        place: where the engine is, for both sides.
+        place: the engine's environment, for both sides.
     """
 
     engine: str

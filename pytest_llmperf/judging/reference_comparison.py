@@ -112,7 +112,6 @@ class _Look:
             if unusable := unusable_values(metric.name, measurement.metrics, side):
                 missing = isinstance(unusable, MetricUnavailable)
                 return unusable_result(REFERENCE_COMPARISON, metric,
-
                                        Verdict.ERROR if missing else Verdict.INCONCLUSIVE, unusable)
             if uncounted := unverified([metric.name], measurement.metrics):
                 return unusable_result(REFERENCE_COMPARISON, metric, Verdict.INCONCLUSIVE, uncounted)

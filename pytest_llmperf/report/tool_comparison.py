@@ -52,7 +52,7 @@ def _load(run: ToolRun) -> Load:
 
 
 def _check_loads(old: Mapping[Load, list[ToolRun]], new: Mapping[Load, list[ToolRun]]) -> None:
-    """Raises UsageError where a load has no equal load on the other side."""
+    """Raise UsageError if a load has no equal load on the other side."""
     for load in [*(old.keys() - new.keys()), *(new.keys() - old.keys())]:
         here, there = (old, new) if load in old else (new, old)
         nearest = max(there, key=lambda other: len({*load} & {*other}))
@@ -88,8 +88,11 @@ def _check_spread(old: Sequence[ToolRun], new: Sequence[ToolRun]) -> None:
 
 
 def _seeds(old: Sequence[ToolRun], new: Sequence[ToolRun]) -> dict[tuple[int, ...], int]:
-    """Lengths of prompts → number of the seed. Repeats are paired by seed where both sides have the same seeds; else
-    all repeats count as one seed, and the spread between seeds is a part of the spread between runs."""
+    """Lengths of prompts → number of the seed.
+
+    If both sides have the same seeds, repeats are paired by seed. Else all repeats count as one seed, and the spread
+    between runs includes the spread between seeds.
+    """
     before, after = ({run.prompts for run in side} for side in (old, new))
     same = before == after and () not in before
     return {prompts: number if same else 0 for number, prompts in enumerate(sorted(before | after))}

@@ -1,7 +1,7 @@
 """How far an emulated measurement is from the measurements that the emulator's step times were fitted on.
 
-A test on the emulator tests the test. This module says how near its figures may be to those of a GPU, and names claims
-whose size the emulator is known to miss.
+A verdict on the emulator shows that the test works. This module says what an emulated measurement has in common with
+measurements on a GPU, and names the flags whose effect the emulator is known to miss.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ class Session:
     Args:
         id: of the pytest session; it begins with the time.
         date: UTC, ISO 8601.
-        commit: of the project; "" where unknown.
+        commit: of the project; "" if unknown.
         runs: value of each run, in the metric's unit; None for a missing value.
         seeds: of each run.
         build: fields of the build under test → value.
-        canary: how fast the host was at fixed work: name → value; empty where that was not measured.
-        link: page or folder of the session, absolute; "" where the session is stored in a baseline alone.
+        canary: how fast the host was at fixed work: name → value; empty without a measurement.
+        link: page or folder of the session, absolute; "" for a session that only a baseline stores.
         note: that it is the anchor of a baseline, and why a person accepted it; "" without either.
     """
 
@@ -61,7 +61,7 @@ class FoundChange:
     """A change of a metric's level, with the probable cause.
 
     Args:
-        point: where, and by how much.
+        point: the session and the size of the change.
         session: the first session with the new level.
         cause: what changed in the build or on the host, as a sentence part.
     """

@@ -1,7 +1,7 @@
 """Results of other load generators, read as runs: `vllm bench serve`, `sglang.bench_serving`, AIPerf and GuideLLM.
 
-A file is recognised by its content. Where it has the times of each request, the metrics are computed from them, with
-failed requests. Else the tool's own statistics are taken where the formula is the same.
+A file is recognised by its content. If the file has the times of each request, the metrics are computed from these
+times and include failed requests. Else the metrics are the statistics of the tool that have the same formula.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class ToolRun:
     """One repeat of a benchmark by another tool.
 
     Args:
-        origin: file, with the line or the benchmark where the file has several.
+        origin: file; of a file with several repeats also the line or the benchmark.
         tool: name of the tool.
         load: what must be equal on both sides: name → value as text.
-        tokens: mean tokens per request, of prompts and of answers; None where the file does not say.
-        prompts: prompt tokens of each request; empty where the file does not say.
-        made_at: sortable time of the repeat; "" where the file does not say.
+        tokens: mean tokens per request, of prompts and of answers; None if the file lacks the number.
+        prompts: prompt tokens of each request; empty if the file lacks the numbers.
+        made_at: sortable time of the repeat; "" if the file lacks the time.
         detailed: whether the file has the times of each request.
         run: its metrics.
     """

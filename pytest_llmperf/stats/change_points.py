@@ -1,9 +1,9 @@
-"""Change points of a series of sessions: where its level has changed for good, by how much, and how surely.
+"""Change points of a series of sessions: each lasting change of the level, with size and confidence interval.
 
 A session is one number, the mean of its runs on the metric's scale. After each session the last 2, 4, 8 and 16 sessions
 are compared with the sessions before them, back to the last change point, by a t test. Its variance comes from all
-sessions of the series, around the level of their time. One session alone makes no change point, and each session after
-the change must show a quarter of it, so one disturbed session makes none either.
+sessions of the series, around the level of their time. One session alone makes no change point. Each session after the
+change must show a quarter of the change, so that one disturbed session makes no change point either.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Changes:
 
     Args:
         points: oldest first.
-        sd: of one session at a constant level; None where each level has one session.
+        sd: of one session at a constant level; None if each level has one session.
         df: degrees of freedom of `sd`.
         sessions: since the last change point.
     """
@@ -108,7 +108,7 @@ def changes(levels: Sequence[float]) -> Changes:
 
 
 def _best_split(levels: Sequence[float], first: int, end: int) -> int:
-    """Where two levels explain these sessions best: with the largest sum of squares between the levels."""
+    """First session of the second level in the best split: the split with the largest sum of squares between levels."""
     def between(at: int) -> float:
         before, after = levels[first:at], levels[at:end]
         return (fmean(after) - fmean(before)) ** 2 * len(before) * len(after)

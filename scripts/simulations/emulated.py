@@ -66,7 +66,7 @@ SuiteRun = dict[str, Any]
 
 
 def whole_suites_table(suites: int, _rng: np.random.Generator) -> Iterator[str]:
-    """Suite runs with nothing planted, and a quarter as many with each fault. Goes on where it was stopped."""
+    """Suite runs without a fault, and a quarter as many with each fault. Continues after an interruption."""
     wanted = [(planted, number) for planted in (UNCHANGED, *FAULTS) for number in range(round(planted.part * suites))]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True,
                             check=True).stdout.strip()
@@ -96,7 +96,7 @@ def whole_suites_table(suites: int, _rng: np.random.Generator) -> Iterator[str]:
 
 
 def stored_suite_runs(journal: Path) -> dict[tuple[str, int], SuiteRun]:
-    """Those of an earlier, interrupted command on the same commit."""
+    """Suite runs of an earlier, interrupted command on the same commit."""
     journal.parent.mkdir(exist_ok=True)
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     return {(suite_run["fault"], suite_run["number"]): suite_run for suite_run in map(json.loads, lines)}

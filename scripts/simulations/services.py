@@ -94,8 +94,6 @@ class Rollout:
         return StartSd(known, "stored", sessions=self.sessions, stored_sd=max(sd, least))
 
 
-
-
 #: True sd of the replicas, their distribution, and the numbers of replicas.
 SDS = ((0.003, None), (0.01, None), (0.03, None), (0.05, None), (0.01, 3))
 COUNTS = ((1, 1), (2, 2), (4, 4), (1, 4), (1, 10))
