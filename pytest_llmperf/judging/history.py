@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,14 +30,12 @@ def judged(sessions_by_name: Mapping[SeriesName, Sequence[Session]]) -> list[Ser
     Sessions without a value, or with a value that the metric's scale does not have, are left out.
     """
     series = [each for name, sessions in sorted(sessions_by_name.items()) if (each := _series(name, sessions)).levels]
-    points = {each.name: changes(each.levels) for each in series}
-    begins: dict[tuple[str, str], list[str]] = {}  # kind and host → first session of each change
-    for each in series:
-        for point in points[each.name].points:
-            begins.setdefault((each.name.kind, each.name.host), []).append(each.sessions[point.at].id)
-    return [replace(each, sd=found.sd, needed=found.sessions_needed(log1p(STATED_CHANGE)), changes=tuple(
-        _change(each, point, _share_of_host(each, point, series, begins)) for point in found.points))
-        for each in series for found in [points[each.name]]]
+    found = [changes(each.levels) for each in series]
+    changed = Counter(_on_host(each, point.at) for each, of in zip(series, found, strict=True) for point in of.points)
+    measured = Counter(_on_host(each, at) for each in series for at in range(len(each.sessions)))
+    return [replace(each, sd=of.sd, needed=of.sessions_needed(log1p(STATED_CHANGE)), changes=tuple(
+        _change(each, point, changed[_on_host(each, point.at)], measured[_on_host(each, point.at)])
+        for point in of.points)) for each, of in zip(series, found, strict=True)]
 
 
 def _series(name: SeriesName, sessions: Sequence[Session]) -> Series:
@@ -51,22 +50,22 @@ def _series(name: SeriesName, sessions: Sequence[Session]) -> Series:
     return Series(name, tuple(kept), levels)
 
 
-def _share_of_host(
-    series: Series, point: ChangePoint, every: Sequence[Series], begins: Mapping[tuple[str, str], Sequence[str]]
-) -> tuple[int, int]:
-    """How many series of the host change in this session, and how many have this session."""
-    name, session = series.name, series.sessions[point.at].id
-    there = [each for each in every if (each.name.kind, each.name.host) == (name.kind, name.host)
-             and any(other.id == session for other in each.sessions)]
-    return begins[name.kind, name.host].count(session), len(there)
+def _on_host(series: Series, at: int) -> tuple[str, str, str]:
+    """Kind, host and session: what a session of several series has in common."""
+    return series.name.kind, series.name.host, series.sessions[at].id
 
 
-def _change(series: Series, point: ChangePoint, of_host: tuple[int, int]) -> FoundChange:
+def _change(series: Series, point: ChangePoint, changed: int, measured: int) -> FoundChange:
+    """A change with the reason for it.
+
+    Args:
+        changed, measured: how many series of the host change in this session, and how many have this session.
+    """
     before, after = series.sessions[point.at - 1], series.sessions[point.at]
     build = list(_build_changes(before, after))
     host = list(_canary_changes(series.sessions[:point.at], series.sessions[point.at:point.found + 1]))
-    if not build and of_host[1] >= FEWEST_SERIES and of_host[0] > MOST_SERIES * of_host[1]:
-        host.append(f"{of_host[0]} of {of_host[1]} series of this host change here")
+    if not build and measured >= FEWEST_SERIES and changed > MOST_SERIES * measured:
+        host.append(f"{changed} of {measured} series of this host change here")
     texts = [f"build: {', '.join(build)}"] if build else []
     texts += [f"host: {', '.join(host)}"] if host else []
     commits = f": commit {before.commit or 'unknown'} → {after.commit or 'unknown'}"
