@@ -32,7 +32,7 @@ class Service:
         request: the service's word for a pull request.
         variables: name of an argument → variables of a CI job that state it, the first that is set.
         api: default URL of the service's API. A variable of the CI job replaces this URL.
-        header, prefix: header of the token, and what stands before the token.
+        header, prefix: HTTP header of the token, and the text before the token.
         comments, comment, statuses: paths below the API.
         update: method that changes a comment.
         states: of a red and a green status check.
@@ -209,7 +209,7 @@ def _comments(client: httpx.Client, place: Place) -> Iterator[dict[str, Any]]:
 
 
 def _answer(answer: httpx.Response, place: Place) -> object:
-    """What the service says, as JSON.
+    """The answer of the service, as JSON.
 
     Raises:
         _Refused: it refuses.

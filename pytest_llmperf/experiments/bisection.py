@@ -74,7 +74,7 @@ def measured_tests(options: Sequence[str], folder: Path) -> Sequence[TestResult]
 
 @dataclass(slots=True)
 class Bisection:
-    """A search among candidates; it continues with what the state file holds.
+    """A search among candidates, which continues from the state file.
 
     Args:
         test: one test, as pytest takes it.
@@ -241,7 +241,7 @@ class Finding:
     """The end of a search.
 
     Args:
-        search: what was compared.
+        search: the search with its comparisons.
         metric: the metric that changed; None if the ends do not differ.
         posterior: of the places; None if the ends do not differ.
     """

@@ -38,7 +38,7 @@ class Candidates(Protocol):
         """
 
     def described(self, build: int) -> str:
-        """The name, with what is known of the change."""
+        """The name, with the subject of the commit if one is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def commits(text: str, engine: str, command: str | None, folder: Path, repositor
     if ends[0] == ends[1]:
         raise UsageError(f"--commits {text}: {first} and {last} are the same commit. Write GOOD..BAD.")
     rows = _lines(repository, "log", "--first-parent", "--reverse", "--format=%H %s", f"{ends[0]}..{ends[1]}")
-    if not rows or not _is_ancestor(repository, *ends):
+    if not rows or _lines(repository, "merge-base", *ends) != ends[:1]:
         raise UsageError(f"--commits {text}: {last} does not come after {first}. Write the older commit first.")
     subjects = {name[:12]: subject for name, _, subject in (row.partition(" ") for row in rows)}
     return Builds(engine, (ends[0][:12], *subjects), command, folder, repository, subjects)
@@ -201,10 +201,6 @@ def commits(text: str, engine: str, command: str | None, folder: Path, repositor
 
 def _lines(repository: Path, *arguments: str) -> list[str]:
     return (git(repository, *arguments, timeout_s=GIT_TIMEOUT_S) or b"").decode("utf-8", "replace").splitlines()
-
-
-def _is_ancestor(repository: Path, first: str, last: str) -> bool:
-    return _lines(repository, "merge-base", first, last) == [first]
 
 
 def flag_values(text: str, engine: str, place: Callable[[], str]) -> FlagValues:

@@ -15,7 +15,7 @@ from pytest_llmperf.results.session_spread import readings
 from pytest_llmperf.stats.change_points import ChangePoint, changes
 from pytest_llmperf.stats.priors import session_levels
 
-#: Change of the worse whose number of sessions is stated.
+#: Change for the worse for which a history states how many sessions find it.
 STATED_CHANGE = 0.03
 #: A value of the canary that moved by more than this share shows another speed of the host.
 CANARY_MOVED = 0.05

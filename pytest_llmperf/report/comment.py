@@ -1,4 +1,4 @@
-"""A run as the Markdown of a comment: what is bad and by how much, what changed in the build, how to see it again."""
+"""A run as the Markdown of a comment: red tests, changes of the build, and the commands that measure again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FAILURE, SUCCESS = "failure", "success"
 
 @dataclass(frozen=True, slots=True)
 class CommentedRun:
-    """What a comment is made of.
+    """The content of a comment.
 
     Args:
         name: of the run.

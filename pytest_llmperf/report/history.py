@@ -14,7 +14,7 @@ from pytest_llmperf.stats.change_points import FEWEST_DF
 from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 
 MISSING = "–"
-#: So few series are listed session by session.
+#: Most series that are listed session by session.
 MOST_LISTED = 2
 RULE = ("A change is found from its second session on, by a t test on the sessions of one host. Simulated: at most one "
         "false alarm in 1,000 weeks of five sessions, for normal noise.")

@@ -22,8 +22,8 @@ FITTED_VERSIONS = {
 }
 NOT_FITTED = "data sheet only: not fitted"
 
-#: What differs between the sides of a claim → what hosts measured and what the emulator gives, on an H200 except where
-#: it says otherwise (docs/measured/h200.md, docs/measured/h100.md). Each is at least 1.3 times too large or small.
+#: Flag that differs between the sides of a claim → ratio of the sides that hosts measured, and ratio on the emulator
+#: (docs/measured/h200.md, docs/measured/h100.md). Each emulated ratio is at least 1.3 times too large or too small.
 MISSED = {
     "speculative_config": "n-gram drafts, mean TPOT: 4.4 × measured, 2.45 × emulated",
     "schedule_policy": "request throughput: 2.14 × measured, 3.2 × emulated",

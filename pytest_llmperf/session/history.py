@@ -28,7 +28,7 @@ from pytest_llmperf.results.history import SeriesName, Session
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import canary_entries, names, read_run, read_session, stored_runs
 
-#: Conditions that one series has in common; a newer version may record more of the others.
+#: Conditions that all sessions of a series share. Other conditions may differ: a newer version may record more of them.
 COMMON = ("model", "weights", "workload", "warm_up", "treatment", "search", "flags", "env", "lmcache", "gpu_count",
           "url", PLANTED)
 
@@ -49,7 +49,7 @@ class History:
     _known: set[tuple[str, ...]] = field(default_factory=set)
 
     def add(self, name: SeriesName, session: Session) -> None:
-        """Add a session, unless a source before has it. Older versions of a baseline may name its host otherwise."""
+        """Add a session that no earlier source has, on any host: an older baseline may have another name of the host."""
         known = (name.test, name.measurement, name.metric, name.kind, session.id)
         if known not in self._known:
             self._known.add(known)
@@ -103,7 +103,7 @@ def _add_run(history: History, folder: Path) -> None:
 
 
 def _add_release(history: History, path: Path) -> None:
-    """The tests of a JUnit file whose run files are beside it; a file that has verdicts alone is refused."""
+    """Add the tests of a JUnit file with its run folders. A file without run folders has verdicts alone and is refused."""
     tests = read_release(path)
     folders = {test.folder for test in tests if test.folder is not None}
     if not folders:

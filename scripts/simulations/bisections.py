@@ -7,6 +7,7 @@ from math import log1p
 
 import numpy as np
 
+from pytest_llmperf.experiments.bisection import MOST_OF_BUILD
 from pytest_llmperf.stats.bisection_posterior import ChangePosterior, Comparison
 from simulations.tables import Table, heading, percent, row, share_of
 
@@ -17,7 +18,6 @@ NOISES = ((0.0018, 0.003), (0.0036, 0.003), (0.005, 0.01), (0.005, 0.02))
 PAIRS, PAIRS_OF_ENDS = 3, 8
 #: Start sd that the search expects.
 START_SD = 0.0018
-MOST_COMPARISONS = 4  # of one build
 Levels = Sequence[float]
 
 
@@ -36,7 +36,7 @@ def searched(levels: Levels, noise: tuple[float, float], rng: np.random.Generato
     while True:
         posterior = ChangePosterior(BUILDS, comparisons, abs(comparisons[0].effect), START_SD)
         counts = [sum(each.build == build for each in comparisons) for build in range(BUILDS)]
-        build = posterior.next_build([build for build, count in enumerate(counts) if count >= MOST_COMPARISONS])
+        build = posterior.next_build([build for build, count in enumerate(counts) if count >= MOST_OF_BUILD])
         if build is None:
             return posterior, pairs
         comparisons.append(compared(levels, build, PAIRS, noise, rng))

@@ -1,4 +1,4 @@
-"""Write a run as a comment: what is bad and by how much, what changed in the build, the command to see it again.
+"""Write a run as a comment: red tests with the sizes of changes, differences of the build, commands to measure again.
 
     llmperf comment .llmperf/junit.xml >> "$GITHUB_STEP_SUMMARY"
     llmperf comment .llmperf/junit.xml --post github
@@ -68,5 +68,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _name(run: Path) -> str:
-    """A file's without its suffix; a folder's whole, for v0.9.1 has none."""
+    """The name of a file without its suffix, or of a folder; the folder v0.9.1 has no suffix."""
     return run.resolve().name if run.is_dir() else run.stem
