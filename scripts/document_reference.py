@@ -75,7 +75,7 @@ def plain(source: Source) -> str:
     chosen = [metric for metric in all_metrics().values() if metric.source is source and metric.family is None]
     rows = [(f"`{metric.name}{'(…)' if metric.limited else ''}`", metric.unit.value or "count",
              BETTER[metric.direction.value], f"`{metric.formula_id}`", metric.formula.partition("; duration_s is ")[0],
-             metric.needs.replace("the server counters ", "counters: ")) for metric in chosen]
+             metric.needs.replace("the server counters ", "")) for metric in chosen]
     return table(("metric", "unit", "better", "formula id", "formula", "needs"), rows)
 
 

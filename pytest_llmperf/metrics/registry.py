@@ -190,9 +190,8 @@ _RUN_LEVEL = (
                "requests that the client gave up because no byte, or no further byte, came in time", "a request"),
     _run_level(RECOVERY, Unit.S, Direction.LOWER,
                f"first event → end of the last disturbed window of {WINDOW} requests. A window is slow if a request "
-               "failed, or if its median TTFT is more than 15 % above the largest median of the windows before the "
-               "event. A slow window is disturbed if it is the first window after the event or follows another slow "
-               "window. Infinite if the last window is disturbed",
+               "failed or its median TTFT is more than 15 % above the largest median before the event. A slow window "
+               "is disturbed if it follows the event or another slow window. Infinite if the last window is disturbed",
                f"perf.measure(…, events=[…]), and {WINDOW} answered requests before the first event"),
     _run_level("retries", Unit.COUNT, Direction.LOWER, "sends of requests beyond the first send of each", "a request"),
     _run_level("retried_prompt_tokens", Unit.COUNT, Direction.LOWER,
