@@ -49,7 +49,7 @@ class History:
     _known: set[tuple[str, ...]] = field(default_factory=set)
 
     def add(self, name: SeriesName, session: Session) -> None:
-        """Add a session that no earlier source has, on any host: an older baseline may have another name of the host."""
+        """Add a session that no earlier source has. Its host does not matter: older baselines may name it otherwise."""
         known = (name.test, name.measurement, name.metric, name.kind, session.id)
         if known not in self._known:
             self._known.add(known)
@@ -103,7 +103,7 @@ def _add_run(history: History, folder: Path) -> None:
 
 
 def _add_release(history: History, path: Path) -> None:
-    """Add the tests of a JUnit file with its run folders. A file without run folders has verdicts alone and is refused."""
+    """Add the tests of a JUnit file that has run folders. A file without them has verdicts alone and is refused."""
     tests = read_release(path)
     folders = {test.folder for test in tests if test.folder is not None}
     if not folders:
