@@ -6,13 +6,14 @@ import argparse
 import errno
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.cli.output import give_up, prepare, remark
+from pytest_llmperf.cli.parser import parser
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
-
-if TYPE_CHECKING:
-    from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.kinds.rows import HardwareKind
 
 USAGE = 2
 UNWRITABLE = (errno.ENOSPC, errno.EIO)  # of a file that the output was sent to
@@ -24,10 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         What the command returns; 2 where the input is wrong, with one sentence on stderr and nothing written.
     """
-    from pytest_llmperf.cli.output import give_up, prepare, remark
-    from pytest_llmperf.cli.parser import parser
-
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser("".join(words[:1])).parse_args(words)
     prepare()
     try:
         return _run(arguments)
@@ -54,9 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _kinds_of_project() -> Iterable[HardwareKind]:
     """Hardware kinds of the project's settings; none if the settings are wrong. Each command that uses settings reports
     the error."""
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-
     try:
         return read_settings(project_root()).kinds.values()
     except LlmperfError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
 from pytest_llmperf.errors import UsageError
-
-if TYPE_CHECKING:
-    from pytest_llmperf.session.setting_rows import Setting, SettingRow
+from pytest_llmperf.judging.change import SETTINGS_CONFIDENCE
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.report.table import aligned
+from pytest_llmperf.session.setting_rows import Setting, SettingRow, standings
 
 CELL_CHARACTERS = 140
 
@@ -43,11 +43,6 @@ def settings_table(rows: Sequence[SettingRow], names: Sequence[str], metrics: Se
 
     A cell has the beginning of a long problem. The whole text follows below the table, each text once.
     """
-    from pytest_llmperf.judging.change import SETTINGS_CONFIDENCE
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.report.table import aligned
-    from pytest_llmperf.session.setting_rows import standings
-
     table = [("", *names, *metrics, "")]
     whole: list[str] = []
     for row, standing in zip(rows, standings(rows, metrics), strict=True):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_llmperf.errors import UsageError, echo
+from pytest_llmperf.report.comment import CommentedRun
 
 if TYPE_CHECKING:
     import httpx
 
-    from pytest_llmperf.report.comment import CommentedRun
 
 TIMEOUT_S = 30.0
 MOST_PAGES = 100

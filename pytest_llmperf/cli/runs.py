@@ -6,7 +6,10 @@ import shlex
 from pathlib import Path
 
 from pytest_llmperf.cli.output import remark
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.reader import find_run, stored_runs
 
 #: What each command says of its argument RUN.
 RUN_HELP = "path of a run folder, its id, a part of the id, or newest"
@@ -18,9 +21,6 @@ def _runs_dir() -> Path:
     Raises:
         ConfigError: the project's settings cannot be read.
     """
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-
     root = project_root()
     return root / read_settings(root).runs_dir
 
@@ -31,8 +31,6 @@ def project_runs() -> list[Path]:
     Raises:
         ConfigError: the project's settings cannot be read.
     """
-    from pytest_llmperf.results.reader import stored_runs
-
     return stored_runs(_runs_dir())
 
 
@@ -42,8 +40,6 @@ def named_run(named: str) -> Path:
     Raises:
         UsageError: there is no such run, or several.
     """
-    from pytest_llmperf.results.reader import find_run
-
     return Path(named) if Path(named).exists() else find_run(named, _runs_dir(), Path())
 
 

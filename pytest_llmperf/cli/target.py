@@ -11,18 +11,31 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_llmperf.cli.output import remark
+from pytest_llmperf.config.emulation import GPUS, Emulation
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings, with_engine_options
+from pytest_llmperf.doctor.installed import environment_at
+from pytest_llmperf.doctor.place import this_place
+from pytest_llmperf.engines.adapters import startable
+from pytest_llmperf.engines.endpoint.spec import endpoint
+from pytest_llmperf.engines.spec import build_spec
 from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS
-
-if TYPE_CHECKING:
-    from pytest_llmperf.model.engine import EngineSpec, Flag
-    from pytest_llmperf.report.watch import Watch
-    from pytest_llmperf.session.executions import Execution
-    from pytest_llmperf.workload import Workload
-    from pytest_llmperf.workload.arguments import Length
+from pytest_llmperf.model.engine import EngineSpec, Flag
+from pytest_llmperf.report.live import LiveWatch
+from pytest_llmperf.report.watch import LineWatch, Watch
+from pytest_llmperf.session.executions import Execution, begin_execution
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.provenance import add_host, host_digest
+from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
+from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
+from pytest_llmperf.workload import Workload, poisson, random_tokens, recorded, sharegpt, trace
+from pytest_llmperf.workload.arguments import Length
+from pytest_llmperf.workload.expression import read_workload
 
 #: A URL ends at the first colon behind its host and port. A model such as llama3:8b may contain colons.
 RUNNING = re.compile(r"(?P<url>https?://(?:[^/?]*@)?(?:\[[^\]]*\]|[^/?:]*)(?::\d+(?=[/?:]))?+(?:[/?][^:]*)?):(?P<model>.+)")
@@ -101,10 +114,6 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
     Raises:
         SpecError: it is invalid.
     """
-    from pytest_llmperf.engines.adapters import startable
-    from pytest_llmperf.engines.endpoint.spec import endpoint
-    from pytest_llmperf.engines.spec import build_spec
-
     text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
     if text.startswith("http"):
         running = RUNNING.fullmatch(text)
@@ -153,11 +162,7 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
     Raises:
         SpecError: a number is invalid.
     """
-    from pytest_llmperf.workload import poisson, random_tokens
-
     if arguments.workload is not None:
-        from pytest_llmperf.workload.expression import read_workload
-
         if arguments.trace is not None:
             raise UsageError("--workload and --trace are two workloads. Name one of them.")
         return read_workload(arguments.workload)
@@ -171,8 +176,6 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
 
 def _recorded_workload(arguments: argparse.Namespace) -> Workload:
     """The workload of --trace, whose recorded times are scaled to --rate. ShareGPT has no times."""
-    from pytest_llmperf.workload import poisson, recorded, sharegpt, trace
-
     path = Path(arguments.trace).expanduser()
     if path.suffix == ".json":
         if arguments.trace_window is not None or arguments.most_tokens is not None:
@@ -240,13 +243,6 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> EnginePlace:
     """
     if arguments.emulate is not None:
         return EnginePlace("", f"emulated {arguments.emulate}, seed {arguments.emulate_seed}")
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings, with_engine_options
-    from pytest_llmperf.doctor.installed import environment_at
-    from pytest_llmperf.doctor.place import this_place
-    from pytest_llmperf.session.provenance import host_digest
-    from pytest_llmperf.telemetry.hardware import detect
-
     root, hardware = project_root(), detect()
     here = this_place(root, with_engine_options(read_settings(root), arguments.llmperf_engine), hardware)
     environment = environment_at(here, spec.engine)
@@ -267,16 +263,6 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
         ConfigError: the project's settings are wrong, or there is no such kind to emulate.
         UsageError: the run folder cannot be resumed.
     """
-    from pytest_llmperf.config.emulation import GPUS, Emulation
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings, with_engine_options
-    from pytest_llmperf.kinds import GPU_KINDS
-    from pytest_llmperf.session.executions import begin_execution
-    from pytest_llmperf.session.perf_session import PerfSession
-    from pytest_llmperf.session.provenance import add_host
-    from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
-    from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
-
     kind = arguments.emulate
     if kind is not None and kind not in GPU_KINDS:
         raise UsageError(f"--emulate {kind}: there is no emulator of that; there is one of {', '.join(GPU_KINDS)}.")
@@ -302,13 +288,9 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
 
 def _watch() -> Watch:
     """A progress display on stderr, because stdout is reserved for the result of the command."""
-    from pytest_llmperf.report.watch import LineWatch
-
     def line(text: str) -> None:
         remark(text)
 
     if not sys.stderr.isatty():
         return LineWatch(line)
-    from pytest_llmperf.report.live import LiveWatch
-
     return LiveWatch(sys.stderr, line)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_llmperf.results.baseline import Entry
+from pytest_llmperf.baseline.catalog import catalog, pick
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
+from pytest_llmperf.results.baseline import Entry
 
 ONE_TEST = "a test's id, its function, or a part of it"
 KIND = "hardware kind, e.g. h200 or emulated-h200 (default: every kind that has it)"
@@ -19,10 +20,6 @@ def entries(arguments: argparse.Namespace) -> list[Entry]:
         UsageError: no baseline or several baselines have such a name.
         LlmperfError: the settings or a baseline cannot be read.
     """
-    from pytest_llmperf.baseline.catalog import catalog, pick
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-
     root = project_root()
     stored = catalog(root / read_settings(root).baselines_dir, arguments.kind)
     return pick(stored, arguments.test) if "test" in arguments else stored

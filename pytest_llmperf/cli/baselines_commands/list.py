@@ -6,6 +6,7 @@ import argparse
 
 from pytest_llmperf.cli.baselines_commands import KIND, entries
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.report.stored_text import baseline_list
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.report.stored_text import baseline_list
-
     say("\n".join(baseline_list(entries(arguments))))
     return 0

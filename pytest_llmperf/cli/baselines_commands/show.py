@@ -6,6 +6,7 @@ import argparse
 
 from pytest_llmperf.cli.baselines_commands import KIND, ONE_TEST, entries
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.report.stored_text import baseline_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,8 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.report.stored_text import baseline_text
-
     for entry in entries(arguments):
         say("\n".join(baseline_text(entry)))
     return 0

@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.baseline.summary import summary
+from pytest_llmperf.baseline.update_plan import Action, UpdatePlan
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
-
-if TYPE_CHECKING:
-    from pytest_llmperf.baseline.update_plan import UpdatePlan
-    from pytest_llmperf.session.baseline_update import MeasuredSession
+from pytest_llmperf.results.conditions import field_rules
+from pytest_llmperf.session.baseline_update import MeasuredSession, UpdateScope, read_sessions, update_baselines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.baseline.store import Store
-    from pytest_llmperf.baseline.update_plan import Action
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.results.conditions import field_rules
-    from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
-
     root = project_root()
     settings = read_settings(root)
     sessions = read_sessions(path for folder in arguments.run_dirs for path in _run_files(named_run(folder)))
@@ -48,8 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(sessions: Sequence[MeasuredSession], plans: Sequence[UpdatePlan]) -> None:
-    from pytest_llmperf.baseline.summary import summary
-
     for session, planned in zip(sessions, plans, strict=True):
         origin = session.provenance
         say(f"session {origin.session}, measured on host {origin.host} at commit {origin.commit or 'unknown'}")

@@ -11,9 +11,15 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, date, datetime
 
+from pytest_llmperf.baseline.acknowledged import Acknowledged, add_acknowledged
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.conditions import kind_of
+from pytest_llmperf.results.reader import choose, read_run
+from pytest_llmperf.results.sentences import estimate_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.baseline.acknowledged import Acknowledged, add_acknowledged
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.results.conditions import kind_of
-    from pytest_llmperf.results.reader import choose, read_run
-    from pytest_llmperf.results.sentences import estimate_text
-
     until = _day(arguments.until, datetime.now(UTC).date())
     if not arguments.reason.strip():
         raise UsageError("--reason is empty. Say why the regression may stay, and who looks after it.")

@@ -13,13 +13,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.cli.runs import pytest_options
-
-if TYPE_CHECKING:
-    from pytest_llmperf.experiments.builds import Candidates
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings, with_engine_options
+from pytest_llmperf.engines.process.environment import configured_place, find_environment
+from pytest_llmperf.experiments.bisection import Bisection, measured_tests
+from pytest_llmperf.experiments.builds import Candidates, commits, flag_values, versions
+from pytest_llmperf.telemetry.hardware import detect
 
 FOLDER = ".llmperf/bisect"
 NOT_FOUND = 1
@@ -41,9 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.experiments.bisection import Bisection, measured_tests
-
     options = pytest_options(arguments.pytest)
     asked = [arguments.test, arguments.engine, arguments.versions, arguments.commits, arguments.flag, arguments.build,
              str(arguments.repository), *options]
@@ -55,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _candidates(arguments: argparse.Namespace, options: list[str], folder: Path) -> Candidates:
-    from pytest_llmperf.experiments.builds import commits, flag_values, versions
-
     if arguments.versions is not None:
         return versions(arguments.versions, arguments.engine, arguments.build, folder / "builds")
     if arguments.commits is not None:
@@ -66,11 +63,6 @@ def _candidates(arguments: argparse.Namespace, options: list[str], folder: Path)
 
 def _place(engine: str, options: list[str]) -> str:
     """Where the engine under test is, for a reference of the same build."""
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings, with_engine_options
-    from pytest_llmperf.engines.process.environment import configured_place, find_environment
-    from pytest_llmperf.telemetry.hardware import detect
-
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--emulate")
     parser.add_argument("--llmperf-engine", action="append", default=[])

@@ -17,8 +17,20 @@ import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.calibration.aa_sessions import (
+    alarm_text,
+    calibrate_metrics,
+    compared_measurements,
+    run_sessions,
+    table,
+    tests_of,
+)
 from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.cli.runs import pytest_options
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
+from pytest_llmperf.errors import UsageError
 
 RUNS = ".llmperf/calibration"
 
@@ -37,19 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: fewer than two sessions, or `--pytest` cannot be split.
     """
-    from pytest_llmperf.baseline.store import Store
-    from pytest_llmperf.calibration.aa_sessions import (
-        alarm_text,
-        calibrate_metrics,
-        compared_measurements,
-        run_sessions,
-        table,
-        tests_of,
-    )
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.errors import UsageError
-
     if arguments.sessions < 2:
         raise UsageError(f"--sessions {arguments.sessions}: at least 2, or nothing can be said about sessions.")
     given = [*arguments.tests, *pytest_options(arguments.pytest)]

@@ -8,15 +8,16 @@ A search that was interrupted goes on with --resume RUN: the rates that it has j
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pytest_llmperf.cli import target
 from pytest_llmperf.cli.output import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_llmperf.session.bisection import SearchResult, TriedRate
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.report.table import aligned
+from pytest_llmperf.session.bisection import SearchResult, TriedRate
+from pytest_llmperf.session.capacity import Capacity, search_terms
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.resumption import check_search
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.session.capacity import Capacity, search_terms
-    from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.resumption import check_search
-
     spec, workload = target.spec_of(arguments), target.workload_of(arguments)
     # A typo costs no server start.
     terms = search_terms(arguments.slo, arguments.precision, arguments.cooldown)
@@ -70,9 +67,6 @@ def tried_rates_text(points: Sequence[TriedRate]) -> list[str]:
 
 
 def _rates(points: Sequence[TriedRate]) -> list[str]:
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.report.table import aligned
-
     shown = list(dict.fromkeys(name for point in points for name in point.measured))
     failed = ["failed"] if any(point.failures for point in points) else []
     rows = [["rate", "verdict", "as measured", *shown, *failed]]

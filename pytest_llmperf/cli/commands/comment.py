@@ -17,8 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
-from pytest_llmperf.cli.review_service import SERVICES
+from pytest_llmperf.cli.review_service import SERVICES, place_of, post, this_job
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
+from pytest_llmperf.report.comment import CommentedRun, comment, compared_with, options_of
+from pytest_llmperf.report.html.session_facts import session_facts
+from pytest_llmperf.report.junit import read_release
+from pytest_llmperf.report.tool_comparison import compare_tool_files
+from pytest_llmperf.results.reader import read_session
+from pytest_llmperf.results.tool_files import is_tool_side
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.cli.review_service import place_of, post, this_job
-    from pytest_llmperf.report.comment import CommentedRun, comment, compared_with, options_of
-    from pytest_llmperf.report.html.session_facts import session_facts
-    from pytest_llmperf.report.junit import read_release
-    from pytest_llmperf.report.tool_comparison import compare_tool_files
-    from pytest_llmperf.results.reader import read_session
-    from pytest_llmperf.results.tool_files import is_tool_side
-
     path = newest_run() if arguments.run_named is None else named_run(arguments.run_named)
     place = None if arguments.post is None else place_of(arguments, os.environ)
     of_tool = is_tool_side(path) and arguments.against is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.parser import parser
 from pytest_llmperf.errors import UsageError
 
 
@@ -16,8 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.cli.parser import parser
-
     try:
         import shtab
     except ImportError as error:

@@ -15,7 +15,16 @@ from pathlib import Path
 
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, run_before
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.junit import read_release
+from pytest_llmperf.report.release import compare_runs
+from pytest_llmperf.report.stored_text import changes
+from pytest_llmperf.report.terminal_text import comparison_text
+from pytest_llmperf.report.tool_comparison import compare_tool_files
+from pytest_llmperf.results.tool_files import is_tool_side
+from pytest_llmperf.session.baseline_states import state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_runs(arguments: argparse.Namespace) -> str:
-    from pytest_llmperf.report.junit import read_release
-    from pytest_llmperf.report.release import compare_runs
-    from pytest_llmperf.report.terminal_text import comparison_text
-    from pytest_llmperf.report.tool_comparison import compare_tool_files
-    from pytest_llmperf.results.tool_files import is_tool_side
-
     paths = [Path(side) for side in arguments.sides]
     of_tools = [path for path in paths if is_tool_side(path)]
     if of_tools:
@@ -85,11 +88,6 @@ def _compared_runs(named: list[Path]) -> tuple[Path, Path]:
 
 
 def _of_baselines(sides: list[str]) -> str:
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.report.stored_text import changes
-    from pytest_llmperf.session.baseline_states import state
-
     _check_two(sides)
     root = project_root()
     folder = read_settings(root).baselines_dir

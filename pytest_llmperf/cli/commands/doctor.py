@@ -6,16 +6,18 @@ The command starts no engine. The exit code is 1 if there is a problem. A machin
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from os.path import relpath
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli.output import say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pytest_llmperf.doctor.place import Finding
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
+from pytest_llmperf.doctor import examine
+from pytest_llmperf.doctor.place import Finding, this_place
+from pytest_llmperf.doctor.suites import suites
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.telemetry.hardware import detect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,14 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.doctor import examine
-    from pytest_llmperf.doctor.place import this_place
-    from pytest_llmperf.doctor.suites import suites
-    from pytest_llmperf.errors import UsageError
-    from pytest_llmperf.telemetry.hardware import detect
-
     root, paths = arguments.root, arguments.suites
     if root is None:
         root = project_root()

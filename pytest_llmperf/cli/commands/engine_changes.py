@@ -11,6 +11,11 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import remark, say
+from pytest_llmperf.engines.releases.rehearsal import listed, rehearse
+from pytest_llmperf.engines.releases.suite_uses import uses_of, uses_of_package
+from pytest_llmperf.engines.releases.wheel import check, release_of
+from pytest_llmperf.releases.changes import changes
+from pytest_llmperf.releases.stored import ENGINES
 
 CACHE = ".llmperf/releases"
 
@@ -26,12 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import pytest_llmperf
-    from pytest_llmperf.engines.releases.rehearsal import listed, rehearse
-    from pytest_llmperf.engines.releases.suite_uses import uses_of, uses_of_package
-    from pytest_llmperf.engines.releases.wheel import check, release_of
-    from pytest_llmperf.releases.changes import changes
-    from pytest_llmperf.releases.stored import ENGINES
-
     engine = arguments.engine
     check(engine, arguments.older, arguments.newer)
     suites = arguments.suites or [path for path in [Path("suites")] if path.is_dir()]

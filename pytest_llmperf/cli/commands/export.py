@@ -12,6 +12,8 @@ from pathlib import Path
 
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
+from pytest_llmperf.report.export import export
+from pytest_llmperf.results.reader import choose, read_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.report.export import export
-    from pytest_llmperf.results.reader import choose, read_run
-
     folder = newest_run() if arguments.folder is None else named_run(arguments.folder)
     tests = read_run(folder)
     if arguments.test is not None:

@@ -14,7 +14,14 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.judging.history import judged
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.report.history import markdown
+from pytest_llmperf.report.html.history_page import write_history_page
+from pytest_llmperf.session.history import read_history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,14 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.judging.history import judged
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.report.history import markdown
-    from pytest_llmperf.report.html.history_page import write_history_page
-    from pytest_llmperf.session.history import read_history
-
     root = project_root()
     settings = read_settings(root)
     metrics = [find(name).name for name in arguments.metric]

@@ -12,8 +12,12 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
+from pytest_llmperf.calibration.aa_sessions import is_emulated
 from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.cli.runs import pytest_options
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.experiments.mutants import report, run_mutants
 
 FOLDER = ".llmperf/mutate"
 
@@ -26,11 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.calibration.aa_sessions import is_emulated
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.errors import UsageError
-    from pytest_llmperf.experiments.mutants import report, run_mutants
-
     options = pytest_options(arguments.pytest)
     if not is_emulated(options):
         raise UsageError('llmperf mutate plants faults into the emulator. Write --pytest="--emulate h200".')

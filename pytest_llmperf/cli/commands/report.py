@@ -8,8 +8,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
+from pytest_llmperf.config.root import project_root
+from pytest_llmperf.config.settings import read_settings
+from pytest_llmperf.report.html import write_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,11 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.baseline.store import Store
-    from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.report.html import write_report
-
     named = [named_run(run) for run in arguments.folders] or [newest_run()]
     folders = list({folder.resolve(): folder for folder in named}.values())  # each once
     root = project_root(folders[0])

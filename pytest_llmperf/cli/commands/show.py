@@ -8,6 +8,9 @@ from pathlib import Path
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, project_runs
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.html.session_facts import canary_texts
+from pytest_llmperf.report.terminal_text import overview, text_of_test
+from pytest_llmperf.results.reader import choose, read_run, read_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.report.html.session_facts import canary_texts
-    from pytest_llmperf.report.terminal_text import overview, text_of_test
-    from pytest_llmperf.results.reader import choose, read_run, read_session
-
     folder, part = _folder_and_test(arguments.folder, arguments.test)
     tests = read_run(folder)
     if part is None:

@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.workload import anonymise
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.workload import anonymise
-
     count = anonymise(arguments.source, arguments.target, arguments.unit, arguments.block)
     say(f"{arguments.target}: {count:,} requests without contents")
     return 0

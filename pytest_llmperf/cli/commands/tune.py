@@ -11,21 +11,34 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
 from pytest_llmperf.cli.grid import combinations_of, names_of, settings_table
 from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.errors import InfrastructureError, UsageError
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_llmperf.session.executions import Execution
-    from pytest_llmperf.session.search import Search
-    from pytest_llmperf.session.setting_rows import SettingFile, SettingRow
+from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
+from pytest_llmperf.session.arguments import check_requests, check_runs
+from pytest_llmperf.session.capacity import search_terms
+from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.resumption import finished_measurements
+from pytest_llmperf.session.search import (
+    Search,
+    best_row,
+    check_measured,
+    check_writable_suite,
+    default_rates,
+    distinct,
+    middle_rate,
+    proof_of,
+)
+from pytest_llmperf.session.setting_rows import SettingFile, SettingRow, flags_text
+from pytest_llmperf.workload.arguments import number
 
 NAME, FILE = "llmperf tune", "tune.jsonl"
 METRICS = ["ttft_p95", "tpot_mean"]  # of a table without searches
@@ -46,10 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.search import check_measured, check_writable_suite
-    from pytest_llmperf.session.setting_rows import SettingFile
-
     search = _search(arguments)
     if arguments.write is not None:
         check_writable_suite(arguments.write, search.spec)
@@ -83,12 +92,6 @@ def _search(arguments: argparse.Namespace) -> Search:
         UsageError: the server runs already, so its flags cannot change; or no setting differs from the default.
         LlmperfError: a setting, an engine, a workload, a metric, an SLO or a number is invalid.
     """
-    from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.session.arguments import check_runs
-    from pytest_llmperf.session.capacity import search_terms
-    from pytest_llmperf.session.search import Search, distinct
-    from pytest_llmperf.workload.arguments import number
-
     spec, workload = target.spec_of(arguments), target.workload_of(arguments)
     if isinstance(spec, Endpoint):
         raise UsageError(f"{spec.url}: llmperf tune must start servers to change flags. Write ENGINE:MODEL.")
@@ -116,9 +119,6 @@ def _begin(execution: Execution, search: Search, file: SettingFile, *, resumed: 
     Raises:
         UsageError: an engine refuses a flag, or the run folder holds no tuning or another one.
     """
-    from pytest_llmperf.session.arguments import check_requests
-    from pytest_llmperf.session.resumption import finished_measurements
-
     session = execution.session
     for spec in search.specs:
         session.pool.check(spec.on(execution.kind))
@@ -136,12 +136,6 @@ def _proven(
     place: target.EnginePlace,
 ) -> int:
     """Prove the best setting and write its test, or say why nothing is written. Returns the exit code."""
-    from pytest_llmperf.results.cause import NoFurtherRuns
-    from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
-    from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.search import best_row, default_rates, middle_rate, proof_of
-    from pytest_llmperf.session.setting_rows import flags_text
-
     rates, best = default_rates(rows, execution.session.host), best_row(rows)
     rates_text = " and ".join(f"{rate:.4g}/s" for rate in rates)
     spread = f": {max(rates) / min(rates) - 1:.1%} apart" if len(rates) > 1 else ""
@@ -190,8 +184,6 @@ def _write(path: Path, text: str) -> None:
 
 def _rate_lines(rows: Sequence[SettingRow]) -> list[str]:
     """How each tried rate is known, one line per setting."""
-    from pytest_llmperf.session.setting_rows import flags_text
-
     several = len({row.host for row in rows}) > 1
 
     def of_host(row: SettingRow) -> str:
