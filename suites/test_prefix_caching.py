@@ -25,7 +25,7 @@ class Case:
     prefix: int = 4000
     arrivals: Arrivals = poisson(4)
     requests: int = 45
-    sooner: float = 3.0
+    sooner: float = 2.0  # hosts measured 4.1 to 5.9; one start a side leaves 4.1 between 2.4 and 6.1
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def test_shared_prefixes_come_from_the_cache(case: Case, perf: Perf) -> None:
 
 
 # One request at a time: two cores that prefill 1,000 tokens a second soon have a queue that times out.
-@by_kind(cpu=Case("tiny", 4096, prefix=1024, arrivals=closed(1), requests=24, sooner=2.0))
+@by_kind(cpu=Case("tiny", 4096, prefix=1024, arrivals=closed(1), requests=24))
 def test_shared_prefixes_come_from_the_cache_on_a_cpu(case: Case, perf: Perf) -> None:
     claim_of_sooner_first_tokens(case, perf)
 
