@@ -99,7 +99,8 @@ def excuse_for(
     red = [check for check in checks if check.verdict.value not in (*GOOD, "INCONCLUSIVE")]
     here = [entry for entry in entries if entry.test == test and entry.kind in kinds]
     known = [next((entry for entry in here if _is_about(entry, check)), None) for check in red]
-    entry = min((each for each in known if each is not None), key=lambda each: each.until, default=None)
+    entry = min((each for each in known if each is not None), key=lambda each: date.fromisoformat(each.until),
+                default=None)
     if entry is None or None in known or any(check.verdict.value != "FAIL" for check in red):
         return ""
     if today > date.fromisoformat(entry.until):

@@ -5,6 +5,7 @@ Counts their false alarms, and says which change a comparison can detect in thei
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,6 +121,9 @@ def run_session(arguments: Sequence[str], folder: Path, root: Path) -> str:
     command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments]
     code, output, errors = _run_to_end(command, root)
     if not any(folder.glob("*/tests/*.json")):
+        if code == 0:
+            raise UsageError(f"no test measured anything with the fixture perf: pytest {shlex.join(arguments)}. Name "
+                             "tests that measure.")
         raise UsageError(f"pytest measured nothing (exit code {code}). Correct what it reports: "
                          f"{output[-800:]}{errors[-800:]}")
     return output.strip().splitlines()[-1]

@@ -38,6 +38,7 @@ class Service:
         states: of a red and a green status check.
         context: name of the field that names the check.
         permission: what a token needs.
+        shapes: name of an argument → regular expression of its values.
     """
 
     request: str
@@ -52,8 +53,10 @@ class Service:
     states: Mapping[str, str]
     context: str
     permission: str
+    shapes: Mapping[str, str]
 
 
+SHAPES = {"request": r"\d+", "commit": r"[0-9a-fA-F]{7,64}"}
 SERVICES = {
     "github": Service(
         "pull request",
@@ -62,7 +65,7 @@ SERVICES = {
         "https://api.github.com", "Authorization", "Bearer ",
         "repos/{repository}/issues/{request}/comments", "repos/{repository}/issues/comments/{id}",
         "repos/{repository}/statuses/{commit}", "PATCH", {"failure": "failure", "success": "success"}, "context",
-        "the permissions pull-requests: write and statuses: write",
+        "the permissions pull-requests: write and statuses: write", {"repository": r"\w[\w.-]*/\w[\w.-]*", **SHAPES},
     ),
     "gitlab": Service(
         "merge request",
@@ -72,6 +75,7 @@ SERVICES = {
         "projects/{repository}/merge_requests/{request}/notes",
         "projects/{repository}/merge_requests/{request}/notes/{id}", "projects/{repository}/statuses/{commit}", "PUT",
         {"failure": "failed", "success": "success"}, "name", 'the scope "api" and the role Developer',
+        {"repository": r"\d+|\w[\w.-]*(/\w[\w.-]*)+", **SHAPES},
     ),
 }
 
@@ -107,13 +111,18 @@ def place_of(arguments: Namespace, env: Mapping[str, str]) -> Place:
     if arguments.post == "github":
         stated |= {name: value for name, value in _of_event(env).items() if value}
     stated |= {name: value for name in stated if (value := getattr(arguments, name, None))}
-    if not stated["token"]:
-        raise UsageError(f"--post {arguments.post}: {' or '.join(service.variables['token'])} is not set. Set it to a "
+    stated["token"] = stated["token"].strip()
+    if not re.fullmatch(r"[!-~]+", stated["token"]):
+        state = "holds no token" if stated["token"] else "is not set"
+        raise UsageError(f"--post {arguments.post}: {' or '.join(service.variables['token'])} {state}. Set it to a "
                          f"token with {service.permission}.")
     for name in ("repository", "request", "commit"):
         if not stated[name] or stated[name] == "false":  # Buildkite's word for no pull request
             raise UsageError(f"--post {arguments.post}: this is no CI job of a {service.request} that states the "
                              f"{name}. Add --{name}.")
+        if not re.fullmatch(service.shapes[name], stated[name], re.ASCII):
+            raise UsageError(f"--post {arguments.post}: {echo(stated[name])} is no {name} of a {service.request}. "
+                             f"Correct --{name}.")
     api = (stated["api"] or service.api).rstrip("/")
     if not re.match(r"https?://[^/]", api):
         raise UsageError(f"--api {api}: write a URL, such as {service.api}.")
@@ -178,8 +187,8 @@ def post(place: Place, run: CommentedRun, text: str) -> str:
                 "state": place.service.states[state], place.service.context: f"llmperf/{run.kinds}",
                 "description": description[:DESCRIPTION], **target}), place)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(f"{place.api} does not answer: {error}; {done}. Run the command again: it updates a comment "
-                         "that was written.") from error
+        raise UsageError(f"{place.api} does not answer: {str(error).rstrip('.')}; {done} before. Run the command "
+                         "again: it updates a comment that was written.") from error
     except _Refused as error:
         raise UsageError(f"{error}; {done}.") from error
     address = written.get("html_url", "") if isinstance(written, dict) else ""
@@ -220,14 +229,19 @@ def _answer(answer: httpx.Response, place: Place) -> object:
         content = None
     if answer.is_success and content is not None:
         return content
-    message = content.get("message", "") if isinstance(content, dict) else ""
+    words = content if isinstance(content, dict) else {}
+    message = next(filter(None, map(words.get, ("message", "error_description", "error"))), "")
     said = f" ({echo(str(message)[:SHOWN])})" if message else ""
     request = f"{answer.request.method} {answer.request.url.path}"
+    status = 429 if "rate limit" in str(message).lower() else answer.status_code
+    moved = "the repository or the API has moved. Correct --repository or --api"
     reasons = {
+        **dict.fromkeys((301, 302, 307, 308), moved),
         401: "the token is not valid",
         403: f"the token may not do this. It needs {place.service.permission}",
         404: f"there is no such {place.service.request}, commit or repository, or the token may not see it",
         429: "too many requests",
     }
-    reason = reasons.get(answer.status_code, "" if answer.is_success else "the service refuses")
-    raise _Refused(f"{request}: HTTP {answer.status_code}{said}: {reason or 'the answer is no JSON'}")
+    unknown = "the answer is no JSON. Name the base of the API with --api"
+    reason = reasons.get(status, unknown if answer.is_success else "the service refuses")
+    raise _Refused(f"{request}: HTTP {answer.status_code}{said}: {reason}")

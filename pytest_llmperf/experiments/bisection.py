@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -48,6 +48,7 @@ class Compared:
         verdicts: metric → verdict.
         starts: server starts of each side.
         kind: hardware kind of the server.
+        reference: name of the first build.
         problem: why nothing was measured; "" for a comparison.
         final: whether the build cannot be made, so that a repetition is useless.
     """
@@ -58,6 +59,7 @@ class Compared:
     verdicts: Mapping[str, str] = field(default_factory=dict)
     starts: int = 1
     kind: str = ""
+    reference: str = ""
     problem: str = ""
     final: bool = False
 
@@ -110,10 +112,13 @@ class Bisection:
         self.folder.mkdir(parents=True, exist_ok=True)
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         try:
-            self.done = [Compared(**json.loads(line)) for line in lines]
+            stored = [Compared(**json.loads(line)) for line in lines]
         except (TypeError, ValueError) as error:
             raise UsageError(f"{path}: this state cannot be read: {error}. Delete {self.folder} to begin anew."
                              ) from error
+        # A moving range, such as main~5..main, has other builds now.
+        self.done = [each for each in stored if each.reference == self.candidates.names[0]
+                     and each.build in self.candidates.names]
         if self.done:
             self.notify(f"{len(self.done)} comparisons of an earlier call count. To begin anew, delete {self.folder}")
 
@@ -127,8 +132,9 @@ class Bisection:
         while True:
             ends = self._of(last)
             if self._has_failed(ends):
+                (self.folder / STATE).unlink()  # the same command tries anew when the ends are mended
                 raise UsageError(f"The ends {self.candidates.names[0]} and {self.candidates.names[last]} cannot be "
-                                 f"compared: {ends[-1].problem}. Name ends that start and measure.")
+                                 f"compared: {ends[-1].problem.rstrip('.')}. Name ends that start and measure.")
             measured = [each for each in ends if not each.problem]
             errors = {name: self._posterior(name).last_in_errors for each in measured for name in each.differences}
             worse = [name for name, number in errors.items() if any(
@@ -186,6 +192,7 @@ class Bisection:
         except (BuildFailed, BaselineError, UsageError) as error:
             final = isinstance(error, BuildFailed)
             compared = Compared(name, perf_counter() - began_s, problem=f"{error}".strip(), final=final)
+        compared = replace(compared, reference=self.candidates.names[0])
         self.done.append(compared)
         with (self.folder / STATE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(compared)) + "\n")

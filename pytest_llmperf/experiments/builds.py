@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from pytest_llmperf.errors import InfrastructureError, UsageError
+from pytest_llmperf.errors import InfrastructureError, UsageError, echo
 from pytest_llmperf.process.git import git
 
 RANGE = re.compile(r"(?:(?P<package>[A-Za-z0-9_.-]+)(?P<equals>==?))?(?P<first>[^=]+?)\.\.(?P<last>[^=]+)")
+VERSION = re.compile(r"\w[\w.!+-]*")  # also the name of a folder
 VERSION_BUILD = "{python} -m venv {folder} && {folder}/bin/python -m pip install -q {package}=={version}"
 GIT_TIMEOUT_S = 60.0
 
@@ -146,7 +147,7 @@ def versions(text: str, engine: str, command: str | None, folder: Path) -> Build
         if first > last:
             raise UsageError(f"--versions {text}: {match['last']} is older than {match['first']}. Write the older "
                              "version first.")
-    if faulty := [name for name in listed if "=" in name or not name]:
+    if faulty := [name for name in listed if not VERSION.fullmatch(name)]:
         raise UsageError(f"--versions {text}: {faulty[0]!r} is no version. Write --versions 0.31.0,0.32.0,0.33.0.")
     _check_ends("--versions", text, listed)
     template = (command or VERSION_BUILD).replace("{package}", package)
@@ -188,8 +189,7 @@ def commits(text: str, engine: str, command: str | None, folder: Path, repositor
     if shallow.strip() == b"true":
         raise UsageError(f"{repository}: the clone is shallow, so commits of the range can be missing: "
                          "git fetch --unshallow.")
-    ends = [_lines(repository, "rev-parse", "--verify", "--end-of-options", f"{end}^{{commit}}")[0]
-            for end in (first, last)]
+    ends = [_commit(repository, end) for end in (first, last)]
     if ends[0] == ends[1]:
         raise UsageError(f"--commits {text}: {first} and {last} are the same commit. Write GOOD..BAD.")
     rows = _lines(repository, "log", "--first-parent", "--reverse", "--format=%H %s", f"{ends[0]}..{ends[1]}")
@@ -197,6 +197,14 @@ def commits(text: str, engine: str, command: str | None, folder: Path, repositor
         raise UsageError(f"--commits {text}: {last} does not come after {first}. Write the older commit first.")
     subjects = {name[:12]: subject for name, _, subject in (row.partition(" ") for row in rows)}
     return Builds(engine, (ends[0][:12], *subjects), command, folder, repository, subjects)
+
+
+def _commit(repository: Path, name: str) -> str:
+    try:
+        return _lines(repository, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")[0]
+    except UsageError as error:
+        raise UsageError(f"--commits: {repository} has no commit {echo(name)}. Fetch it, or correct its name."
+                         ) from error
 
 
 def _lines(repository: Path, *arguments: str) -> list[str]:

@@ -115,7 +115,14 @@ def quarantine_of(item: pytest.Item) -> tuple[str, date] | None:
 
 
 def _reason_and_day(reason: str, until: str) -> tuple[str, str]:
-    return str(reason).strip(), until
+    return _line(reason), until
+
+
+def _line(text: object) -> str:
+    """A text of a marker on one line, without control characters; "" for another type."""
+    from pytest_llmperf.errors import escaped
+
+    return " ".join(escaped(text).split()) if isinstance(text, str) else ""
 
 
 def owner_of(item: pytest.Item) -> str:
@@ -127,8 +134,9 @@ def owner_of(item: pytest.Item) -> str:
     marker = item.get_closest_marker("owner")
     if marker is None:
         return ""
-    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str):
+    owner = _line(marker.args[0]) if len(marker.args) == 1 and not marker.kwargs else ""
+    if not owner:
         from pytest_llmperf.errors import SpecError
 
         raise SpecError(f"{item.nodeid}: write {OWNER}.")
-    return marker.args[0]
+    return owner

@@ -79,6 +79,8 @@ def _entries(xml: LogXML, nodeid: str) -> list[_NodeReporter]:
 
 def _set(case: ElementTree.Element, properties: dict[str, str]) -> None:
     """Replace or add properties of a test case."""
+    from pytest_llmperf.process.serverlog import plain
+
     node = case.find("properties")
     if node is None:
         node = ElementTree.Element("properties")
@@ -86,7 +88,7 @@ def _set(case: ElementTree.Element, properties: dict[str, str]) -> None:
     for old in [old for old in node if old.get("name") in properties]:
         node.remove(old)
     for name, value in properties.items():
-        ElementTree.SubElement(node, "property", name=name, value=value)
+        ElementTree.SubElement(node, "property", name=name, value=plain(value))
 
 
 BAD = {"FAIL", "ERROR", "USAGE", "failed"}

@@ -207,11 +207,13 @@ def _table(blocks: Sequence[_Block], most: int) -> Iterator[str]:
         verdict = f"{_sign(block)} {block.verdict.replace('_', ' ')}"
         reason = f"<br><sub>{cell(block.reason)}</sub>" if block.reason else ""
         head = f"| {verdict} | {code(block.test)}{reason} |"
-        for metric, values, change, limit in block.rows or [("", "", "", "")]:
+        for metric, values, change, limit in block.rows[:most] or [("", "", "", "")]:
             size, bracket, interval = cell(change).partition(" (")
             change_cell = f"{size}<br><sub>{interval.replace(')', '')}</sub>" if bracket else size
             yield f"{head} {code(metric) if metric else ''} | {_unbroken(values)} | {change_cell} | {cell(limit)} |"
             head = "| | |"
+        if len(block.rows) > most:
+            yield f"| | | … and {len(block.rows) - most} more metrics | | | |"
     if len(blocks) > most:
         yield f"| | … and {len(blocks) - most} more tests: see the run | | | | |"
 
@@ -297,6 +299,8 @@ def _build_changes(run: CommentedRun) -> Iterator[str]:
     else:
         checks = [check for test in run.tests for check in test.checks if check.compares_with_baseline]
         lines = [cell(text) for text in dict.fromkeys(map(build_change_text, checks)) if text]
+        lines = [*lines[:MOST_DIFFERENCES], *([f"and {len(lines) - MOST_DIFFERENCES} more"]
+                                              if len(lines) > MOST_DIFFERENCES else [])]
         compares = any(check.estimate is not None for check in checks)
     if lines:
         yield "\n**Changed in the build or its conditions**\n"

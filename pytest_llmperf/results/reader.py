@@ -55,12 +55,13 @@ def _recorded(test: TestResult, outcome: RecordedOutcome | None) -> TestResult:
 
 
 def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestResult, ...]:
-    """The tests whose id has this part.
+    """The test with this id or name, else the tests whose id has this part.
 
     Raises:
         UsageError: none has; the message names those that there are.
     """
-    matches = tuple(test for test in tests if part in test.test)
+    named = tuple(test for test in tests if f"::{test.test}".endswith(f"::{part}"))
+    matches = named or tuple(test for test in tests if part in test.test)
     if not matches:
         there = ", ".join(echo(test.test).strip("'") for test in tests[:MOST_NAMED])
         more = f" and {len(tests) - MOST_NAMED} more" if len(tests) > MOST_NAMED else ""

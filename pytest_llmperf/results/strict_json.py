@@ -178,7 +178,7 @@ def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:
     if held_bytes(data) > JSON_LIMIT_BYTES:
         top.refuse(f"its values would take more than {JSON_LIMIT_BYTES // MIB} MiB of memory")
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique)
+        value = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         top.refuse(f"no UTF-8 at byte {error.start}")
     except json.JSONDecodeError as error:

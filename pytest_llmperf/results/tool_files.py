@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, held_bytes, read_file
+from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, held_bytes, open_regular, read_file
 from pytest_llmperf.errors import UsageError, echo
 from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
 from pytest_llmperf.metrics.run import measure
@@ -23,6 +24,7 @@ from pytest_llmperf.results.measurement import Run
 VLLM, VLLM_RUST = "vllm bench serve", "vllm bench serve (Rust client)"
 SGLANG, AIPERF, GUIDELLM = "sglang.bench_serving", "AIPerf", "GuideLLM"
 SUFFIXES = (".json", ".jsonl")
+SNIFFED_BYTES = 4096
 #: AIPerf's requests, and its aggregates, which state the load.
 AIPERF_REQUESTS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
 STATISTICS = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -71,9 +73,11 @@ def is_tool_side(path: Path) -> bool:
     if path.is_dir():
         return not (path / "tests").exists() and bool(_files_in(path))
     try:
-        return path.is_file() and read_file(path).lstrip()[:1] in (b"{", b"[")
+        with open_regular(path) as file:
+            head = file.read(SNIFFED_BYTES)
     except OSError:
         return False
+    return head.decode(json.detect_encoding(head), "replace").lstrip()[:1] in ("{", "[")
 
 
 def read_tool_runs(path: Path) -> list[ToolRun]:
@@ -99,7 +103,8 @@ def read_tool_runs(path: Path) -> list[ToolRun]:
         try:
             runs += [_aiperf_run(documents, path)] if tool == AIPERF else list(_runs_of(tool, document, origin))
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise UsageError(f"{origin}: this looks like a result of {tool}, and cannot be read as one: "
+            place = path if tool == AIPERF else origin
+            raise UsageError(f"{place}: this looks like a result of {tool}, and cannot be read as one: "
                              f"{type(error).__name__} {echo(str(error))}. Repeat the benchmark.") from error
         if tool == AIPERF:  # each line is a request
             break
@@ -114,10 +119,11 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _documents(path: Path, data: bytes) -> list[Any]:
     try:
+        text = data.decode(json.detect_encoding(data))
         try:
-            return [json.loads(data)]
+            return [json.loads(text)]
         except json.JSONDecodeError:
-            return [json.loads(line) for line in data.splitlines() if line.strip()]
+            return [json.loads(line) for line in text.split("\n") if line.strip()]
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: this is no JSON: {error}. Name a result file of {VLLM}, {SGLANG}, {AIPERF} or "
                          f"{GUIDELLM}.") from error
@@ -147,6 +153,8 @@ def _tool_of(document: Any, origin: str) -> str:  # noqa: ANN401
 
 def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noqa: ANN401
     if tool == GUIDELLM:
+        if not document["benchmarks"]:
+            raise UsageError(f"{origin}: the file has no benchmark. Repeat the benchmark.")
         for number, benchmark in enumerate(document["benchmarks"], start=1):
             several = len(document["benchmarks"]) > 1
             yield _guidellm_run(benchmark, f"{origin}, benchmark {number}" if several else origin)
@@ -156,7 +164,7 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
              "random_input_len", "random_output_len", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
     load = {name: str(document[name]) for name in names if document.get(name) is not None}
     load.setdefault("num_prompts", str(len(document["errors"]) if "errors" in document else completed))
-    rates = {"output_throughput": float(document["output_throughput"])}
+    rates = {"output_throughput": _number(document["output_throughput"])}
     made_at = str(document.get("date", ""))
     if document.get("ttfts"):
         records = [_record(*each) for each in zip(
@@ -165,11 +173,11 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
         yield _detailed(origin, tool, load, records, rates, made_at=made_at)
         return
     failed = document.get("failed", (sent or completed) - completed)
-    if failed:
-        raise UsageError(f"{origin}: {failed} of {sent} requests failed, and the file has aggregates alone, which "
-                         "leave failed requests out. Repeat the benchmark with --save-detailed.")
-    values = {f"{ours}_{stat}": float(document[f"{word}_{name}_ms"]) for ours, names in LATENCIES.items()
-              for stat, word in STATISTICS.items() for name in names if f"{word}_{name}_ms" in document}
+    if failed or not completed:
+        raise UsageError(f"{origin}: {failed or sent} of {sent} requests failed, and the file has aggregates alone, "
+                         "which leave failed requests out. Repeat the benchmark with --save-detailed.")
+    values = {f"{ours}_{stat}": _number(document[key]) for ours, names in LATENCIES.items()
+              for stat, word in STATISTICS.items() for name in names if (key := f"{word}_{name}_ms") in document}
     tokens = tuple(document[f"total_{name}_tokens"] / completed for name in ("input", "output"))
     yield ToolRun(origin, tool, load, (tokens[0], tokens[1]), (), made_at, False,
                   Run.of_values(0, 0, {**values, **rates, "error_rate": 0.0}))
@@ -208,7 +216,8 @@ def _aiperf_run(documents: Sequence[Mapping[str, Any]], path: Path) -> ToolRun:
              for request in requests]
     load, summary = {"num_prompts": str(len(records))}, path.with_name(AIPERF_SUMMARY)
     if summary.is_file():
-        asked = json.loads(read_file(summary))["input_config"]
+        (document,) = _documents(summary, read_file(summary))
+        asked = document["input_config"]
         load |= {name: "; ".join(_load_text(each) for each in asked[name]) for name in ("datasets", "phases")}
         load |= {"model": str(asked["models"]["items"][0]["name"]), "endpoint": str(asked["endpoint"]["type"])}
     return _detailed(str(path), AIPERF, load, records, _rates(records, spans),
@@ -233,7 +242,8 @@ def _load_text(values: Mapping[str, Any]) -> str:
 
 def _record(ttft_s: float, gaps_s: Sequence[float], prompt: int | None, output: int, error: str) -> RequestRecord:
     """A request by its times since its send. The index is set later."""
-    arrivals = () if error else tuple(round(at * 1e9) for at in accumulate(gaps_s, initial=float(ttft_s)))
+    times_s = [] if error else [_number(ttft_s), *map(_number, gaps_s)]
+    arrivals = tuple(round(at * 1e9) for at in accumulate(times_s))
     return RequestRecord(0, 0, 0, arrivals[-1] if arrivals else 0, Outcome.UNSUCCESSFUL_END if error else Outcome.OK,
                          detail=str(error) or None, arrivals_ns=arrivals, prompt_tokens=prompt,
                          output_tokens=None if error else output)
@@ -257,6 +267,17 @@ def _detailed(
     prompts = tuple(record.prompt_tokens or 0 for record in records)
     return ToolRun(origin, tool, load, (_mean(prompts), _mean([record.output_tokens or 0 for record in served])),
                    prompts, made_at, True, Run.of_values(0, 0, values, judged))
+
+
+def _number(value: float) -> float:
+    """A time or a rate.
+
+    Raises:
+        ValueError: it is negative, infinite or NaN.
+    """
+    if not 0 <= float(value) < inf:
+        raise ValueError(f"{value} is no time and no rate")
+    return float(value)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -41,11 +41,13 @@ class History:
         sessions: series → its sessions.
         notes: what the history lacks, as sentences.
         metrics: names of the metrics; empty for the primary metrics of each test.
+        errors: tests of sessions that ended in ERROR and are left out.
     """
 
     sessions: dict[SeriesName, list[Session]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     metrics: Sequence[str] = ()
+    errors: int = 0
     _known: set[tuple[str, ...]] = field(default_factory=set)
 
     def add(self, name: SeriesName, session: Session) -> None:
@@ -84,6 +86,8 @@ def read_history(
                 _add_run(history, folder)
         elif source.is_dir() and list(source.glob("*/*/*.json")):
             _add_baselines(history, source)
+        elif not source.exists():
+            raise UsageError(f"{source}: there is no such file or folder.")
         else:
             raise UsageError(f"{source}: this is no run folder, no folder of run folders or baselines, and no JUnit "
                              "file. Name one: llmperf history .llmperf/runs baselines release.xml")
@@ -115,6 +119,7 @@ def _add_release(history: History, path: Path) -> None:
 
 def _add_test(history: History, test: TestResult, origin: Session, host: str) -> None:
     if test.ending.verdict == "ERROR":  # its runs are invalid
+        history.errors += 1
         return
     labels = names(test.measurements) if len(test.measurements) > 1 else [""]
     for label, measurement in zip(labels, test.measurements, strict=True):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -68,7 +69,8 @@ def test_expired_quarantine_is_red_even_where_the_test_passes(run):
 
 
 MARKERS = ("quarantine", 'quarantine("noisy")', 'quarantine("noisy", "soon")', 'quarantine("", "2999-12-31")', "owner",
-           "owner(1)")
+           "owner(1)", 'owner(" ")', 'quarantine(None, "2999-12-31")', 'quarantine("noisy", until="2999-12-31", x=1)',
+           'quarantine("noisy", __import__("datetime").date(2999, 12, 31))')
 
 
 def test_wrong_marker_is_refused_before_the_test_runs(run):
@@ -80,6 +82,25 @@ def test_wrong_marker_is_refused_before_the_test_runs(run):
     for number, marker in enumerate(MARKERS):
         name = marker.partition("(")[0]
         result.stdout.fnmatch_lines([f"USAGE*test_it.py::test_{number}: write @pytest.mark.{name}(*"])
+
+
+def test_control_characters_of_markers_leave_the_junit_file_valid_and_the_lines_whole(run):
+    marks = r"""@pytest.mark.owner("team\x1b[31m\nserving")
+@pytest.mark.quarantine("noisy\u202e\x00\nhost", "2999-12-31")
+"""
+    result, junit = run(f"import pytest\n\n{marks}def test_it(perf): {BODIES['fail']}\n")
+    assert result.ret == 0
+    properties = properties_of(next(junit.iter("testcase")))
+    assert properties["llmperf.owner"] == r"team\x1b[31m serving"
+    assert properties["llmperf.excuse"] == r"QUARANTINED until 2999-12-31: noisy\u202e\x00 host"
+    result.stdout.fnmatch_lines(["QUARANTINED *until 2999-12-31: noisy*host; owner: team*serving*"])
+
+
+@pytest.mark.parametrize("days", [0, -1])
+def test_quarantine_holds_on_its_last_day_and_no_longer(run, days):
+    until = datetime.now(UTC).date() + timedelta(days)
+    result, _ = run(suite(until.isoformat(), ["fail"]))
+    assert result.ret == (0 if days == 0 else 1)
 
 
 def test_markers_change_nothing_for_tests_without_llmperf(run):
@@ -160,6 +181,13 @@ def test_wrong_acknowledgement_is_refused_and_writes_nothing(run, pytester, monk
         assert acknowledge(pytester, monkeypatch, **wrong) == 2
         assert sentence in capsys.readouterr().err
     assert not (pytester.path / "baselines").exists()
+
+
+def test_file_of_acknowledged_regressions_may_have_a_byte_order_mark_and_windows_line_ends(run, pytester):
+    (pytester.path / "baselines").mkdir()
+    path = pytester.path / "baselines/acknowledged.json"
+    path.write_bytes('\ufeff{"schema": 1,\r\n "acknowledged": []}\r\n'.encode())
+    assert run('def test_it(perf): give(perf, "PASS")\n')[0].ret == 0
 
 
 @pytest.mark.parametrize(("content", "sentence"), [

@@ -66,12 +66,14 @@ def _halves(paths: list[Path], of_tools: list[Path]) -> tuple[list[Path], list[P
         UsageError: a path is no file of a load generator, or the two sides have different numbers of files.
     """
     if other := [path for path in paths if path not in of_tools]:
+        if not other[0].exists():
+            raise UsageError(f"{other[0]}: there is no such file or folder.")
         raise UsageError(f"{other[0]}: this is no result file of another load generator, and {of_tools[0]} is one. "
                          "Name files of one kind on both sides.")
     half, odd = divmod(len(paths), 2)
     if odd:
-        raise UsageError(f"{len(paths)} files are named, and the first half is compared with the second half. Name as "
-                         "many files for each side, or a folder for each side: llmperf diff OLD NEW.")
+        raise UsageError(f"The first half of the files is compared with the second half, and {len(paths)} cannot be "
+                         "halved. Name as many files for each side, or a folder for each side: llmperf diff OLD NEW.")
     return paths[:half], paths[half:]
 
 

@@ -44,8 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     series = judged(chosen)
     if not series:
         there = ", ".join(sorted({f"{name.test} on {name.kind}" for name in history.sessions})[:5])
-        raise UsageError(f"no session with such a test and metric is stored{f'; there are {there}' if there else ''}. "
-                         "Name the sources: llmperf history RUN_FOLDERS baselines")
+        errors = f"; tests left out because they ended in ERROR: {history.errors}" if history.errors else ""
+        raise UsageError(f"no session with such a test and metric is stored{f'; there are {there}' if there else ''}"
+                         f"{errors}. Name the sources: llmperf history RUN_FOLDERS baselines")
     if arguments.html is None:
         say(markdown(series, history.notes), end="")
     else:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -165,7 +166,12 @@ def test_other_hardware_kind_has_another_comment(here, api, monkeypatch):
     ({"GET": (404, {"message": "Not Found"})}, "or the token may not see it", 0),
     ({"GET": (200, "<html>")}, "the answer is no JSON", 0),
     ({"GET": (200, {"a": 1})}, "answers with no list of comments", 0),
+    ({"GET": (301, {"message": "Moved Permanently"})}, "has moved. Correct --repository or --api", 0),
+    ({"GET": (204, "")}, "the answer is no JSON. Name the base of the API with --api", 0),
+    ({"GET": (401, {"error": "insufficient_scope"})}, "('insufficient_scope'): the token is not valid", 0),
     ({"POST": (429, {"message": "slow down"})}, "too many requests", 0),
+    ({"POST": (403, {"message": "You have exceeded a secondary rate limit."})}, "limit.'): too many requests", 0),
+    ({"POST": (422, {"message": "Validation Failed"})}, "('Validation Failed'): the service refuses", 0),
     ({"POST": (500, "broken")}, "the service refuses", 0),
     ({("POST", "statuses"): (403, {"message": "no"})}, "the token may not do this", 1),
 ])
@@ -217,6 +223,41 @@ def test_missing_token_or_place_is_named_and_nothing_is_sent(
     assert api.calls == []
 
 
+@pytest.mark.parametrize("token", ["two\nlines", "tök\u202een", "\x01", "two words"])
+def test_text_that_is_no_token_is_refused_and_not_shown(here, api, token, monkeypatch, capsys):
+    monkeypatch.setitem(GITHUB, "GITHUB_TOKEN", token)
+    assert post(api, "github", monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert "GITHUB_TOKEN or GH_TOKEN holds no token. Set it to a token with the permissions" in error
+    assert token.split()[0] not in error
+    assert api.calls == []
+
+
+def test_token_of_a_file_loses_its_line_end(here, api, monkeypatch):
+    assert post(api, "github", monkeypatch, GITHUB_TOKEN="secret-token\n") == 0
+    assert {each["Authorization"] for each in api.headers} == {"Bearer secret-token"}
+
+
+@pytest.mark.parametrize(("service", "option", "value"), [
+    ("github", "--request", "abc"), ("github", "--request", "../../other"), ("gitlab", "--request", "!7"),
+    ("github", "--commit", "HEAD"), ("gitlab", "--commit", "../x"), ("github", "--repository", "name"),
+    ("github", "--repository", "https://github.com/owner/name"), ("gitlab", "--repository", "../12"),
+])
+def test_value_that_is_no_request_commit_or_repository_is_refused_before_a_request(
+    here, api, service, option, value, monkeypatch, capsys
+):
+    assert post(api, service, monkeypatch, option, value) == 2
+    assert f"{value!r} is no {option[2:]} of a " in capsys.readouterr().err
+    assert api.calls == []
+
+
+def test_late_answer_says_that_nothing_was_written_before(here, api, monkeypatch, capsys):
+    monkeypatch.setattr("pytest_llmperf.cli.review_service.TIMEOUT_S", 0.1)
+    monkeypatch.setattr(Handler, "do_POST", lambda _: time.sleep(0.5))
+    assert post(api, "github", monkeypatch) == 2
+    assert "does not answer: timed out; nothing was written before. Run the command again" in capsys.readouterr().err
+
+
 def test_wrong_base_of_the_api_and_missing_run_are_refused_before_a_request(here, api, monkeypatch, capsys):
     for name, value in GITHUB.items():
         monkeypatch.setenv(name, value)
@@ -233,6 +274,15 @@ def test_long_comment_stays_below_limit_of_service(here, api, monkeypatch):
         write_run(here / "many", test=f"t.py::test_{number}_{'x' * 60}", error="it failed " * 40)
     assert post(api, "github", monkeypatch, run="many") == 0
     assert len(api.comments[0]["body"]) <= 60_000
+
+
+def test_long_comment_of_one_test_loses_metrics_and_states_their_number(here, api, monkeypatch):
+    checks = [CheckResult(f"m{i} <= 1s", Verdict.FAIL, f"metric_{i:04d}_{'x' * 40}", cause=Stated("slow"))
+              for i in range(2000)]
+    write_test(here / "one", "t.py::test_x", [], checks)
+    assert post(api, "github", monkeypatch, run="one") == 0
+    assert len(api.comments[0]["body"]) <= 60_000
+    assert "… and 1900 more metrics" in api.comments[0]["body"]
 
 
 def test_base_of_another_hardware_kind_is_refused(here, capsys):

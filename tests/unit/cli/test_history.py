@@ -144,6 +144,11 @@ def test_same_session_of_two_sources_counts_once(here, capsys):
     assert sessions == "1"
 
 
+def test_sessions_that_all_ended_in_error_are_counted_where_nothing_else_is_stored(here, capsys):
+    write_test(here / RUNS / session_id(1), TEST, [], [], complete=False, error="the server died")
+    assert "tests left out because they ended in ERROR: 1" in history(capsys, code=2)
+
+
 def junit(path, run):
     (file,) = (run / "tests").iterdir()
     path.write_text("<testsuites><testsuite><testcase classname='x' name='y'><properties>"
@@ -165,7 +170,7 @@ def test_wrong_sources_are_refused_with_a_sentence(here, capsys):
     (here / "kept").rename(here / "moved")
     for arguments, sentence in (
         (["empty"], "empty: this is no run folder, no folder of run folders or baselines, and no JUnit file."),
-        (["absent"], "absent: this is no run folder"),
+        (["absent"], "absent: there is no such file or folder."),
         (["alone.xml"], "alone.xml: the run folder that this JUnit file names is not beside it"),
         (["moved", "--test", "nothing"], f"no session with such a test and metric is stored; there are {TEST} on h200"),
         ([], "no session with such a test and metric is stored."),

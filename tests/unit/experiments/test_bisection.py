@@ -26,12 +26,13 @@ class Machine:
     broken: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
     change: float = 0.03
+    first: int = 0
     asked: list[str] = field(default_factory=list)
     noise: random.Random = field(default_factory=lambda: random.Random(1))
 
     @property
     def names(self):
-        return tuple(f"b{number}" for number in range(self.builds))
+        return tuple(f"b{number + self.first}" for number in range(self.builds))
 
     def options(self, build, _notify):
         if build in self.broken:
@@ -133,6 +134,24 @@ def test_interrupted_search_continues_with_the_comparisons_that_it_has(search, t
     assert len(rest.asked) == len(path.read_text().splitlines()) - 2
     search(done := Machine(7))
     assert done.asked == []
+
+
+def test_repaired_end_is_measured_again_by_the_same_command(search):
+    with pytest.raises(UsageError):
+        search(Machine(7, silent=(15,)))
+    found, _ = search(Machine(7))
+    assert found.lines()[0].startswith("culprit: b7 ")
+
+
+def test_moved_range_uses_comparisons_with_the_same_first_build_alone(search):
+    search(Machine(7))
+    longer = Machine(7, builds=17)
+    assert search(longer)[0].lines()[0].startswith("culprit: b7 ")
+    assert {options[1] for options in longer.asked} == {"--llmperf-engine=vllm=16"}
+    moved = Machine(6, builds=16, first=1)
+    found, lines = search(moved)
+    assert not any("earlier call" in line for line in lines)
+    assert found.lines()[0].startswith("culprit: b7 ")
 
 
 def test_damaged_state_names_the_file_and_how_to_begin_anew(search, tmp_path):

@@ -45,7 +45,7 @@ REFUSED = {
     "no range": ("HEAD", BUILD, "write --commits GOOD..BAD"),
     "equal ends": ("HEAD..main", BUILD, "are the same commit"),
     "wrong order": ("HEAD..HEAD~2", BUILD, "does not come after HEAD"),
-    "unknown end": ("nothing..HEAD", BUILD, "git rev-parse refuses"),
+    "unknown end": ("nothing..HEAD", BUILD, "engine has no commit 'nothing'. Fetch it, or correct its name"),
     "no command": ("HEAD~2..HEAD", None, "--commits needs --build"),
     "command without its words": ("HEAD~2..HEAD", "make {folder}", "{commit} is missing"),
 }
@@ -72,6 +72,10 @@ def test_shallow_clone_and_missing_repository_are_refused_with_the_remedy(reposi
     ("vllm=0.31.0..0.33.0", "write --versions 0.31.0..0.33.0"),
     ("0.31.0", "write --versions 0.31.0..0.33.0"),
     ("vllm==0.31.0,0.33.0", "is no version"),
+    ("/home/me/old,/home/me/new", "'/home/me/old' is no version"),
+    ("0.31.0,../../0.32.0", "'../../0.32.0' is no version"),
+    ("0.31.0,,0.32.0", "'' is no version"),
+    ("0.31.0,..", "'..' is no version"),
     ("0.31.0,0.31.0", "both ends are 0.31.0"),
     ("0.31.0,0.32.0,0.32.0,0.33.0", "a value stands twice"),
 ])

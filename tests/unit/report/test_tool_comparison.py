@@ -124,7 +124,7 @@ REFUSED = {
     "two clients": (["vllm_python.json", "vllm_rust.json"], "is of vllm bench serve (Rust client)"),
     "aggregates of one repeat": (["vllm_python.json", "vllm_python.json"], "one repeat, and the aggregates alone"),
     "aggregates of AIPerf": (["aiperf/profile_export_aiperf.json", "vllm_rust.json"], "Name profile_export.jsonl"),
-    "odd number": (["vllm_rust.json"] * 3, "3 files are named, and the first half is compared"),
+    "odd number": (["vllm_rust.json"] * 3, "with the second half, and 3 cannot be halved."),
     "a run and a file": ([".", "vllm_rust.json"], "no result file of another load generator"),
 }
 
@@ -137,20 +137,29 @@ def test_files_that_cannot_be_compared_are_refused_by_name(tmp_path, monkeypatch
     assert expected in capsys.readouterr().err
 
 
+def serving(**changes):
+    (document,) = lines("vllm_python_detailed.json")
+    return json.dumps(document | changes)
+
+
 DAMAGED = {
     "no JSON": ("{", "this is no JSON"),
     "unknown": ('{"a": 1}', "no result file that llmperf knows"),
     "latency": ('{"avg_latency": 1, "latencies": []}', "a result of vllm bench latency"),
     "throughput": ('{"elapsed_time": 1, "num_requests": 2}', "a result of vllm bench throughput"),
-    "text for a time": (None, "looks like a result of vllm bench serve, and cannot be read"),
+    "text for a time": (serving(ttfts=["soon"] * 12), "looks like a result of vllm bench serve, and cannot be read"),
+    "negative time": (serving(ttfts=[-1.0] * 12), "-1.0 is no time and no rate"),
+    "NaN as a time": (serving(itls=[[float("nan")]] * 12), "nan is no time and no rate"),
+    "infinite time": (serving(itls=[[float("inf")]] * 12), "inf is no time and no rate"),
+    "NaN as a rate": (serving(output_throughput=float("nan")), "nan is no time and no rate"),
+    "no benchmark": ('{"benchmarks": []}', "the file has no benchmark"),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), DAMAGED.values(), ids=DAMAGED)
 def test_damaged_file_is_refused_with_its_place_and_remedy(tmp_path, text, expected):
-    (document,) = lines("vllm_python_detailed.json")
     path = tmp_path / "x.json"
-    path.write_text(text or json.dumps(document | {"ttfts": ["soon"] * 12}))
+    path.write_text(text)
     assert is_tool_side(path)
     with pytest.raises(UsageError, match=r"x\.json") as refused:
         read_tool_runs(path)
@@ -174,6 +183,34 @@ def test_failed_requests_without_details_are_refused(repeats):
     folder = repeats("old", "vllm_python.json", NOISE, failed=2, completed=10)
     with pytest.raises(UsageError, match="2 of 12 requests failed, and the file has aggregates alone"):
         read_tool_runs(folder)
+
+
+@pytest.mark.parametrize(("name", "encoding"), [
+    (name, encoding) for name in ("vllm_python_detailed.json", "sglang_detailed.jsonl")
+    for encoding in ("utf-8-sig", "utf-16")
+])
+def test_file_of_another_encoding_or_with_windows_line_ends_reads_as_the_same_run(tmp_path, name, encoding):
+    path = tmp_path / name
+    path.write_bytes((DATA / name).read_text().replace("\n", "\r\n").encode(encoding))
+    assert is_tool_side(path)
+    read, expected = ([(run.tool, run.load, run.prompts, run.run.metrics.all()) for run in read_tool_runs(place)]
+                      for place in (path, DATA / name))
+    assert read == expected
+
+
+def test_result_without_a_served_request_is_refused(repeats):
+    folder = repeats("old", "vllm_python.json", NOISE, completed=0)
+    with pytest.raises(UsageError, match="12 of 12 requests failed, and the file has aggregates alone"):
+        read_tool_runs(folder)
+
+
+def test_too_large_result_is_refused_as_a_result(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    with path.open("w") as file:
+        file.write('{"ttfts": [')
+        file.truncate(65 * 2**20)
+    assert main(["diff", str(path), str(DATA / "vllm_rust.json")]) == 2
+    assert "x.json: the file cannot be read: it has more than 64 MiB" in capsys.readouterr().err
 
 
 def test_power_of_undecided_comparison_is_in_the_comment(repeats, capsys):
