@@ -15,6 +15,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
+from pytest_llmperf.model.deployment import Pool
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.measurement import Measurement
@@ -34,6 +35,9 @@ def check_engine(engine: object, call: str) -> None:
     Raises:
         SpecError: the argument has a different type.
     """
+    if isinstance(engine, Pool):
+        raise SpecError(f"{call.replace('…', repr(engine))}: these servers have no router. Write replicas(…, "
+                        "router=vllm_router()), or data_parallel_size=… for the engine's own data parallel.")
     if not isinstance(engine, RunningServer | Server | EngineSpec):
         raise SpecError(f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
                         "vllm(MODEL).")

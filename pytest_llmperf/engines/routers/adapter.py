@@ -37,6 +37,9 @@ class RouterPlacement:
     decoders: tuple[str, ...] = ()
 
 
+SWITCHES = ("retries", "circuit_breaker")
+
+
 class RouterAdapter(ABC):
     """One router that a session can start before the replicas of a deployment."""
 
@@ -86,6 +89,9 @@ class RouterAdapter(ABC):
         """Why this router cannot run with these options; None if it can run."""
         if router.policy not in self.policies:
             return f"{router.name} has no policy {router.policy!r}; its policies are {', '.join(self.policies)}."
+        for name in SWITCHES:
+            if not isinstance(router.values.get(name, True), bool):
+                return f"write {name}=True or {name}=False. How often a router sends again is retry_max_retries=…."
         return None
 
     def help_arguments(self) -> tuple[str, ...]:
@@ -96,4 +102,4 @@ class RouterAdapter(ABC):
 
 def switched_on(**wanted: bool) -> dict[str, Flag]:
     """The options that are on. An option that is off is left out, so that equal routers are equal."""
-    return {name: True for name, on in wanted.items() if on}
+    return {name: on for name, on in wanted.items() if on is not False}

@@ -8,6 +8,12 @@ from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacemen
 from pytest_llmperf.engines.spec import command_line
 from pytest_llmperf.model.deployment import Router
 
+#: Options that the launcher sets.
+_OF_LAUNCHER = frozenset({
+    "host", "port", "prometheus_host", "prometheus_port", "worker_urls", "prefill", "decode", "pd_disaggregation",
+    "vllm_pd_disaggregation", "service_discovery", "disable_retries", "disable_circuit_breaker",
+})
+
 
 class RustRouter(RouterAdapter):
     """The command line of a `launch_router` module."""
@@ -25,6 +31,12 @@ class RustRouter(RouterAdapter):
         }
         module = ["-m", f"{self.package}.launch_router"] if placement.is_python else []
         return [*module, *self.workers(placement), *command_line(own | self.own_flags() | off | options)]
+
+    def refusal(self, router: Router) -> str | None:
+        if taken := sorted(_OF_LAUNCHER & router.values.keys()):
+            return (f"{', '.join(taken)} is set by the launcher: it names the servers, picks free ports, and takes "
+                    "retries=True and circuit_breaker=True. Leave it out.")
+        return super().refusal(router)
 
     def workers(self, placement: RouterPlacement) -> list[str]:
         """The arguments that name the servers."""

@@ -6,9 +6,11 @@ import pytest
 
 from pytest_llmperf import endpoint, nginx, replicas, sglang_router, vllm, vllm_router
 from pytest_llmperf.cli.target import spec_of
+from pytest_llmperf.engines.routers.door import router_adapter_of
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.deployment import Router
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.session.arguments import check_engine
 
 SPEC = vllm("tiny", max_num_seqs=8)
 FLEET = replicas(SPEC, 4, router=vllm_router(cache_threshold=0.5))
@@ -56,6 +58,11 @@ def test_other_policy_keeps_the_options_of_the_router():
     (lambda: replicas(SPEC, 2, router=sglang_router(policy="kv_aware")), "sglang_router has no policy 'kv_aware'; its"),
     (lambda: FLEET.with_router(nginx(), policy="random"), "give a router, .* or a policy"),
     (lambda: vllm_router(cache_threshold=float("nan")), "write an option as text"),
+    (lambda: replicas(SPEC, 2, router=vllm_router(retries=3)), "write retries=True or retries=False"),
+    (lambda: router_adapter_of(FLEET.with_router(circuit_breaker="on").router), "write circuit_breaker=True or"),
+    (lambda: replicas(SPEC, 2, router=vllm_router(host="0.0.0.0")), "host is set by the launcher"),
+    (lambda: router_adapter_of(sglang_router(disable_retries=True)), "disable_retries is set by the launcher"),
+    (lambda: check_engine(replicas(SPEC, 2), "perf.measure(…, workload)"), r"no router. Write replicas\(…, router="),
 ])
 def test_wrong_deployment_is_refused_with_one_sentence(make, message):
     with pytest.raises(SpecError, match=message):
