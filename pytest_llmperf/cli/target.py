@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.cli.output import remark
-from pytest_llmperf.config.emulation import GPUS, Emulation
+from pytest_llmperf.config.emulation import GPUS, Emulation, existing_coefficients
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings, with_engine_options
 from pytest_llmperf.doctor.installed import environment_at
@@ -266,10 +266,11 @@ def measuring(arguments: argparse.Namespace, name: str, resume: str | None = Non
     kind = arguments.emulate
     if kind is not None and kind not in GPU_KINDS:
         raise UsageError(f"--emulate {kind}: there is no emulator of that; there is one of {', '.join(GPU_KINDS)}.")
-    emulation = None if kind is None else Emulation(kind, seed=arguments.emulate_seed)
     hardware = detect() if kind is None else emulated_hardware(kind, GPUS)
     root, watch = project_root(), _watch()
     settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
+    emulation = None if kind is None else Emulation(
+        kind, seed=arguments.emulate_seed, coefficients=existing_coefficients(root / settings.baselines_dir, kind))
     folder = None if resume is None else folder_to_resume(resume, root / settings.runs_dir, Path.cwd())
     session = PerfSession(settings, root, hardware, watch.notify, emulation=emulation,
                           session_id=None if folder is None else folder.name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment, SplitPools
 from pytest_llmperf.emulator.cluster.routing import Routing
-from pytest_llmperf.emulator.cost.coefficients import coefficients_for
+from pytest_llmperf.emulator.cost.coefficients import coefficients_for, digest_of
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.flags.parser import EngineParser, StartError
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
@@ -46,8 +46,8 @@ def build_service(options: Options) -> Service:
     disturbances = [Disturbance(replace(options.noise, seed=options.noise.seed + number * _SEEDS_APART),
                                 options.faults.of_replica(number + 1)) for number in range(count)]
     decoding = config if config.transfer is None else options.faults.hidden(resolve(options, decode_words).config)
-    split = None if config.transfer is None else SplitPools(prefill, decode, decoding, _step_time(decoding))
-    deployment = Deployment(config, _step_time(config), disturbances, _routing(options, config, split), split)
+    split = None if config.transfer is None else SplitPools(prefill, decode, decoding, _step_time(decoding, options))
+    deployment = Deployment(config, _step_time(config, options), disturbances, _routing(options, config, split), split)
     if options.pipe:
         return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
     now_ns = time.monotonic_ns()
@@ -56,8 +56,8 @@ def build_service(options: Options) -> Service:
     return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
 
 
-def _step_time(config: EngineConfig) -> StepTime:
-    return StepTime(config, coefficients_for(config.engine, config.gpu))
+def _step_time(config: EngineConfig, options: Options) -> StepTime:
+    return StepTime(config, coefficients_for(config.engine, config.gpu, options.coefficients))
 
 
 def _routing(options: Options, config: EngineConfig, split: SplitPools | None) -> Routing | None:
@@ -106,7 +106,8 @@ def resolve(options: Options, words: Sequence[str] = ()) -> Launch:
     launch = read(
         [*options.engine_argv, *words], options.machine, os.environ, split=options.split, acceptance=options.acceptance
     )
-    return replace(launch, config=options.faults.resolved(launch.config))
+    build = "" if options.coefficients is None else f".fit-{digest_of(options.coefficients)}"
+    return replace(launch, build=build, config=options.faults.resolved(launch.config))
 
 
 def main(argv: Sequence[str]) -> int:

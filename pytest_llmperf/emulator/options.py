@@ -29,6 +29,7 @@ class Options:
         faults, noise, seed: planted faults, noise, and the seed of all random draws.
         split: link between prefill engines and decode engines; None if each engine does both.
         pools: number of prefill engines and of decode engines, and engine options that only these engines have.
+        coefficients: file of fitted coefficients; None for the shipped ones.
         acceptance: acceptance probability by draft position; None for the default of the method.
         replicas: number of equal servers behind a router.
         router: policy of the router; thresholds: of a cache-aware router.
@@ -46,6 +47,7 @@ class Options:
     seed: int
     split: Link | None
     pools: tuple[tuple[int, tuple[str, ...]], ...]
+    coefficients: str | None
     acceptance: tuple[float, ...] | None
     replicas: int
     router: str
@@ -83,6 +85,7 @@ def read_options(argv: Sequence[str]) -> Options:
         seed=options.noise_seed,
         split=_link(options.split),
         pools=tuple((int(count), tuple(words)) for count, words in json.loads(options.pools)),
+        coefficients=options.coefficients,
         acceptance=_rates(options.acceptance),
         replicas=options.replicas,
         router=options.router,
@@ -111,6 +114,7 @@ def _parser() -> _Parser:
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
     add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s"))
     add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
+    add("--coefficients", metavar="FILE", help="fitted coefficients, which `llmperf fit` writes")
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
     add("--pools", metavar="JSON", default="[[1, []], [1, []]]",

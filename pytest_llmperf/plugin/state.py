@@ -56,7 +56,7 @@ class State:
         option = self.config.getoption
         if option("--emulate") is None:
             return None
-        from pytest_llmperf.config.emulation import NOISE, Emulation
+        from pytest_llmperf.config.emulation import NOISE, Emulation, existing_coefficients
 
         return Emulation(
             kind=option("--emulate"),
@@ -64,6 +64,7 @@ class State:
             faults=tuple(option("--emulate-fault")),
             noise=option("--emulate-noise") or NOISE,
             seed=option("--emulate-seed"),
+            coefficients=existing_coefficients(self.config.rootpath / self.settings.baselines_dir, option("--emulate")),
         )
 
     @cached_property

@@ -50,9 +50,11 @@ def distance(conditions: Mapping[str, str]) -> str:
     word, _, kind = conditions.get("hardware", "").partition(" ")
     if word != "emulated":
         return ""
+    version, _, build = conditions.get(VERSION, "").partition("+emulated")
+    if build:
+        return "fitted on the runs of a host (llmperf fit)"
     if kind not in FITTED_KINDS:
         return NOT_FITTED
-    version = conditions.get(VERSION, "").removesuffix("+emulated")
     others = [
         *(["other model"] if conditions.get("model") not in FITTED_MODELS else []),
         *(["other engine version"] if version not in FITTED_VERSIONS.get(conditions.get("engine", ""), ()) else []),

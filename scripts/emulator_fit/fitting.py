@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
 
 from emulator_fit.anchors import ANCHORS
-from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Parameter, placed, slots, start
-from emulator_fit.replayed import Means, replayed
+from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Slot, per_engine, placed, start
+from emulator_fit.replayed import row_replayed
 from emulator_fit.rows import Row
 from emulator_fit.surrogate import estimate
 from pytest_llmperf.emulator.cost.coefficients import Coefficients, from_numbers
 from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.fit import solve
 
 TPOT_ERROR, TTFT_ERROR, ANCHOR_ERROR = 0.06, 0.15, 0.06
 Residuals = Callable[[Numbers], npt.NDArray[np.float64]]
@@ -38,7 +38,7 @@ def coefficients(numbers: Numbers, engine: str) -> Coefficients:
 def correction(row: Row, numbers: Numbers, rounds: int) -> Correction:
     """Found by one replay. Measured values play no part in it."""
     coefficients_of_row = coefficients(numbers, row.config.engine)
-    run: Means = replayed(row, coefficients_of_row, rounds)
+    run = row_replayed(row, coefficients_of_row, rounds)
     guess = estimate(row, StepTime(row.config, coefficients_of_row))
     return Correction(run.tpot_ms / guess.tpot_ms, run.ttft_ms / guess.ttft_ms)
 
@@ -59,21 +59,12 @@ def fit_dense(rows: Sequence[Row], corrections: Mapping[str, Correction], with_a
 
 def fit_experts(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> Numbers:
     """Fits the coefficients of routed experts; all other coefficients stay fixed."""
-    return _solve(lambda tried: np.array(_of_rows(rows, corrections, tried)), EXPERTS, numbers)
+    return _solve(lambda tried: np.array(_of_rows(rows, corrections, tried)), per_engine(EXPERTS), numbers)
 
 
-def _solve(residuals: Residuals, parameters: tuple[Parameter, ...], base: Numbers) -> Numbers:
-    free = slots(parameters)
-    priors = np.log([parameter.prior for _, parameter in free])
-    tolerances = np.array([parameter.tolerance for _, parameter in free])
-    most = np.log([parameter.most for _, parameter in free])
-
-    def all_residuals(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.concatenate([residuals(placed(values, free, base)), (values - priors) / tolerances])
-
-    first = np.minimum(priors, most - 1e-3)
-    solution = least_squares(all_residuals, first, bounds=(priors - 4, most), loss="soft_l1", max_nfev=60)
-    return placed(solution.x, free, base)
+def _solve(residuals: Residuals, free: list[Slot], base: Numbers) -> Numbers:
+    values = solve(lambda tried: residuals(placed(tried, free, base)), [parameter for _, parameter in free])
+    return placed(values, free, base)
 
 
 def _of_rows(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> list[float]:

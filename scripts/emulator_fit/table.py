@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
+from statistics import fmean, median
 
 from emulator_fit.anchors import ANCHORS, CROWDS, Anchor
-from emulator_fit.errors import Errors, Outcome, errors_of, outcomes
-from emulator_fit.splits import COEFFICIENTS, read_splits
+from emulator_fit.errors import REPLAYS, Outcome, read_outcomes
+from emulator_fit.splits import COEFFICIENTS, HELD_OUT
 from pytest_llmperf.emulator.cost.coefficients import from_numbers
-from pytest_llmperf.emulator.cost.shape import read_shape
 
 TEXT = Path(__file__).with_name("accuracy.md")
-HEADER = "| {} | runs | TPOT mean | TPOT median | TPOT bias | runs below saturation | TTFT median | TTFT bias |"
-RULE = "|---|---|---|---|---|---|---|---|"
+HEADER = ("| engine, GPU, models | outside the fit | runs | TPOT mean, median, bias | runs below saturation "
+          "| TTFT median, bias |\n|---|---|---|---|---|---|")
+
+
+def digest(root: Path) -> str:
+    """Of the shipped coefficients, of the fits that leave runs out, and of the replays; the page names it."""
+    return sha256(b"".join((root / path).read_bytes() for path in (COEFFICIENTS, HELD_OUT, REPLAYS))).hexdigest()[:16]
 
 
 def text(root: Path) -> str:
-    """The page, with every held-out run replayed."""
-    splits = read_splits(root)
-    outcomes_by_split = {split.name: outcomes(split, split.rows) for split in splits}
-    folds = [outcome for name, of_fold in outcomes_by_split.items() if name.startswith("fold") for outcome in of_fold]
-    transfer = outcomes_by_split["H100 → H200"]
-    dense = [outcome for outcome in folds if outcome.row.dense]
+    """The page, from the stored replays."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in read_outcomes(root):
+        out = left_out(outcome)
+        groups.setdefault((models(outcome), out), []).append(outcome)
+        groups.setdefault(("**all dense**" if outcome.row.dense else "**all mixtures**", out), []).append(outcome)
+    shipped = json.loads((root / COEFFICIENTS).read_text(encoding="utf-8"))
+    lines = [_line(*key, groups[key]) for key in sorted(groups, key=_place)]
+    lines += [_steps("steps of today's versions, h200", "nothing", ANCHORS, shipped["engines"]),
+              _steps("steps of 64 and 192 sequences, h200", "these steps", CROWDS, shipped["engines"])]
     parts = {
-                "summary": _table("tested on runs outside the fit",
-                          {**_kinds("folds: ", folds), **_kinds("H100 → H200: ", transfer)}),
-        "by_gpu": _table("engine, GPU, models", _groups(folds, _by_gpu)),
-        "knee": _knee(dense),
-        "steps": _steps(root, ANCHORS),
-        "crowds": _steps(root, CROWDS),
-        "provenance": json.loads((root / COEFFICIENTS).read_text(encoding="utf-8"))["provenance"]["summary"],
+        "table": "\n".join([HEADER, *lines]),
+        "provenance": shipped["provenance"]["summary"],
+        "digest": digest(root),
     }
     page = TEXT.read_text(encoding="utf-8")
     for name, content in parts.items():
@@ -39,73 +45,39 @@ def text(root: Path) -> str:
     return page
 
 
-def _kinds(prefix: str, outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
-    dense = [outcome for outcome in outcomes if outcome.row.dense]
-    named = {
-        "dense": dense,
-        "dense, vLLM": [outcome for outcome in dense if outcome.row.backend == "vllm"],
-        "dense, SGLang": [outcome for outcome in dense if outcome.row.backend == "sglang"],
-        "mixtures of experts": [outcome for outcome in outcomes if not outcome.row.dense],
-    }
-    return {prefix + name: group for name, group in named.items() if group}
+def left_out(outcome: Outcome) -> str:
+    """What the fit that a run was replayed with had left out."""
+    return "all H200" if "→" in outcome.split else "the configuration"
 
 
-def _by_gpu(outcome: Outcome) -> str:
-    row = outcome.row
-    return f"{row.backend}, {row.gpu}, {'dense' if row.dense else 'mixtures'}"
+def models(outcome: Outcome) -> str:
+    """Engine, GPU and kind of model: a line of the table."""
+    row, shape = outcome.row, outcome.row.config.shape
+    if row.dense:
+        return f"{row.backend}, {row.gpu}, dense"
+    attention = "windowed" if shape.window_layers else "linear" if shape.linear_layers else "full"
+    if shape.latent is not None:
+        attention = "sparse" if shape.latent.top_k else "latent"
+    scheduling = "" if row.config.async_scheduling else " sync"
+    return f"{row.backend}, {row.gpu}, {'mxfp4' if shape.expert_bits else row.weights} {attention}{scheduling}"
 
 
-def _by_configuration(outcome: Outcome) -> str:
-    row = outcome.row
-    name = read_shape(row.model).name
-    return f"{row.backend} {row.version}, {name} {row.weights}, {row.gpu}, {row.tensor_parallel}"
+def _place(key: tuple[str, str]) -> tuple[bool, str, str]:
+    """Sums last."""
+    return (key[0].startswith("*"), *key)
 
 
-def _groups(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(key(outcome), []).append(outcome)
-    return dict(sorted(groups.items()))
+def _line(name: str, out: str, members: Sequence[Outcome]) -> str:
+    ttft = [outcome.ttft for outcome in members if not outcome.row.saturated]
+    bias = f"{median(map(abs, ttft)):.1%}, {median(ttft):+.1%}" if ttft else "–"
+    return f"| {name} | {out} | {len(members)} | {_tpot([o.tpot for o in members])} | {len(ttft)} | {bias} |"
 
 
-def _table(title: str, groups: dict[str, list[Outcome]]) -> str:
-    lines = [_line(name, errors_of(group)) for name, group in groups.items()]
-    return "\n".join([HEADER.format(title), RULE, *lines])
+def _steps(name: str, out: str, anchors: Sequence[Anchor], engines: dict[str, dict[str, float]]) -> str:
+    errors = [anchor.predicted_ms(from_numbers(engines[anchor.engine], "stored")) / anchor.milliseconds - 1
+              for anchor in anchors]
+    return f"| {name} | {out} | {len(errors)} | {_tpot(errors)} | 0 | – |"
 
 
-def _line(name: str, errors: Errors) -> str:
-    tpot = f"{errors.tpot_mean:.1f} % | {errors.tpot_median:.1f} % | {errors.tpot_bias:+.1f} %"
-    if errors.ttft_median is None:
-        return f"| {name} | {errors.runs} | {tpot} | 0 | – | – |"
-    ttft = f"{errors.ttft_median:.1f} % | {errors.ttft_bias:+.1f} %"
-    return f"| {name} | {errors.runs} | {tpot} | {errors.ttft_runs} | {ttft} |"
-
-
-def _knee(outcomes: Iterable[Outcome]) -> str:
-    lines = [
-        "| run | KV cache, tokens | TPOT measured | emulated | TTFT measured | emulated | preempted |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for outcome in sorted((o for o in outcomes if o.row.saturated), key=_by_configuration):
-        row, means = outcome.row, outcome.means
-        load = f"{row.input_tokens}/{row.output_tokens}, {row.concurrency} at once"
-        held = row.config.num_blocks * row.config.block_size
-        lines.append(
-            f"| {_by_configuration(outcome)}; {load} | {held:,} | {row.tpot_ms:.1f} ms | {means.tpot_ms:.1f} ms "
-            f"| {row.ttft_ms:,.0f} ms | {means.ttft_ms:,.0f} ms | {means.preemptions} |"
-        )
-    return "\n".join(lines)
-
-
-def _steps(root: Path, anchors: Iterable[Anchor]) -> str:
-    stored = json.loads((root / COEFFICIENTS).read_text(encoding="utf-8"))["engines"]
-    lines = ["| step | measured | emulated |", "|---|---|---|"]
-    for anchor in anchors:
-        emulated = anchor.predicted_ms(from_numbers(stored[anchor.engine], "stored"))
-        kind = f"{anchor.decodes} decoding at {anchor.context:,} tokens, tp {anchor.tensor_parallel}"
-        if anchor.chunk:
-            kind += f", {anchor.chunk:,} prompt tokens after {anchor.before:,}"
-        if not anchor.overlapped:
-            kind += ", no asynchronous scheduling"
-        lines.append(f"| {anchor.engine}: {kind} | {anchor.milliseconds} ms | {emulated:.2f} ms |")
-    return "\n".join(lines)
+def _tpot(errors: Sequence[float]) -> str:
+    return f"{fmean(map(abs, errors)):.1%}, {median(map(abs, errors)):.1%}, {fmean(errors):+.1%}"

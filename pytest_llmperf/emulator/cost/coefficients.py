@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
+from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.kinds.rows import HardwareKind
@@ -74,13 +76,31 @@ def stored() -> dict[str, Any]:
     return loaded
 
 
-def coefficients_for(engine: str, gpu: HardwareKind) -> Coefficients:
-    """The shipped numbers of an engine, for a GPU."""
+def coefficients_for(engine: str, gpu: HardwareKind, fitted: str | None = None) -> Coefficients:
+    """The shipped numbers of an engine, for a GPU.
+
+    `fitted` is a file of `llmperf fit`, whose numbers replace the shipped ones if it is of this engine.
+    """
     data = stored()
     origin = data["provenance"]["summary"]
     if gpu.name not in _FITTED_GPUS:
         origin = f"data sheet only: not fitted on {gpu.name}; shares of its peaks were {origin}"
-    return from_numbers(data["engines"][engine], origin)
+    numbers = data["engines"][engine]
+    if fitted is not None:
+        of_host = json.loads(Path(fitted).read_text(encoding="utf-8"))
+        numbers = {**numbers, **(of_host["numbers"] if of_host["engine"] == engine else {})}
+    return from_numbers(numbers, origin)
+
+
+def digest_of(path: str) -> str:
+    """Of a file of fitted coefficients, in eight letters."""
+    return sha256(Path(path).read_bytes()).hexdigest()[:8]
+
+
+def numbers_of(coefficients: Coefficients) -> dict[str, float]:
+    """Coefficients by name."""
+    names = [field.name for field in fields(coefficients) if field.name != "provenance"]
+    return {name: getattr(coefficients, name) for name in names}
 
 
 def from_numbers(numbers: dict[str, float], provenance: str) -> Coefficients:

@@ -83,6 +83,7 @@ class Launch:
         incremental: whether SGLang's native stream sends only new tokens instead of all tokens so far.
         metrics: whether the server has a /metrics page.
         utilization: share of the GPU's memory.
+        build: suffix of the version if coefficients were fitted to a host.
         facts: further resolved values that the server reports, with vLLM's names.
     """
 
@@ -97,6 +98,7 @@ class Launch:
     incremental: bool = False
     metrics: bool = True
     utilization: float = 0.92
+    build: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def request_id(self, number: int) -> str:

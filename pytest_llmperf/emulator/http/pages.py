@@ -107,4 +107,4 @@ def sglang_model_info(launch: Launch) -> Reply:
 
 
 def _version(launch: Launch) -> str:
-    return f"{FLAGS[launch.config.engine].version}+emulated"
+    return f"{FLAGS[launch.config.engine].version}+emulated{launch.build}"

@@ -151,6 +151,8 @@ def emulator_environment(
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
     if emulation.kind not in SHIPPED_NAMES:
         prefix += ["--hardware-row", json.dumps(row_of_kind(GPU_KINDS[emulation.kind]))]
+    if emulation.coefficients:
+        prefix += ["--coefficients", emulation.coefficients]
     if emulation.clock == "virtual":
         prefix.append("--pipe")
     for fault in emulation.faults if faults else ():

@@ -60,7 +60,7 @@ def _hardware(kind: str) -> str:
 
 def _build(conditions: Mapping[str, str]) -> str:
     engine = conditions.get("engine", "")
-    version = conditions.get(VERSION, "").removesuffix("+emulated")
+    version = conditions.get(VERSION, "").partition("+emulated")[0]
     return f"{ENGINES.get(engine, engine)} {version}".strip()
 
 

@@ -1,0 +1,188 @@
+"""Fit coefficients of the step times to measured runs: JSON on stdin, JSON on stdout.
+
+    python -m pytest_llmperf.emulator.fit
+
+Each run is replayed by the emulator's scheduler in virtual time. A few coefficients are fitted to mean TPOT, and a
+little to mean TTFT, near the shipped values. The runs are divided into halves: the coefficients of each half predict
+the other half.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.cost.coefficients import Coefficients, coefficients_for, from_numbers, numbers_of
+from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.faults import Faults
+from pytest_llmperf.emulator.flags.launch import Launch, machine
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.sglang import sglang_launch
+from pytest_llmperf.emulator.flags.vllm import vllm_launch
+from pytest_llmperf.emulator.http.generation_request import GenerationRequest
+from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.virtual.client import Patience, simulate_client
+from pytest_llmperf.emulator.virtual.send_schedule import Posted
+
+_NEVER_NS = 10**18
+_TPOT_ERROR, _TTFT_ERROR = 0.03, 0.3  # standard deviations of the logarithms: TTFT weighs little
+_SLOPE = 0.05  # change of a logarithm by which a replay shows a slope
+_ROUNDS = 12
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A coefficient, fitted as its logarithm.
+
+    Args:
+        name: in Coefficients.
+        prior, tolerance: expected value, and the standard deviation of its logarithm.
+        most: upper bound; a share of a peak stays below it.
+    """
+
+    name: str
+    prior: float
+    tolerance: float
+    most: float = 1e9
+
+
+#: Coefficient of a host → standard deviation of its logarithm around the shipped value, and upper bound.
+OF_A_HOST = {
+    "weight_bandwidth": (0.1, 1.0), "kv_bandwidth": (0.1, 1.0), "step_s": (0.5, 1e9), "layer_s": (0.5, 1e9),
+    "sequence_s": (0.7, 1e9), "eager_layer_s": (0.7, 1e9), "ingress_s": (0.7, 1e9),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Of all requests of a run, in milliseconds."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured run: the server, what it was sent, the limit of requests in flight, and what was measured."""
+
+    launch: Launch
+    posts: Sequence[Posted]
+    concurrency: int | None
+    measured: Means
+
+    def errors(self, coefficients: Coefficients) -> tuple[float, float]:
+        """Logarithms of emulated over measured: of TPOT and of TTFT."""
+        means = replayed(self.launch, self.posts, self.concurrency, coefficients)
+        tpot, ttft = means.tpot_ms / self.measured.tpot_ms, means.ttft_ms / self.measured.ttft_ms
+        return float(np.log(tpot)), float(np.log(ttft))
+
+
+def replayed(
+    launch: Launch, posts: Sequence[Posted], concurrency: int | None, coefficients: Coefficients
+) -> Means:
+    """Mean TTFT and TPOT of requests that a server gets.
+
+    Raises:
+        StartError: the server refused a request.
+    """
+    deployment = Deployment(launch.config, StepTime(launch.config, coefficients))
+    service = Service(launch, deployment, Faults(), 0, 0)
+    ttft_ns, tpot_ns = [], []
+    for request in simulate_client(service, posts, concurrency, Patience(_NEVER_NS, _NEVER_NS, _NEVER_NS)):
+        if request.reply is not None:
+            raise StartError(f"a request was refused: {request.reply.body.decode()}")
+        (line,) = request.token_times
+        ttft_ns.append(line.token_ns[0] - request.sent_ns)
+        if line.sequence.generated > 1:
+            tpot_ns.append((line.token_ns[-1] - line.token_ns[0]) / (line.sequence.generated - 1))
+    return Means(fmean(ttft_ns) / 1e6, fmean(tpot_ns) / 1e6)
+
+
+def solve(
+    residuals: Callable[[Values], Values], parameters: Sequence[Parameter], slope: float | None = None, rounds: int = 60
+) -> Values:
+    """The values with the least residuals, robust (soft L1), each held near its prior.
+
+    Args:
+        residuals: of values in the order of `parameters`, each in standard deviations.
+        parameters: what is fitted.
+        slope: change of a logarithm by which slopes are found; None for the least one.
+        rounds: how often slopes are found at most.
+    """
+    priors = np.log([parameter.prior for parameter in parameters])
+    tolerances = np.array([parameter.tolerance for parameter in parameters])
+    most = np.log([parameter.most for parameter in parameters])
+
+    def all_residuals(logarithms: Values) -> Values:
+        return np.concatenate([residuals(np.exp(logarithms)), (logarithms - priors) / tolerances])
+
+    first = np.minimum(priors, most - 1e-3)
+    steps = None if slope is None else slope / np.maximum(np.abs(first), slope)
+    solution = least_squares(all_residuals, first, bounds=(priors - 4, most), loss="soft_l1", max_nfev=rounds,
+                             diff_step=steps, ftol=1e-8 if slope is None else 1e-3)
+    fitted: Values = np.exp(solution.x)
+    return fitted
+
+
+def fitted(points: Sequence[Point], shipped: Mapping[str, float]) -> dict[str, float]:
+    """The coefficients of a host that fit its runs, rounded, by name."""
+    parameters = [Parameter(name, shipped[name], *limits) for name, limits in OF_A_HOST.items()]
+
+    def residuals(values: Values) -> Values:
+        tried = _placed(shipped, dict(zip(OF_A_HOST, map(float, values), strict=True)))
+        errors = [point.errors(tried) for point in points]
+        return np.array([(tpot / _TPOT_ERROR, ttft / _TTFT_ERROR) for tpot, ttft in errors]).ravel()
+
+    values = solve(residuals, parameters, _SLOPE, _ROUNDS)
+    return {name: float(f"{value:.4g}") for name, value in zip(OF_A_HOST, values, strict=True)}
+
+
+def held_out(points: Sequence[Point], shipped: Mapping[str, float]) -> tuple[float, float]:
+    """Mean size of the TPOT error of runs outside the fit, with the shipped and with the fitted numbers."""
+    halves = points[::2], points[1::2]
+    before = [abs(point.errors(_placed(shipped, {}))[0]) for point in points]
+    after = [abs(point.errors(_placed(shipped, numbers))[0]) for training, tested in (halves, halves[::-1])
+             for numbers in [fitted(training, shipped)] for point in tested]
+    return float(np.expm1(fmean(before))), float(np.expm1(fmean(after)))
+
+
+def _placed(shipped: Mapping[str, float], numbers: Mapping[str, float]) -> Coefficients:
+    return from_numbers({**shipped, **numbers}, "being fitted")
+
+
+def read_point(row: Mapping[str, Any], task: Mapping[str, Any]) -> Point:
+    """A point of the task's JSON."""
+    launch = {"vllm": vllm_launch, "sglang": sglang_launch}[task["engine"]]
+    posts = [Posted(index, "", b"", at_ns, None, 0,
+                    GenerationRequest("completion", (tuple(prompt),), tokens, stream=True))
+             for index, (prompt, tokens, at_ns) in enumerate(row["requests"])]  # fmt: skip
+    return Point(launch(row["argv"], machine(task["kind"], 8, task["row"]), {}), posts, row["concurrency"],
+                 Means(row["ttft_ms"], row["tpot_ms"]))
+
+
+def main() -> int:
+    """Reads a task and writes the numbers with their error outside the fit."""
+    task = json.load(sys.stdin)
+    points = [read_point(row, task) for row in task["points"]]
+    config = points[0].launch.config
+    shipped = numbers_of(coefficients_for(config.engine, config.gpu))
+    before, after = held_out(points, shipped)
+    numbers = fitted(points, shipped)
+    peaks = [name for name, (_, most) in OF_A_HOST.items() if numbers[name] > 0.995 * most]
+    json.dump({"before": before, "after": after, "numbers": numbers, "at_peak": peaks}, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
