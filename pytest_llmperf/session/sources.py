@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
 from types import ModuleType, SimpleNamespace
 
@@ -31,9 +31,16 @@ PLAIN = (str, bytes, int, float, complex, bool, type(None), PurePath)
 
 def is_of_project(path: Path) -> bool:
     """Whether a module is neither installed nor part of Python or of this package."""
-    places = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return (INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(PACKAGE_DIR)
-            and not any(path.is_relative_to(place) for place in places))
+            and not any(path.is_relative_to(place) for place in _places_of_packages(tuple(sys.path), Path.cwd())))
+
+
+@lru_cache
+def _places_of_packages(search_path: tuple[str, ...], folder: Path) -> tuple[Path, ...]:
+    """Folders of Python, and folders of installed packages (`pip install --target`) that do not contain `folder`."""
+    python = (Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+    targets = (place for place in map(Path, search_path) if next(place.glob("*.dist-info"), None) is not None)
+    return (*python, *(place for place in targets if not folder.is_relative_to(place)))
 
 
 @dataclass(frozen=True)
