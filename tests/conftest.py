@@ -3,11 +3,14 @@
 Hypothesis draws the same examples in every run; `--hypothesis-profile=random` draws others.
 """
 
+import io
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
+import tarfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +26,12 @@ from pytest_llmperf.testing.waiting import until
 LEAN = "-p no:hypothesispytest -p no:benchmark -p no:anyio"
 PROXY = Path(__file__).parent / "stubs" / "proxy.py"
 SERVICE_KEY = "canary-key-of-a-service-5d1f"
+#: Folders and links of an image's root, in which this machine's files are mounted.
+FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "run")
+LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+#: Without CAP_SYS_RESOURCE Podman's larger defaults cannot be set.
+LIMITS = ("--ulimit=nofile=16384:16384", "--ulimit=nproc=16384:16384")
+STRANGER = 12345  # a user without an entry in /etc/passwd
 
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", settings.get_profile("steady"), derandomize=False)
@@ -107,3 +116,52 @@ def nsys_calls(tmp_path, monkeypatch):
     (programs / "nsys").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return lambda: notes.read_text().splitlines()
+
+
+@pytest.fixture(scope="session")
+def empty_root():
+    """The tar of an empty root: images are made from the files of this machine, because no registry is asked."""
+    files = io.BytesIO()
+    with tarfile.open(fileobj=files, mode="w") as archive:
+        for name in FOLDERS:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            archive.addfile(entry)
+        for name, target in LINKS.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
+    return files.getvalue()
+
+
+@pytest.fixture
+def podman(empty_root, tmp_path):
+    """Runs a command in a container of Podman, as a restricted pod does: without root, capabilities, a network or an
+    entry in /etc/passwd, with a read-only root. The plugin lies in one folder, /llmperf; `python` is what runs it.
+
+    Returns:
+        A function of the command and of options of `podman run`; it gives the completed process.
+    """
+    program, image = shutil.which("podman"), "llmperf-test:pod"
+    if program is None or subprocess.run([program, "info"], check=False, capture_output=True, timeout=60).returncode:
+        pytest.skip("podman does not run here: apt-get install podman runc")
+    low_level = ["--runtime", "runc"] if shutil.which("runc") else []
+    subprocess.run([program, "import", "-", image], input=empty_root, check=True, capture_output=True, timeout=120)
+    (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+
+    def run(*command, options=(), python=Path(sys.base_prefix), network="none", start=subprocess.run):
+        places = {Path("/usr"), Path("/etc"), Path(sys.base_prefix), python}
+        mounts = [f"--volume={place}:{place}:ro" for place in places]
+        mounts += [f"--volume={sysconfig.get_path('purelib')}:/llmperf:ro",
+                   f"--volume={tmp_path / 'passwd'}:/etc/passwd:ro"]
+        variables = {"PATH": f"{python}/bin:/usr/bin:/bin", "PYTHONPATH": "/llmperf", "PYTEST_ADDOPTS": LEAN,
+                     "HOME": "/nonexistent"}
+        argv = [program, *low_level, "run", "--rm", "--init=false", f"--network={network}", "--read-only",
+                "--read-only-tmpfs=false", f"--user={STRANGER}:{STRANGER}", "--cap-drop=all",
+                "--security-opt=no-new-privileges", *LIMITS, *mounts,
+                *(f"--env={name}={value}" for name, value in variables.items()), *options, image, *command]
+        arguments = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return start(argv, **arguments, **({"timeout": 300} if start is subprocess.run else {}))
+
+    yield run
+    subprocess.run([program, "rmi", "--force", image], check=False, capture_output=True, timeout=120)

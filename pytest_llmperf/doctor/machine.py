@@ -50,9 +50,10 @@ def _limits(place: Place) -> Iterator[Finding]:
     if (cpu := place.hardware.cpu) is not None:
         yield Finding(PART, f"{cpu.cores} CPU cores of {cpu.model}",
                       "" if cpu.cores >= LEAST_CORES else "give it another: the load generator needs one for itself")
-    if place.shm_bytes is not None and place.shm_bytes < LEAST_SHM_BYTES:
-        yield Finding(PART, f"{place.shm_bytes / GIB:.2g} GiB of shared memory: too little for several GPUs",
-                      "docker run --shm-size=8g, or --ipc=host")
+    if place.shm_bytes is None or place.shm_bytes < LEAST_SHM_BYTES:
+        size = "no shared memory" if place.shm_bytes is None else f"{place.shm_bytes / GIB:.2g} GiB of shared memory"
+        yield Finding(PART, f"{size}: too little for several GPUs",
+                      "docker run --shm-size=8g, or --ipc=host; in a pod an emptyDir with `medium: Memory` at /dev/shm")
     if place.open_files < LEAST_OPEN_FILES:
         yield Finding(PART, f"at most {place.open_files} open files: each stream is one", "raise it: ulimit -Hn 65536")
     if place.free_bytes < LEAST_FREE_BYTES:

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pytest_llmperf.doctor.place import Finding
+from pytest_llmperf.process.places import temporary_folder
 
 PART = "suites"
 DEFAULT = "suites"
@@ -32,7 +33,7 @@ def suites(root: Path, paths: Sequence[str]) -> Iterator[Finding]:
     if absent := [path for path in paths if not (root / path).exists()]:
         yield Finding(PART, f"{', '.join(absent)}: not there", "llmperf doctor PATH: say where the suites are")
         return
-    with tempfile.TemporaryDirectory(prefix="llmperf-doctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llmperf-doctor-", dir=temporary_folder()) as folder:
         report = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", *paths, *ASK, f"--junitxml={report}"]
         try:

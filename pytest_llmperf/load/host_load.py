@@ -19,7 +19,7 @@ from pytest_llmperf.load.cores import Cores, cores_for, restore_priority
 from pytest_llmperf.load.load_processes import LoadProcess, LoadProcesses
 from pytest_llmperf.load.pipe_protocol import SIZE, unpack_plan
 from pytest_llmperf.load.transport import Progress
-from pytest_llmperf.process.ports import scratch_folder
+from pytest_llmperf.process.places import scratch_folder
 from pytest_llmperf.process.scratch import Scratch, sweep
 
 SILENCE_LIMIT_S = 20.0

@@ -18,7 +18,7 @@ from pytest_llmperf.load.sharding import shards
 from pytest_llmperf.load.transport import Progress, RecordingProcess, RunningMedians, progress_of_all
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
-from pytest_llmperf.process.ports import scratch_folder
+from pytest_llmperf.process.places import scratch_folder
 from pytest_llmperf.process.scratch import Scratch
 
 if TYPE_CHECKING:

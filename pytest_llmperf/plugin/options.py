@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from argparse import ArgumentTypeError
+from collections.abc import Generator
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal
@@ -224,8 +226,24 @@ def any_given(config: pytest.Config) -> bool:
     return any(config.getoption(name) not in (arguments.get("default"), False) for name, arguments in OPTIONS)
 
 
-def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Replace short option names by the full names. For an unknown option that was renamed, name the new option."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Before pytest captures output, refuse a machine without a temporary folder, and replace short option names."""
+    if early_config.known_args_namespace.capture == "fd":
+        try:
+            tempfile.gettempdir()
+        except FileNotFoundError as error:
+            from pytest_llmperf.process.places import no_temporary_folder
+
+            raise pytest.UsageError(no_temporary_folder(error)) from error
+    _replace_short_names(early_config, parser, args)
+    return (yield)
+
+
+def _replace_short_names(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """For an unknown option that was renamed, name the new option."""
     words = {argument.partition("=")[0] for argument in args}
     for given in words & REPLACED.keys():
         parser.extra_info[given] = f"use {REPLACED[given]} (pytest-llmperf)"

@@ -144,7 +144,7 @@ class WorkerProgress:
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """xdist's, before it starts a worker."""
         from pytest_llmperf.errors import InfrastructureError
-        from pytest_llmperf.process.ports import scratch_folder
+        from pytest_llmperf.process.places import scratch_folder
         from pytest_llmperf.process.scratch import Scratch
 
         if self._scratch is None:

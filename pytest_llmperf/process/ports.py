@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from pytest_llmperf.errors import InfrastructureError
 
 from . import scratch, tree
+from .places import lock_folder
 
 # SGLang draws the port of its process group from 22000 to 29999 before its HTTP server binds ours. Outgoing connections
 # take theirs from 32768 up.
@@ -83,43 +83,6 @@ def check_loopback(host: str = HOST, timeout_s: float = 2.0) -> None:
             f"this machine cannot reach itself at {host}: {error.strerror or error}. Every server is measured at this "
             "address. Start the loopback interface (ip link set lo up), and let a firewall pass its packets."
         ) from error
-
-
-def lock_folder(name: str = "llmperf-ports") -> Path:
-    """The per-user folder of lock files. A folder of another user is refused.
-
-    Raises:
-        InfrastructureError: it cannot be made, or is no folder of this user.
-    """
-    return private_folder(Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}")
-
-
-def scratch_folder() -> Path:
-    """The per-user folder of scratch files, which end with their process. A folder of another user is refused.
-
-    Raises:
-        InfrastructureError: the folder cannot be made, or is no folder of this user.
-    """
-    return lock_folder("llmperf-scratch")
-
-
-def private_folder(folder: Path) -> Path:
-    """Make a folder that only this user may enter; refuse one of somebody else, and a symbolic link.
-
-    Raises:
-        InfrastructureError: the folder cannot be made, or other users may enter it.
-    """
-    try:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        private = scratch.is_private(folder)
-    except OSError as error:
-        raise InfrastructureError(f"the folder {folder} cannot be made: {error}; set TMPDIR") from error
-    if not private:
-        raise InfrastructureError(
-            f"{folder} is not a folder of uid {os.getuid()} that nobody else may enter; remove it, or set TMPDIR"
-        )
-    return folder
 
 
 def is_free(port: int) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -96,16 +95,6 @@ def write_test(
     )
     _write(path, (text + "\n").encode())
     return path
-
-
-def writable(folder: Path) -> bool:
-    """Whether a folder that need not exist yet could be made and written. Tried: /proc promises what it refuses."""
-    try:
-        nearest = next(place for place in (folder, *folder.parents) if place.exists())
-        with tempfile.TemporaryDirectory(prefix=".llmperf-", dir=nearest):
-            return True
-    except OSError:
-        return False
 
 
 def file_name(test: str, worker: str = "") -> str:

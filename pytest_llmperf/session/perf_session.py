@@ -25,6 +25,7 @@ from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify
+from pytest_llmperf.process.places import remarks
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.session.ledger import Ledger
@@ -142,6 +143,8 @@ class PerfSession:
             self.gpus.memories = MemoryRecords(self.run_dir.parent, launcher.version)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
+            for remark in [] if lock is None else remarks(lock):
+                notify(Note(remark))
             self.pool = EnginePool(launcher, lock, wait_free=self.gpus.wait_free, plant=self._plant,
                                    share_memory=self.gpus.share, on_start=self.gpus.measure_memory, session=self.id,
                                    steady_age_s=0.0 if emulation else steady_age_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -13,11 +12,10 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.process.pool import lock_of_this_machine
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.status import Note, Notify, Starting
-from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
+from pytest_llmperf.process.places import lock_folder, private_folder, scratch_folder, temporary_folder, writable
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.profile import FOLDER as PROFILES
 from pytest_llmperf.results.profile import UNFINISHED
-from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.provenance import FILE, add_canary, lacks_canary, provenance, write_provenance
 from pytest_llmperf.telemetry.canary import canary
 from pytest_llmperf.telemetry.hardware import Gpu
@@ -84,7 +82,7 @@ class RunFolder:
         folder = self._root / self._settings.runs_dir
         if writable(folder):
             return folder
-        instead = private_folder(Path(tempfile.gettempdir()) / f"llmperf-runs-{self._id}")
+        instead = private_folder(temporary_folder() / f"llmperf-runs-{self._id}")
         where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
         self._notify(Note(f"{folder} cannot be written: {where}"))
         return instead

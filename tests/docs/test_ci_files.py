@@ -28,6 +28,7 @@ SCHEMAS = {
     "gitlab-ci.yml": ("vendor.gitlab-ci", "--data-transform", "gitlab-ci"),
     "buildkite.yml": ("vendor.buildkite",),
 }
+JOBS = ("kubernetes-job.yaml", "kubernetes-init.yaml")
 WHEEL = "ci/pytest_llmperf-0.1.0-py3-none-any.whl"
 COMMENT = ".llmperf/comment.md"
 POST = "llmperf comment .llmperf/junit.xml --post"
@@ -252,25 +253,61 @@ def test_ray_cluster_has_load_hosts_apart_from_head():
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
 
 
-def test_kubernetes_job_matches_schema():
-    job = loaded("kubernetes-job.yaml")
+@pytest.mark.parametrize("name", JOBS)
+def test_kubernetes_job_matches_schema(name):
+    job = loaded(name)
     kubernetes_validate.validate(job, "1.37", strict=True)
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(job | {"spec": job["spec"] | {"parallel": 1}}, "1.37", strict=True)
 
 
-def test_kubernetes_job_runs_once_on_one_gpu():
-    job = loaded("kubernetes-job.yaml")
+@pytest.mark.parametrize("name", JOBS)
+def test_kubernetes_job_runs_on_one_gpu(name):
+    job = loaded(name)
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert (job["apiVersion"], job["kind"], job["spec"]["backoffLimit"]) == ("batch/v1", "Job", 0)
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert pod["restartPolicy"] == "Never"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_containerfile_passes_hadolint():
-    checked = subprocess.run([BIN / "hadolint", CI / "Containerfile"], capture_output=True, text=True, check=False)
+def action(rules, *, exit_code=0, condition=""):
+    """What Kubernetes does with a failed pod, and the number of the rule: the first rule that matches decides."""
+    for number, rule in enumerate(rules):
+        codes = rule.get("onExitCodes", {"operator": "In", "values": []})
+        matches = (exit_code in codes["values"]) is (codes["operator"] == "In") and exit_code != 0
+        if matches or condition in [each["type"] for each in rule.get("onPodConditions", ())]:
+            return rule["action"], number
+    return "Count", None
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_kubernetes_job_repeats_errors_and_drained_pods_alone(name):
+    spec = loaded(name)["spec"]
+    rules = spec["podFailurePolicy"]["rules"]
+    assert spec["backoffLimit"] == 1
+    assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {
+        spec["template"]["spec"]["containers"][0]["name"]}
+    assert action(rules, exit_code=137, condition="DisruptionTarget")[0] == "Ignore"
+    assert action(rules, exit_code=10) == ("Count", None)
+    inconclusive, failed = action(rules, exit_code=11), action(rules, exit_code=1)
+    assert (inconclusive[0], failed[0]) == ("FailJob", "FailJob")
+    assert inconclusive[1] != failed[1]  # the message of the Job's condition names the rule
+    assert {action(rules, exit_code=code) for code in (2, 4, 5, 12, 137)} == {failed}
+
+
+def test_pod_of_production_image_keeps_to_the_restricted_standard():
+    pod = loaded("kubernetes-init.yaml")["spec"]["template"]["spec"]
+    assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.init"])
+def test_containerfile_passes_hadolint(name):
+    checked = subprocess.run([BIN / "hadolint", CI / name], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
 
 

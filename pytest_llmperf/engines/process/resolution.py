@@ -25,6 +25,7 @@ from pytest_llmperf.engines.process.retired import check_variables
 from pytest_llmperf.engines.process.variables import inherited_environment
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.process.places import check_shared_memory
 from pytest_llmperf.releases.stored import build_of
 
 
@@ -72,6 +73,7 @@ class Resolver:
         Raises:
             SpecError: there is no such model or flag, or the emulator cannot stand in for this engine.
             EnvironmentMissing: the engine, or a package that a flag needs, is not installed.
+            InfrastructureError: this machine has no shared memory for the processes of an engine.
         """
         return self._resolved(spec, spec.kind or "cpu")  # equal specs may have different kinds
 
@@ -86,6 +88,8 @@ class Resolver:
         if environment.is_container and spec.lmcache is not None:
             raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "
                             "both instead of the image.")
+        if not environment.is_container:
+            check_shared_memory()
         self._check_flags(spec, environment)
         if spec.env and (version := installed_version(environment, spec.engine)):
             check_variables(spec, version)

@@ -12,6 +12,7 @@ from pytest_llmperf.engines.models.draft_models import needs_hub
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.process.places import home_of, replaced_home, writable
 
 # Variables that configure pytest and its interpreter are not for servers. The spec alone configures engines and
 # LMCache: their variables in a shell would change the measurement, and no condition would name them.
@@ -42,9 +43,20 @@ def inherited_environment(environment: Environment, root: Path) -> dict[str, str
         env["PATH"] = os.pathsep.join([str(beside), path])
     if environment.pythonpath is not None:
         env["PYTHONPATH"] = str(environment.pythonpath)
+    env |= _home_of_servers(env)
     if _shadowing_modules(root):
         env["PYTHONSAFEPATH"] = "1"  # only then: what an engine starts may be a script that imports its neighbours
     return env
+
+
+def _home_of_servers(env: Mapping[str, str]) -> dict[str, str]:
+    """A private folder in place of a home that cannot be written. Models that the home has stay in use."""
+    home = home_of(env)
+    if writable(home):
+        return {}
+    models = home / ".cache" / "huggingface"
+    hub = {"HF_HOME": env.get("HF_HOME", str(models))} if models.is_dir() else {}
+    return {"HOME": str(replaced_home()), **hub}
 
 
 def _shadowing_modules(root: Path) -> bool:

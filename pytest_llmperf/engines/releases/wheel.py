@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from pytest_llmperf.engines.releases import parser_reader
 from pytest_llmperf.engines.releases.source_reader import source_facts
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.process.places import temporary_folder
 from pytest_llmperf.releases.stored import Release, description, known_engines, release, version_numbers, versions
 
 VERSION = re.compile(r"\d+(\.\d+)+([a-z]+\d+|\.post\d+|\+[a-z0-9.]+)*")
@@ -83,7 +84,7 @@ def read_from_index(engine: str, version: str, tell: Callable[[str], object] = s
     Args:
         version: "" for the newest version.
     """
-    with tempfile.TemporaryDirectory(prefix="llmperf-wheel-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llmperf-wheel-", dir=temporary_folder()) as folder:
         try:
             wheel = _download(engine, version, Path(folder), tell)
             return read_wheel(engine, version or wheel.name.split("-")[1], wheel, tell)
@@ -100,7 +101,7 @@ def read_wheel(engine: str, version: str, wheel: Path, tell: Callable[[str], obj
     """
     tell(f"Reading {wheel.name}.")
     how = description(engine)
-    with tempfile.TemporaryDirectory(prefix="llmperf-wheel-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llmperf-wheel-", dir=temporary_folder()) as folder:
         try:
             with zipfile.ZipFile(wheel) as files:
                 names = [name for name in files.namelist() if name.endswith((".py", "/METADATA"))]
@@ -135,7 +136,7 @@ def _refuse_download(engine: str, version: str, output: str) -> NoReturn:
         raise UsageError(f"{engine} {version}: {sys.executable} has no pip for the download. Install pip: "
                          f"{sys.executable} -m ensurepip.")
     if NO_SPACE in output:
-        raise UsageError(f"{engine} {version}: {FULL.format(tempfile.gettempdir())}")
+        raise UsageError(f"{engine} {version}: {FULL.format(temporary_folder())}")
     offered = re.findall(r"from versions: ([^)]*)\)", output)
     if offered and offered[-1] not in ("", "none"):
         names = offered[-1].split(", ")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -182,7 +183,17 @@ def test_unreadable_model_folder_is_refused(tmp_path):
         resolve_model("closed/mine", tmp_path / "cache", tmp_path)
 
 
-def test_unwritable_model_cache_is_an_error(tmp_path):
+def test_model_is_built_in_temporary_folder_if_the_cache_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "file").touch()
+    model = resolve_model("qwen3-8b", tmp_path / "file" / "models")
+    assert Path(model.path_or_hub_id).parent == tmp_path / f"llmperf-models-{os.getuid()}"
+    assert resolve_model("qwen3-8b", tmp_path / "file" / "models") == model
+
+
+def test_model_that_cannot_be_built_is_an_error(tmp_path):
+    stored = Path(resolve_model("qwen3-8b", tmp_path).path_or_hub_id)
+    shutil.rmtree(stored)
+    (tmp_path / f".{stored.name}.building").touch()
     with pytest.raises(InfrastructureError, match=r"The model qwen3-8b cannot be built: .*cache_dir"):
-        resolve_model("qwen3-8b", tmp_path / "file" / "models")
+        resolve_model("qwen3-8b", tmp_path)

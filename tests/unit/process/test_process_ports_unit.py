@@ -7,7 +7,8 @@ from contextlib import closing
 import pytest
 
 from pytest_llmperf.errors import InfrastructureError
-from pytest_llmperf.process.ports import PORTS, check_loopback, is_free, lock_folder, reserve_port
+from pytest_llmperf.process.places import lock_folder
+from pytest_llmperf.process.ports import PORTS, check_loopback, is_free, reserve_port
 
 
 def test_ports_lie_below_the_range_of_outgoing_connections():

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.errors import InfrastructureError
-from pytest_llmperf.process.ports import private_folder, reserve_port, scratch_folder
+from pytest_llmperf.process.places import private_folder, scratch_folder
+from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.scratch import Scratch, lock, sweep, temporaries, write_whole
 
 HOLD = """

@@ -14,10 +14,11 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.telemetry import ForeignProcess, GaugeSample, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.process.places import writable
 from pytest_llmperf.results.measurement import failures_text
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.reader import read_test
-from pytest_llmperf.results.writer import file_name, writable, write_test
+from pytest_llmperf.results.writer import file_name, write_test
 from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.telemetry.torch_trace import Breakdown
 from pytest_llmperf.testing.records import make_record

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.session.sources import Sources, stable
+from pytest_llmperf.session.sources import Sources, is_of_project, stable
 
 TEST = """
 import os
@@ -123,3 +123,15 @@ def test_texts_of_code_are_looked_for_only_where_their_folder_has_such_a_name(pr
     for test in ("test_one", "test_two"):
         sources.inputs(project / "suites/test_it.py", test, [], lambda name: name.startswith("test"))
     assert len([path for path in asked if path.name.startswith("word ")]) == 0
+
+
+def test_packages_of_a_target_folder_are_not_of_the_project(tmp_path, monkeypatch):
+    """`pip install --target` makes a folder with any name. A folder that holds the project itself is none."""
+    for target, installed in (("plugin", True), ("helpers", False)):
+        (tmp_path / target / "numpy").mkdir(parents=True)
+        if installed:
+            (tmp_path / target / "numpy-2.0.dist-info").mkdir()
+        monkeypatch.syspath_prepend(tmp_path / target)
+        assert is_of_project(tmp_path / target / "numpy" / "__init__.py") is not installed
+    monkeypatch.chdir(tmp_path / "plugin" / "numpy")
+    assert is_of_project(tmp_path / "plugin" / "numpy" / "__init__.py")
