@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.doors import Door
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.plugin.options import has_settings
 from pytest_llmperf.plugin.state import STATE
@@ -22,8 +23,6 @@ def know_additions(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: a row or an object is wrong. The message says which one.
     """
-    from pytest_llmperf.errors import LlmperfError
-
     known, marked = ExitStack(), tuple(GPU_KINDS)  # the kinds of packages have their marker lines
     config.add_cleanup(known.close)
     try:

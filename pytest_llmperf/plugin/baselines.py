@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.options import Mode, mode_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import ending_of
+from pytest_llmperf.process.serverlog import plain
 
 if TYPE_CHECKING:
     from pytest_llmperf.baseline.update_plan import UpdatePlan
@@ -63,8 +65,6 @@ class BaselineUpdater:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        from pytest_llmperf.errors import LlmperfError
-
         if session.config.option.collectonly:
             return
         try:
@@ -86,16 +86,12 @@ class BaselineUpdater:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.problem:
-            from pytest_llmperf.process.serverlog import plain
-
             terminalreporter.section("baselines", sep="=")
             terminalreporter.write_line(plain(self.problem))
 
     def _show(self, plans: list[UpdatePlan]) -> None:
         """At once, as the write that follows may fail or be killed."""
         from pytest_llmperf.baseline.summary import summary
-        from pytest_llmperf.process.serverlog import plain
-
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_sep("=", "baselines")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import InfrastructureError, NotJudged
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.plugin.excuses import EXCUSES
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.shutdown import EXITED
@@ -28,9 +30,9 @@ from pytest_llmperf.plugin.verdicts import (
     text_of,
     uses_llmperf,
 )
+from pytest_llmperf.results.ending import ExecutionEnding
 
 if TYPE_CHECKING:
-    from pytest_llmperf.results.ending import ExecutionEnding
     from pytest_llmperf.session.executions import Execution
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -55,8 +57,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     None, pytest.TestReport, pytest.TestReport
 ]:
     """Report a test that has measured as failed despite `xfail`, and attach its ending for the xdist controller."""
-    from pytest_llmperf.results.ending import ExecutionEnding
-
     report = yield
     raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
     if raised and hasattr(report, "wasxfail") and has_measured(item):
@@ -105,8 +105,6 @@ def raised_text(error: BaseException) -> tuple[str, str]:
 @pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrappers
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """Run the teardown. If it ends as a failed check does, write the results of the test again."""
-    from pytest_llmperf.errors import InfrastructureError
-
     try:
         with leave_without_traceback(item):
             return (yield)
@@ -153,8 +151,6 @@ def _conclude_cut_short(item: pytest.Item, ending: BaseException) -> None:
 
 def _conclude_exit(item: pytest.Item, ending: BaseException) -> None:
     """The test stops the session. A failure of its checks is reported first, and pytest stops with its exit code."""
-    from pytest_llmperf.errors import NotJudged
-
     try:
         with suppress(pytest.skip.Exception):
             _conclude(item, f"{EXITED}{ending}")
@@ -164,7 +160,6 @@ def _conclude_exit(item: pytest.Item, ending: BaseException) -> None:
 
 
 def _has_failed(item: pytest.Item) -> bool:
-    from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import worst
 
     return EXECUTION in item.stash and worst(item.stash[EXECUTION].results) is Verdict.FAIL

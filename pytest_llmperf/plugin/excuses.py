@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import LlmperfError, SpecError
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import OURS, UNKNOWN
+from pytest_llmperf.results.ending import ExecutionEnding
 
 if TYPE_CHECKING:
     from pytest_llmperf.baseline.acknowledged import Acknowledged
-    from pytest_llmperf.results.ending import ExecutionEnding
 
 QUARANTINE = '@pytest.mark.quarantine(reason="flaky since the driver update", until="2026-12-31")'
 OWNER = '@pytest.mark.owner("team-serving")'
@@ -54,7 +55,6 @@ class Excuses:
         """Owner and excuse of a test, as `EndedTest` has them. Changes the report: a red phase with an excuse does not
         fail, and the call phase of a test whose quarantine has expired fails.
         """
-        from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.results.ended_test import excused
 
         try:
@@ -103,8 +103,6 @@ def quarantine_of(item: pytest.Item) -> tuple[str, date] | None:
     marker = item.get_closest_marker("quarantine")
     if marker is None:
         return None
-    from pytest_llmperf.errors import SpecError
-
     try:
         reason, until = _reason_and_day(*marker.args, **marker.kwargs)
         if reason:
@@ -136,7 +134,5 @@ def owner_of(item: pytest.Item) -> str:
         return ""
     owner = _line(marker.args[0]) if len(marker.args) == 1 and not marker.kwargs else ""
     if not owner:
-        from pytest_llmperf.errors import SpecError
-
         raise SpecError(f"{item.nodeid}: write {OWNER}.")
     return owner

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.engines.control.running_server import RunningServer
+from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import (
     check_written_slos,
@@ -23,11 +25,11 @@ from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.profiling import profile
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import ENDING, EXECUTION, leave_without_traceback
-
-if TYPE_CHECKING:
-    from pytest_llmperf.engines.control.running_server import RunningServer
-    from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.session.executions import begin_execution
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.unchecked import contains_comparison
 
 MARKER_KEYWORDS = frozenset({"fresh", "ids"})
 
@@ -45,8 +47,6 @@ def generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def server_of(item: pytest.Item) -> RunningServer:
     """The value of the fixture `engine`."""
-    from pytest_llmperf.engines.control.running_server import RunningServer
-
     spec = spec_of(item)
     marker = item.get_closest_marker("engine")
     if marker is not None:  # one that a parameter brings was not there yet when tests were made of the function
@@ -69,10 +69,6 @@ def server_of(item: pytest.Item) -> RunningServer:
 
 def perf_of(item: pytest.Item) -> Iterator[Perf]:
     """The value of the fixture `perf`, and what follows the test."""
-    from pytest_llmperf.session.executions import begin_execution
-    from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.unchecked import contains_comparison
-
     with leave_without_traceback(item):
         check_written_slos(getattr(item, "obj", None))
         execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu",
@@ -93,9 +89,6 @@ def perf_of(item: pytest.Item) -> Iterator[Perf]:
 @contextmanager
 def _record_startup_failure(item: pytest.Item, session: PerfSession) -> Iterator[None]:
     """A server that did not start has its place in the run folder: no `perf` of this test will write one."""
-    from pytest_llmperf.errors import InfrastructureError
-    from pytest_llmperf.results.writer import write_test
-
     try:
         yield
     except InfrastructureError as error:
@@ -116,8 +109,6 @@ def _check_marker(marker: pytest.Mark, nodeid: str) -> None:
 
 
 def _marker_problem(marker: pytest.Mark) -> str | None:
-    from pytest_llmperf.model.engine import EngineSpec
-
     if unknown := sorted(set(marker.kwargs) - MARKER_KEYWORDS):
         near = get_close_matches(unknown[0], MARKER_KEYWORDS, n=1)
         meant = (f"Did you mean {near[0]}?" if near

@@ -51,6 +51,17 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
     return chosen if isinstance(chosen, EngineSpec) else None
 
 
+def spec_or_none(item: pytest.Item) -> EngineSpec | None:
+    """The spec of the item's engine marker; None without one. A function that fails here fails again in the fixture
+    `engine`, which reports the error."""
+    if item.get_closest_marker("engine") is None:
+        return None
+    try:
+        return spec_of(item)
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+        return None
+
+
 def spec_of_marker(item: pytest.Item) -> object:
     """The argument of the engine marker for this item: an engine spec if the marker is valid, None without a marker."""
     params = params_of(item)

@@ -23,6 +23,7 @@ from pytest_llmperf.plugin.identity import params_of, spec_of_marker, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import uses_llmperf
+from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.sources import Sources
@@ -78,8 +79,6 @@ def difference(stored: Mapping[str, str], item: pytest.Item) -> str:
 
 def _lines(item: pytest.Item) -> dict[str, list[str]]:
     from pytest_llmperf.session.sources import Sources, stable
-    from pytest_llmperf.version import VERSION
-
     config = item.config
     settings = replace(config.stash[STATE].settings, runs_dir="")
     if SOURCES not in config.stash:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS, kind_names, like_a_gpu
 from pytest_llmperf.plugin.endings import conclude_setup
 from pytest_llmperf.plugin.excuses import EXCUSES
-from pytest_llmperf.plugin.identity import spec_of
+from pytest_llmperf.plugin.identity import spec_or_none
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback, uses_llmperf
 
@@ -36,8 +37,6 @@ def by_kind(**rows: object) -> pytest.MarkDecorator:
     Raises:
         SpecError: a key is no hardware kind, or what it stands for is no row.
     """
-    from pytest_llmperf.errors import SpecError
-
     unknown = sorted(set(rows) - set(kind_names()))
     if unknown or not rows:
         wrong = ", ".join(unknown) or "no row"
@@ -52,8 +51,6 @@ def _case(kind: str, row: object) -> object:
         return row
     if isinstance(row, Mapping) and all(isinstance(name, str) and name != "kind" for name in row):
         return SimpleNamespace(kind=kind, **row)
-    from pytest_llmperf.errors import SpecError
-
     raise SpecError(f'by_kind({kind}={row!r}): a row is a dict of what `case` has there, {kind}={{"rate": 8}}, whose '
                     f"`kind` is set already, or an instance of a dataclass, {kind}=Case(rate=8).")
 
@@ -109,8 +106,6 @@ def refuse_unknown_gpu(item: pytest.Item) -> None:
     """
     names = {marker.name for marker in item.iter_markers()} - set(kind_names()) if uses_llmperf(item) else set()
     if gpus := _unknown_gpus(names, item.config):
-        from pytest_llmperf.errors import SpecError
-
         raise SpecError(_unknown_gpu_error(gpus[0], f"@pytest.mark.{gpus[0]}"))
 
 
@@ -163,12 +158,7 @@ def _unknown_gpus_asked_for(session: pytest.Session) -> list[str]:
 
 def declared_kind(item: pytest.Item) -> str | None:
     """The hardware kind that the endpoint of the item's engine marker declares; None without such an endpoint."""
-    if item.get_closest_marker("engine") is None:
-        return None
-    try:
-        spec = spec_of(item)
-    except (Exception, pytest.skip.Exception):  # of the function that gives the spec: the fixture reports it
-        return None
+    spec = spec_or_none(item)
     return None if spec is None else spec.kind
 
 
@@ -268,19 +258,8 @@ def _gpus_of(item: pytest.Item) -> int:
     """The GPUs that the `gpus` marker asks for, or that the replicas of the `engine` marker's deployment need."""
     marker = item.get_closest_marker("gpus")
     if marker is None:
-        return _gpus_of_deployment(item)
+        spec = spec_or_none(item)
+        return 0 if spec is None or spec.servers == 1 else spec.gpus
     if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
         pytest.fail(f"{item.nodeid}: write the number of GPUs as @pytest.mark.gpus(2).", pytrace=False)
     return int(marker.args[0])
-
-
-def _gpus_of_deployment(item: pytest.Item) -> int:
-    if item.get_closest_marker("engine") is None:
-        return 0
-    try:
-        spec = spec_of(item)
-    except (Exception, pytest.skip.Exception):  # of the function that gives the spec: the fixture reports it
-        return 0
-    if spec is None or spec.servers == 1:
-        return 0
-    return spec.gpus

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.identity import spec_of
-
-if TYPE_CHECKING:
-    from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.plugin.identity import spec_or_none
 
 
 @pytest.hookimpl(trylast=True)
@@ -26,19 +22,9 @@ def groups_of_one_server(items: Sequence[pytest.Item]) -> list[list[pytest.Item]
     """The items, grouped by the spec of their engine marker; an item without a spec is a group of its own."""
     groups: dict[object, list[pytest.Item]] = {}
     for position, item in enumerate(items):
-        spec = _spec_or_none(item)
+        spec = spec_or_none(item)
         groups.setdefault(position if spec is None else spec, []).append(item)
     return list(groups.values())
-
-
-def _spec_or_none(item: pytest.Item) -> EngineSpec | None:
-    """A marker's function that fails is its own test's failure, when the `engine` fixture calls it again."""
-    if item.get_closest_marker("engine") is None:
-        return None
-    try:
-        return spec_of(item)
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return None
 
 
 def _wants_fresh(item: pytest.Item) -> bool:

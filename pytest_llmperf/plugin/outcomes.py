@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.reports import JUnit, is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import TEST, ending_of, first_line_of, reason_of_skip
@@ -134,7 +135,6 @@ class Outcomes:
 
     def _cut_short(self, nodeid: str) -> tuple[EndedTest, Path | None]:
         """A test whose end no report tells: its run file may."""
-        from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.results.ended_test import EndedTest
         from pytest_llmperf.results.measurement import CUT_SHORT
         from pytest_llmperf.results.reader import read_run

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import pytest
 
+from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.process.serverlog import plain
+
 if TYPE_CHECKING:
     from pytest_llmperf.process.scratch import Scratch
     from pytest_llmperf.report.watch import Pace, Watch
@@ -49,8 +52,6 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """Write a whole line, below what pytest has begun."""
-        from pytest_llmperf.process.serverlog import plain
-
         begun = "\n" if self.column() else ""
         self.file.write(f"{begun}llmperf: {plain(text)}\n")
         self.file.flush()
@@ -143,7 +144,6 @@ class WorkerProgress:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """xdist's, before it starts a worker."""
-        from pytest_llmperf.errors import InfrastructureError
         from pytest_llmperf.process.places import scratch_folder
         from pytest_llmperf.process.scratch import Scratch
 

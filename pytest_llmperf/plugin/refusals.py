@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import pytest
 
+from pytest_llmperf.errors import EnvironmentMissing, LlmperfError, UsageError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
 from pytest_llmperf.plugin.options import has_settings
@@ -57,7 +58,6 @@ def _refuse_options_without_emulation(config: pytest.Config) -> None:
 def _refuse_unknown_sinks(config: pytest.Config) -> None:
     """Refuse an export that nothing can write, before hours of measuring."""
     for option in config.getoption("--llmperf-export"):
-        from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.report.export import SINKS
 
         name, _, place = option.partition("=")
@@ -91,8 +91,6 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
     named = ("--plant-flag", "--llmperf-engine", "--llmperf-reference", "--llmperf-set")
     if not (emulated or any(map(option, named)) or has_settings(config.rootpath)):
         return
-    from pytest_llmperf.errors import EnvironmentMissing, UsageError
-
     try:
         state.settings  # noqa: B018
         state.planted  # noqa: B018

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.inputs import difference
 from pytest_llmperf.plugin.session_record import RESUMED
@@ -99,7 +100,6 @@ def register(config: pytest.Config) -> None:
     named = config.getoption("--llmperf-resume")
     if named is None:
         return
-    from pytest_llmperf.errors import LlmperfError
     from pytest_llmperf.session.provenance import add_host
     from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.clock import SystemClock
+from pytest_llmperf.errors import BaselineError, LlmperfError
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.summary import repeated_options
@@ -58,7 +59,6 @@ class SessionRecord:
             self._text = f"no report in {report_path}: nothing was measured"
 
     def _record(self, folders: set[Path]) -> None:
-        from pytest_llmperf.errors import BaselineError
         from pytest_llmperf.results.reader import read_session
         from pytest_llmperf.session.provenance import add_to_provenance
 
@@ -76,7 +76,6 @@ class SessionRecord:
 
     def _report(self, folders: list[Path], out: Path) -> None:
         from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.report.html import write_report
 
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
@@ -90,7 +89,6 @@ class SessionRecord:
 
     def _export(self, folders: list[Path]) -> None:
         """What cannot be exported is said, and changes no verdict: the run folder holds everything."""
-        from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.report.export import export
         from pytest_llmperf.results.reader import read_run
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import InfrastructureError
+
 if TYPE_CHECKING:
     from pytest_llmperf.config.emulation import Emulation
     from pytest_llmperf.config.settings import Settings
@@ -177,8 +179,6 @@ class State:
         session: PerfSession | None = self.__dict__.get("session")
         if session is None:
             return
-        from pytest_llmperf.errors import InfrastructureError
-
         self._closing = True
         try:
             session.close()

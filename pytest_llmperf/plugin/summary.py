@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, requested_kinds, way_out
 from pytest_llmperf.plugin.options import mode_of
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.process.serverlog import plain
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.process.planted_flags import PlantedFlag
@@ -43,7 +45,6 @@ class EndSummary:
         ended = self._outcomes.ended()
         if not ended or verbosity < -1:
             return
-        from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.end_summary import summary
         from pytest_llmperf.results.ended_test import counts
 
@@ -89,8 +90,6 @@ class EndSummary:
     def _write_metrics(self, terminalreporter: pytest.TerminalReporter, files: Sequence[Path]) -> None:
         """Write all metrics of each measured test, from the run folder."""
         from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.errors import LlmperfError
-        from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.metric_rows import every_metric
         from pytest_llmperf.results.reader import read_run
 

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from pytest_llmperf.errors import InfrastructureError, LlmperfError
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.options import mode_of
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.process.serverlog import plain
+from pytest_llmperf.results.ending import ExecutionEnding
 
 if TYPE_CHECKING:
-    from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import CheckResult
-    from pytest_llmperf.results.ending import ExecutionEnding
     from pytest_llmperf.session.executions import Execution
 
 EXECUTION: pytest.StashKey[Execution] = pytest.StashKey()
@@ -37,8 +39,6 @@ TIMEOUT = "from pytest-timeout"
 @contextmanager
 def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     """Our errors are sentences: show them without forty frames of plugin."""
-    from pytest_llmperf.errors import LlmperfError
-
     try:
         yield
     except LlmperfError as error:
@@ -55,16 +55,12 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
 
 
 def _fail(item: pytest.Item, error: Exception, message: str) -> NoReturn:
-    from pytest_llmperf.process.serverlog import plain
-
     word, text = ended_by(error), plain(message)
     end(item, word, error=text if word == "ERROR" else f"{word}: {text}")
     raise pytest.fail.Exception(f"{OURS}{word}: {text}", pytrace=False) from None
 
 
 def ended_by(error: BaseException) -> str:
-    from pytest_llmperf.errors import InfrastructureError, LlmperfError
-
     if isinstance(error, LlmperfError):
         return "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
     if socket_blocker(error) is not None:
@@ -84,8 +80,6 @@ def socket_blocker(error: BaseException) -> str | None:
 
 def forget_execution(item: pytest.Item) -> None:
     """A re-run reports only its own results. Reports of earlier executions are neither repeated nor changed."""
-    from pytest_llmperf.results.ending import ExecutionEnding
-
     if EXECUTION in item.stash:
         del item.stash[EXECUTION]
     tell(item, ExecutionEnding())
@@ -117,7 +111,6 @@ def tell(item: pytest.Item, ending: ExecutionEnding, properties: Iterable[tuple[
 
 def first_line(error: BaseException) -> str | None:
     """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
-    from pytest_llmperf.errors import LlmperfError
     from pytest_llmperf.masking import mask
 
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
@@ -150,7 +143,6 @@ def earlier_text(execution: Execution) -> str:
 
 def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:
     """The verdict and the table of the checks, followed by `earlier`."""
-    from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
     from pytest_llmperf.results.check import verdict_of_test
 
@@ -163,7 +155,6 @@ def raise_worst(item: pytest.Item, results: Sequence[CheckResult], earlier: str 
     Args:
         earlier: text below the table, see `earlier_text`.
     """
-    from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import verdict_of_test
 
     verdict, text = verdict_of_test(results), text_of(item, results, earlier)
@@ -199,8 +190,6 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
 
 def ending_of(report: pytest.TestReport | pytest.CollectReport) -> ExecutionEnding:
     """What a report says of the end of its test; empty for tests of others and for a worker that crashed."""
-    from pytest_llmperf.results.ending import ExecutionEnding
-
     return ExecutionEnding(**getattr(report, "llmperf", {}))
 
 
