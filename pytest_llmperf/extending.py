@@ -20,7 +20,7 @@ from pytest_llmperf.model.deployment import Connector, Router, router_of
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.report.export.sink import Sink
+from pytest_llmperf.report.export import Sink
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.telemetry.prometheus import Scrape

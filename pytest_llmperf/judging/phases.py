@@ -1,20 +1,59 @@
-"""Judges SLOs and ratios of the phases of a measurement with events."""
+"""Cuts a measurement with events into phases, and judges their SLOs and ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.claim_judge import invalid_results, judge_slos
 from pytest_llmperf.judging.compared_sides import judge_ratios
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements
+from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.recovery import RECOVERY
-from pytest_llmperf.model.event import PHASES
+from pytest_llmperf.model.event import DISTURBED_FROM, DISTURBED_UNTIL, PHASES
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.results.phases import has_phases, phase
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_ratio
+
+
+def has_phases(measurement: Measurement) -> bool:
+    """Whether events happened in every run."""
+    return bool(measurement.runs) and all(DISTURBED_FROM in run.counters for run in measurement.runs)
+
+
+def phase(measurement: Measurement, name: str) -> Measurement:
+    """The measurement with the requests of one phase alone.
+
+    A request that was in flight at some time between the begin of the first event and the end of the last one belongs
+    to "during". Counters of the server are of whole runs, so a phase has none.
+
+    Args:
+        measurement: with events, see `has_phases`.
+        name: "before", "during" or "after".
+    """
+    runs = tuple(
+        replace(run, records=_records_of(run, name), counters={}, replicas={}, expected_hit_rate=None, precomputed=None)
+        for run in measurement.runs
+    )
+    return replace(measurement, runs=runs, lmcache_reuse=None,
+                   metrics=tuple(measure(run.records, {}, run.tokenizer) for run in runs))
+
+
+def _records_of(run: Run, name: str) -> RunRecords:
+    start_ns = min((record.intended_ns for record in run.records), default=0)
+    from_s, until_s = run.counters[DISTURBED_FROM] or 0.0, run.counters[DISTURBED_UNTIL] or 0.0
+
+    def phase_of(record: RequestRecord) -> str:
+        if (record.ended_ns - start_ns) / 1e9 < from_s:
+            return "before"
+        return "after" if (record.intended_ns - start_ns) / 1e9 >= until_s else "during"
+
+    return RunRecords(record for record in run.records if phase_of(record) == name)
+
+
 
 FAILED = {"error_rate"}
 

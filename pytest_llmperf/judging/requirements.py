@@ -14,24 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import exp, log, sqrt
 
 from pytest_llmperf.judging.averages import judge_average, judge_exact
+from pytest_llmperf.judging.outcome import requirement_result, unavailable_result
 from pytest_llmperf.judging.percentiles import judge_percentile
 from pytest_llmperf.judging.rate_search import SEARCHED, judge_searched
 from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd_prior
 from pytest_llmperf.judging.replica_spread import Replicas
 from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagreement, nothing_counted, unverified
 from pytest_llmperf.judging.shares import judge_share
-from pytest_llmperf.judging.startup import STARTUP, judge_startup
 from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Facts
+from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval
 from pytest_llmperf.results.causes.values import TokensUnverified
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import mean, t_quantile
 from pytest_llmperf.stats.ratio import StartSd
 
 
@@ -114,3 +118,24 @@ def _confirmed(result: CheckResult, unverified: TokensUnverified | None, notes: 
     reported = result.verdict is Verdict.REPORTED
     return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE,
                    cause=unverified, facts=result.numbers)
+
+
+STARTUP = "startup_s"
+
+
+def judge_startup(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """All runs of a start have its one start-up time, and starts are few: how much they differ is assumed."""
+    by_start = [group[0] for group in sample.by_start(sample.values(slo))]
+    times_s = [value for value in by_start if value is not None]
+    if len(times_s) < len(by_start) or min(times_s) <= 0:
+        return unavailable_result(slo, len(by_start) - len(times_s), len(by_start))
+    assumed = start_sd_prior(find(STARTUP))
+    middle = exp(mean([log(value) for value in times_s]))
+    margin = exp(t_quantile(confidence, None) * assumed.value / sqrt(len(times_s)))
+    interval = Interval(middle / margin, middle * margin, confidence)
+    verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
+    return requirement_result(
+        slo, verdict, BeyondLimit() if verdict is Verdict.FAIL else LimitInInterval(), estimate=middle,
+        interval=interval,
+        facts={"starts": len(times_s), "start_sd": assumed.value, "start_sd_source": assumed.source},
+    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.routers.adapter import RouterAdapter
     from pytest_llmperf.kinds.rows import HardwareKind
     from pytest_llmperf.metrics.registry import AddedMetric
-    from pytest_llmperf.report.export.sink import Sink
+    from pytest_llmperf.report.export import Sink
     from pytest_llmperf.workload.expression import AddedWorkload
 
 

@@ -16,8 +16,16 @@ from pytest_llmperf.report.next_steps import pytest_command
 from pytest_llmperf.report.release import WORDS, Change, ComparedTest, Trend, compare_runs
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION, kind_of
-from pytest_llmperf.results.ended_test import EXPLAINED, GOOD, WITHOUT_GATE, counts, excused, short_id, subject_text
-from pytest_llmperf.results.headroom import headroom
+from pytest_llmperf.results.ended_test import (
+    EXPLAINED,
+    GOOD,
+    WITHOUT_GATE,
+    counts,
+    excused,
+    headroom,
+    short_id,
+    subject_text,
+)
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_session
 from pytest_llmperf.results.sentences import (

@@ -15,8 +15,7 @@ from rich.text import Text
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.model.status import Measuring, Note, Starting, Status
 from pytest_llmperf.process.serverlog import plain
-from pytest_llmperf.report.status_text import duration, facts
-from pytest_llmperf.report.watch import Watch
+from pytest_llmperf.report.watch import Watch, duration, facts
 
 FIRST_SHOWN_S = 0.5
 BAR_WIDTH = 20

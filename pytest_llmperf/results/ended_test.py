@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
+from math import copysign, inf
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
@@ -27,8 +27,33 @@ from pytest_llmperf.results.causes.limits import (
 )
 from pytest_llmperf.results.check import CheckResult, Stated
 from pytest_llmperf.results.ending import USAGE
-from pytest_llmperf.results.headroom import headroom
 from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text, reason_text
+from pytest_llmperf.slo.model import Comparison
+
+
+def headroom(check: CheckResult) -> float | None:
+    """How far the measured value is on the good side of the limit, as a share of the limit; None without a distance."""
+    measured = check.facts.get("proven_rate", check.estimate)
+    return None if measured is None else room(check, measured)
+
+
+def room(check: CheckResult, value: float) -> float | None:
+    """The same of any value."""
+    limit = deciding_limit(check)
+    if not limit or check.comparison in (None, Comparison.EQUAL):
+        return None
+    distance = limit - value if check.comparison is Comparison.AT_MOST else value - limit
+    return distance / abs(limit)
+
+
+def deciding_limit(check: CheckResult) -> float | None:
+    """The limit that the verdict rests on: a comparison fails beyond its negligible margin, however much is tolerated.
+    """
+    if check.verdict is Verdict.FAIL and check.limit is not None and "negligible" in check.facts:
+        return copysign(check.facts["negligible"], check.limit)
+    return check.limit
+
+
 
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 #: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an

@@ -12,7 +12,7 @@ from pytest_llmperf.errors import ExitedEarly, SloError, SpecError, UsageError
 from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
 from pytest_llmperf.judging.claim_judge import judge_slos
-from pytest_llmperf.judging.phases import judge_phases
+from pytest_llmperf.judging.phases import has_phases, judge_phases
 from pytest_llmperf.judging.refusal import judge_refusal
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.recovery import RECOVERY
@@ -26,7 +26,6 @@ from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.results.phases import has_phases
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.answers import compare_answers
@@ -49,11 +48,17 @@ from pytest_llmperf.session.arguments import (
     spec_of,
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
-from pytest_llmperf.session.claims import SIZES, check_sides, judged_claim, read_claim, specs_beside
 from pytest_llmperf.session.events import check_events
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.profile import profile_series
-from pytest_llmperf.session.sequential_claim import ClaimResult
+from pytest_llmperf.session.sequential_claim import (
+    SIZES,
+    ClaimResult,
+    check_sides,
+    judged_claim,
+    read_claim,
+    specs_beside,
+)
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
 from pytest_llmperf.session.series import Series, Treatment
 from pytest_llmperf.slo.model import Slo

@@ -1,4 +1,4 @@
-"""Replay a workload once: plan, send, read, count."""
+"""Replay a workload once: plan, send, read, count. A replay ends early if its server dies or its time is over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
 from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.results.measurement import Run
-from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, balance, by_pool, increases, total_increases
@@ -44,6 +43,45 @@ from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import relabelled
 from pytest_llmperf.workload.sessions import sessions_of
+
+DEATH_POLL_S = 0.05
+
+
+@contextmanager
+def cancelled_at_deadline(timeout_s: float, cancel: threading.Event) -> Iterator[threading.Event]:
+    """Set `cancel` if the block takes longer than `timeout_s`. The yielded event is set in that case."""
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        cancel.set()
+
+    timer = threading.Timer(timeout_s, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None]:
+    """Set `cancel` as soon as a process of the server's unit ends."""
+    if server.unit.process is None:
+        yield
+        return
+
+    def watch(done: threading.Event) -> None:
+        while not done.is_set():
+            if server.unit.wait_death(DEATH_POLL_S):
+                cancel.set()
+                return
+
+    with in_background(watch, "llmperf-death-watch"):
+        yield
+
+
 
 CONSTANTS = {  # metric → names of the fact, by engine
     "chunk_budget": ("max_num_batched_tokens",),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.report.html.servers import servers_of
+from pytest_llmperf.report.html.page import servers_of
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.results.reader import SCHEMA, read_run
 

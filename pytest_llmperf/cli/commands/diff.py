@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_llmperf.baseline.catalog import state
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, run_before
 from pytest_llmperf.config.root import project_root
@@ -24,7 +25,6 @@ from pytest_llmperf.report.stored_text import changes
 from pytest_llmperf.report.terminal_text import comparison_text
 from pytest_llmperf.report.tool_comparison import compare_tool_files
 from pytest_llmperf.results.tool_files import is_tool_side
-from pytest_llmperf.session.baseline_states import state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

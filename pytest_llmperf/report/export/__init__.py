@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.scratch import write_whole
-from pytest_llmperf.report.export.sink import Sink
 from pytest_llmperf.results.measurement import TestResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """One format. `llmperf export RUN --format NAME --out PATH` and `--llmperf-export NAME=PATH` write it.
+
+    Args:
+        api: version of the doors for which the sink was written: 1.
+        name: of the format.
+        files: gives the file name under PATH ("" for PATH itself) and the content of each file.
+    """
+
+    api: int
+    name: str
+    files: Callable[[Sequence[TestResult]], Mapping[str, bytes]]
+
+
 
 SINKS = Door[Sink]("sink", "a Sink", lambda value: isinstance(value, Sink), {
     "pytest-benchmark": "pytest_llmperf.report.export.benchmark:SINK",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.export.sink import Sink
+from pytest_llmperf.report.export import Sink
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.reader import names, read_session
 from pytest_llmperf.version import VERSION

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.export.sink import Sink
+from pytest_llmperf.report.export import Sink
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import names
 from pytest_llmperf.results.writer import file_name

@@ -13,12 +13,20 @@ from pytest_llmperf.metrics import find
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
-from pytest_llmperf.report.status_text import duration
 from pytest_llmperf.report.value_text import cell_text
+from pytest_llmperf.report.watch import duration
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
-from pytest_llmperf.results.ended_test import GOOD, SKIPPED, counts, severity, subject_text
-from pytest_llmperf.results.headroom import deciding_limit, headroom, room
+from pytest_llmperf.results.ended_test import (
+    GOOD,
+    SKIPPED,
+    counts,
+    deciding_limit,
+    headroom,
+    room,
+    severity,
+    subject_text,
+)
 from pytest_llmperf.results.measurement import Measurement, TestResult, failures_text
 from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text, reason_text
 

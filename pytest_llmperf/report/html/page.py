@@ -1,4 +1,4 @@
-"""What the template is filled with: words, tables and charts of each test."""
+"""What the template is filled with: words, tables, charts and server logs of each test."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import gzip
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from pytest_llmperf.bounded_file import check_inside, read_text
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.process.launch import COMMAND_FILE
+from pytest_llmperf.process.serverlog import tail_lines
 from pytest_llmperf.report.html.figures import figures
 from pytest_llmperf.report.html.history import History, history
 from pytest_llmperf.report.html.metric_table import ComparedSide, MetricTable, metric_table
 from pytest_llmperf.report.html.search import SearchTable, searches
-from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, labels, title
 from pytest_llmperf.report.metric_rows import comparisons_of, replica_rows
 from pytest_llmperf.results.baseline import ReadBaseline
@@ -172,3 +174,47 @@ def counts(tests: Sequence[TestResult]) -> list[tuple[str, int]]:
 def pack(text: str) -> str:
     """HTML that the page's script unpacks when somebody opens the test."""
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
+
+
+LOG_LINES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """One process of a server start."""
+
+    name: str
+    command: str
+    tail: tuple[str, ...]
+    path: str
+
+
+def servers_of(test: TestResult) -> tuple[ServerLog, ...]:
+    """Logs of the servers of a test's runs and of their companion processes; empty if the run folder is missing."""
+    if test.folder is None:
+        return ()
+    starts = sorted({run.start_id for measurement in test.measurements for run in measurement.runs})
+    place = test.folder / "servers" / test.worker
+    folders = [log_folder for start in starts for log_folder in sorted(place.glob(f"{start:02d}-*"))]
+    return tuple(log for folder in folders for log in _logs(folder, test.folder))
+
+
+def _logs(folder: Path, run_folder: Path) -> Iterator[ServerLog]:
+    """Logs in the run folder; a folder of servers that is a link to another place has none."""
+    for path in sorted(folder.rglob("*.log")):
+        try:
+            check_inside(path, run_folder)
+            command = read_text(path.parent / COMMAND_FILE, run_folder).strip()
+        except FileNotFoundError:
+            command = ""
+        except OSError:
+            continue
+        tail = tail_lines(path, LOG_LINES)
+        if path.name == "watchdog.log" and not tail:
+            continue
+        yield ServerLog(
+            name=str(path.parent.relative_to(run_folder / "servers")),
+            command=command,
+            tail=tuple(tail),
+            path=str(path.relative_to(run_folder)),
+        )

@@ -9,7 +9,7 @@ from subprocess import PIPE, Popen, run
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.cli.grid import combinations_of, settings_table
+from pytest_llmperf.cli.commands.tune import combinations_of, settings_table
 from pytest_llmperf.cli.target import EnginePlace, place_of
 from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.session.setting_rows import SettingRow

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.model.status import Measuring, Note, SearchRest, Starting, Waiting, WarmingUp
-from pytest_llmperf.report.status_text import duration, sentence
+from pytest_llmperf.report.watch import duration, sentence
 
 RUN = Measuring(2, 3, requests=100, done=61, failed=1, elapsed_s=6.4, requested_rate=10, rate=9.53, ttft_ms=45.12,
                 itl_ms=6.44, left_s=14)

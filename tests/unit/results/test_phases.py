@@ -1,11 +1,10 @@
 """Requests before, during and after the events of a run."""
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.judging.phases import judge_phases
+from pytest_llmperf.judging.phases import has_phases, judge_phases, phase
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.measurement import Measurement, Run
-from pytest_llmperf.results.phases import has_phases, phase
 from pytest_llmperf.slo.parse import parse_check
 from pytest_llmperf.testing.records import make_record
 

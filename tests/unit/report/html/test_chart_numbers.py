@@ -6,10 +6,8 @@ from math import isfinite
 import pytest
 
 from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
-from pytest_llmperf.report.html.figures import PROBABILITIES, figures, quantiles
+from pytest_llmperf.report.html.figures import BINS, GAPS, PROBABILITIES, figures, quantiles, telemetry_lines, timeline
 from pytest_llmperf.report.html.plot import Line
-from pytest_llmperf.report.html.series import telemetry_lines
-from pytest_llmperf.report.html.timeline import BINS, GAPS, timeline
 from pytest_llmperf.report.html.words import labels
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.requests_file import Requests, decode, encode

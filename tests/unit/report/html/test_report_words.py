@@ -7,11 +7,11 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.metrics import all_metrics
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.report.html import series, words
+from pytest_llmperf.report.html import figures, words
 from pytest_llmperf.slo.model import Comparison
 
 
-@pytest.mark.parametrize("module", [words, series])
+@pytest.mark.parametrize("module", [words, figures])
 def test_docstring_examples_match_output(module):
     outcome = doctest.testmod(module)
     assert outcome.attempted
