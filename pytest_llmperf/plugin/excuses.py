@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.errors import LlmperfError, SpecError
+from pytest_llmperf.errors import LlmperfError, SpecError, escaped
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import OURS, UNKNOWN
@@ -118,8 +118,6 @@ def _reason_and_day(reason: str, until: str) -> tuple[str, str]:
 
 def _line(text: object) -> str:
     """A text of a marker on one line, without control characters; "" for another type."""
-    from pytest_llmperf.errors import escaped
-
     return " ".join(escaped(text).split()) if isinstance(text, str) else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.process.git import git
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.release import primaries_of
-from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.baseline import Entry
 from pytest_llmperf.results.conditions import (
     PLANTED,
     digest,
@@ -145,7 +145,7 @@ def _build(conditions: Mapping[str, str]) -> dict[str, str]:
 
 def _add_baselines(history: History, folder: Path) -> None:
     for entry in catalog(folder):
-        _add_baseline(history, entry.kind, entry.baseline)
+        _add_baseline(history, entry)
     shallow = git(folder, "rev-parse", "--is-shallow-repository")
     if shallow is None:
         history.notes.append(f"{folder} lies in no git repository, so older sessions that left the baselines are "
@@ -157,7 +157,7 @@ def _add_baselines(history: History, folder: Path) -> None:
     unread = 0
     for kind, blob in _blobs(folder):
         try:
-            _add_baseline(history, kind, decode(git(folder, "cat-file", "blob", blob) or b"", blob))
+            _add_baseline(history, Entry(kind, blob, decode(git(folder, "cat-file", "blob", blob) or b"", blob)))
         except BaselineError:  # of another version
             unread += 1
     if unread:
@@ -173,19 +173,15 @@ def _blobs(folder: Path) -> Iterator[tuple[str, str]]:
     yield from ((kind, blob) for kind, blob in seen if blob.strip("0"))
 
 
-def _add_baseline(history: History, kind: str, baseline: Baseline) -> None:
-    for label, stored in baseline.measurements.items():
+def _add_baseline(history: History, entry: Entry) -> None:
+    for label, stored in entry.baseline.measurements.items():
         for metric in filter(is_metric, history.metrics or stored.primaries):
-            for name, session in _sessions(kind, baseline.test, label, stored, metric):
-                history.add(name, session)
-
-
-def _sessions(
-    kind: str, test: str, label: str, stored: StoredMeasurement, metric: str
-) -> Iterable[tuple[SeriesName, Session]]:
-    for each in stored.sessions:
-        accepted = f"accepted: {each.accepted}" if each.accepted else ""
-        conditions = session_conditions(stored, each)
-        yield (SeriesName(test, label, metric, kind, each.host, _common(conditions)),
-               Session(each.id, each.date, each.commit or "", each.values(metric), tuple(seed for seed, _ in each.runs),
-                       _build(conditions), note=", ".join(filter(None, ("anchor" if each.anchor else "", accepted)))))
+            for each in stored.sessions:
+                accepted = f"accepted: {each.accepted}" if each.accepted else ""
+                conditions = session_conditions(stored, each)
+                history.add(
+                    SeriesName(entry.baseline.test, label, metric, entry.kind, each.host, _common(conditions)),
+                    Session(each.id, each.date, each.commit or "", each.values(metric),
+                            tuple(seed for seed, _ in each.runs), _build(conditions),
+                            note=", ".join(filter(None, ("anchor" if each.anchor else "", accepted)))),
+                )

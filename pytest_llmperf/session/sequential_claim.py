@@ -248,7 +248,7 @@ def read_claim(
     check_runs(runs, call)
     judge = claim_judge(
         text, texts_of(mechanism, "mechanism"), {} if allow is None else allow, execution.session.settings,
-        kind=_serving_kind(execution.kind, a, b), margins=margins_from(guards),
+        kind=_serving_kind(execution, a, b), margins=margins_from(guards),
         start_sd={} if start_sd is None else start_sd,
         restartable=not any(isinstance(spec_of(side), Endpoint) for side in (a, b)),
     )
@@ -317,8 +317,7 @@ def judged_claim(
     return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
 
 
-def _serving_kind(kind: str, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> str:
+def _serving_kind(execution: Execution, a: RunningServer | EngineSpec, b: RunningServer | EngineSpec) -> str:
     """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
-    specs = [spec_of(side) for side in (a, b)]
-    kinds = [spec.serving_kind(kind) for spec in specs]
-    return kind if kind in kinds else kinds[0]
+    kinds = [spec_of(side).serving_kind(execution.kind) for side in (a, b)]
+    return execution.kind if execution.kind in kinds else kinds[0]

@@ -34,8 +34,8 @@ def _emulated_shares(specs: Sequence[EngineSpec], memory_bytes: int | None, *, i
     return Shares(tuple(map(with_sleep_flags, specs) if in_turn else specs), shares.text)
 
 
-def _emulated_memory_bytes(kind: str | None) -> int | None:
-    return GPU_KINDS[kind].nvml_memory_bytes if kind is not None and kind in GPU_KINDS else None
+def _emulated_memory_bytes(spec: EngineSpec) -> int | None:
+    return None if spec.kind is None or spec.kind not in GPU_KINDS else GPU_KINDS[spec.kind].nvml_memory_bytes
 
 
 class ServerGpus:
@@ -87,7 +87,7 @@ class ServerGpus:
         if several or wanted not in ("auto", "sleep" if in_turn else "share"):
             return ALONE if several else f'resident_servers is "{wanted}"'
         if self._hardware.emulated:
-            return _emulated_shares(specs, _emulated_memory_bytes(specs[0].kind), in_turn=in_turn)
+            return _emulated_shares(specs, _emulated_memory_bytes(specs[0]), in_turn=in_turn)
         taken = [self.of(spec) for spec in specs]
         if not any(taken):
             return "a CPU has no memory of its own to release" if in_turn else Shares(tuple(specs))
@@ -116,7 +116,7 @@ class ServerGpus:
     def predicted_refusal(self, spec: EngineSpec) -> str | None:
         """Why this engine should refuse its longest sequence, by arithmetic; None if nothing speaks against a start."""
         emulated = self._hardware.emulated
-        memory_bytes = _emulated_memory_bytes(spec.kind) if emulated else _smallest_bytes(self.of(spec))
+        memory_bytes = _emulated_memory_bytes(spec) if emulated else _smallest_bytes(self.of(spec))
         return predicted_refusal(spec, memory_bytes)
 
 
