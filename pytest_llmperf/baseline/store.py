@@ -82,21 +82,20 @@ class Store:
         return {path: baseline for path, baseline in baselines.items() if baseline is not None}
 
     @contextmanager
-    def update(self) -> Iterator[Update]:
+    def update(self) -> Iterator[Callable[[Mapping[str, Baseline | None]], None]]:
         """Hold the lock from reading to writing, so that no update of another process is lost in between.
+
+        Yields:
+            Writes path → baseline; None removes a file. Raises BaselineError for a read-only folder, a full disk, …;
+            the message says whether a file was changed.
 
         Raises:
             BaselineError: the lock cannot be had.
         """
-        with self._locked():
-            yield Update(self)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
         lock = self._acquire()
         try:
             self._discard_drafts()  # of a writer that was killed
-            yield
+            yield self._write
         finally:
             self._discard_drafts()  # of this update, if it failed
             lock.release()
@@ -219,22 +218,3 @@ def believed(baselines: Mapping[str, Baseline | BaselineError]) -> dict[str, Bas
 def readable(baselines: Mapping[str, Baseline | BaselineError]) -> dict[str, Baseline]:
     """Path → baseline, without files that cannot be read or believed."""
     return {path: baseline for path, baseline in baselines.items() if not isinstance(baseline, BaselineError)}
-
-
-class Update:
-    """What may be done while the lock is held."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def read_all(self, kind: str) -> dict[str, Baseline]:
-        """As `Store.read_all`; nobody changes them before `write`."""
-        return self._store.read_all(kind)
-
-    def write(self, files: Mapping[str, Baseline | None]) -> None:
-        """Write all of them, path → baseline; None removes a file.
-
-        Raises:
-            BaselineError: read-only, disk full, …; the message says whether a file was changed.
-        """
-        self._store._write(files)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.plugin.additions import know_additions
+from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.plugin.baselines import BaselineUpdater
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.excuses import EXCUSES, Excuses
 from pytest_llmperf.plugin.inputs import pytest_runtestloop
 from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
-from pytest_llmperf.plugin.options import mode_of
+from pytest_llmperf.plugin.options import has_settings, mode_of
 from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.profiling import header as profile_header
@@ -136,3 +137,44 @@ __all__ = [
     "pytest_sessionfinish",
     "pytest_unconfigure",
 ]
+
+
+CONFTEST = "conftest.py"
+ROWS = "[tool.llmperf.kinds]"
+
+
+def know_additions(config: pytest.Config) -> None:
+    """Register hardware kinds of the settings, and what the hooks return.
+
+    Raises:
+        pytest.UsageError: a row or an object is wrong. The message says which one.
+    """
+    known, marked = ExitStack(), tuple(GPU_KINDS)  # the kinds of packages have their marker lines
+    config.add_cleanup(known.close)
+    try:
+        if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
+            known.enter_context(GPU_KINDS.added(kinds.values(), ROWS))
+        for name in ("kinds", "engines", "routers", "connectors", "metrics", "workloads", "sinks"):
+            caller = getattr(config.hook, f"pytest_llmperf_{name}")
+            if caller.get_hookimpls():
+                values = [value for returned in reversed(caller(config=config)) for value in returned]
+                known.enter_context(_door(name).added(values, CONFTEST))
+    except LlmperfError as error:
+        raise pytest.UsageError(str(error)) from error
+    for kind in tuple(GPU_KINDS)[len(marked):]:
+        config.addinivalue_line("markers", f"{kind}: runs on this GPU")
+
+
+def _door(name: str) -> Door[Any]:
+    from pytest_llmperf.engines.adapters import ENGINES
+    from pytest_llmperf.engines.connectors.door import CONNECTORS
+    from pytest_llmperf.engines.routers.door import ROUTERS
+    from pytest_llmperf.metrics.registry import METRICS
+    from pytest_llmperf.report.export import SINKS
+    from pytest_llmperf.workload.expression import WORKLOADS
+
+    doors: dict[str, Door[Any]] = {
+        "kinds": GPU_KINDS, "engines": ENGINES, "routers": ROUTERS, "connectors": CONNECTORS, "metrics": METRICS,
+        "workloads": WORKLOADS, "sinks": SINKS,
+    }
+    return doors[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def update_baselines(
     store: Store, sessions: Sequence[MeasuredSession], scope: UpdateScope, show: Callable[[list[UpdatePlan]], None],
     *, dry_run: bool = False,
 ) -> list[UpdatePlan]:
-    """Store sessions in the baselines, in order. The update writes exactly the plan, or no file.
+    """Store sessions in the baselines, in order. The update writes exactly the plan.
 
     Args:
         store: the baselines.
@@ -83,7 +84,7 @@ def update_baselines(
         dry_run: whether to plan without writing.
 
     Raises:
-        BaselineError: a baseline cannot be read, or the baselines cannot be written: nothing was changed.
+        BaselineError: a baseline cannot be read, or the baselines cannot be written.
         UsageError: the reason is empty.
     """
     kinds = sorted(
@@ -94,16 +95,12 @@ def update_baselines(
             for measurement in test.compared
         }
     )
-    if dry_run:
+    with nullcontext() if dry_run else store.update() as write:
         existing = {path: baseline for kind in kinds for path, baseline in store.read_all(kind).items()}
-        plans, _ = _plans(existing, sessions, scope)
-        show(plans)
-        return plans
-    with store.update() as open_update:
-        existing = {path: baseline for kind in kinds for path, baseline in open_update.read_all(kind).items()}
         plans, files = _plans(existing, sessions, scope)
         show(plans)
-        open_update.write(files)
+        if write is not None:
+            write(files)
     return plans
 
 

@@ -31,6 +31,7 @@ from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_gu
 from pytest_llmperf.session.answers import compare_answers
 from pytest_llmperf.session.arguments import (
     check_engine,
+    check_events,
     check_measurement,
     check_name,
     check_names,
@@ -48,7 +49,6 @@ from pytest_llmperf.session.arguments import (
     spec_of,
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
-from pytest_llmperf.session.events import check_events
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.profile import profile_series
 from pytest_llmperf.session.sequential_claim import (

@@ -149,44 +149,30 @@ class OverviewRow:
 
     Args:
         anchor: where the page has the test.
+        reason: excuse, owner, and why the deciding check did not pass or what ended the test early; "" for a PASS.
         check: the deciding check; None for a test that an error ended early, and for a test without checks.
+        metric, measured, limit, headroom, bar: of this check.
     """
 
     anchor: str
     test: TestResult
-    check: CheckResult | None
-
-    @property
-    def metric(self) -> str:
-        return "" if self.check is None else subject_text(self.check)
-
-    @property
-    def measured(self) -> str:
-        return "" if self.check is None else estimate_text(self.check)
-
-    @property
-    def reason(self) -> str:
-        """Excuse, owner, and why the deciding check did not pass or what ended the test early; "" for a plain PASS."""
-        if self.check is None:
-            return self.test.ending.decided_by
-        return "; ".join(filter(None, (*self.test.ending.notes, reason_text(self.check))))
-
-    @property
-    def limit(self) -> str:
-        return "" if self.check is None else deciding_limit_text(self.check)
-
-    @property
-    def headroom(self) -> str:
-        return "" if self.check is None else headroom_text(self.check)
-
-    @property
-    def bar(self) -> Bar | None:
-        return None if self.check is None else bar_of(self.check)
+    reason: str
+    check: CheckResult | None = None
+    metric: str = ""
+    measured: str = ""
+    limit: str = ""
+    headroom: str = ""
+    bar: Bar | None = None
 
 
 def row_of(test: TestResult, anchor: str) -> OverviewRow:
     """The overview's row of a test, with the deciding check."""
-    return OverviewRow(anchor, test, test.ending.deciding)
+    check = test.ending.deciding
+    if check is None:
+        return OverviewRow(anchor, test, test.ending.decided_by)
+    reason = "; ".join(filter(None, (*test.ending.notes, reason_text(check))))
+    return OverviewRow(anchor, test, reason, check, subject_text(check), estimate_text(check),
+                       deciding_limit_text(check), headroom_text(check), bar_of(check))
 
 
 def deciding_limit_text(check: CheckResult) -> str:

@@ -21,6 +21,7 @@ def value_of(baselines):
 
 if __name__ == "__main__":
     for _ in range(int(sys.argv[2])):
-        with Store(Path(sys.argv[1]), timeout_s=600).update() as update:
-            value = value_of(update.read_all("h200"))
-            update.write({path: stored(value + 1) for path in PATHS})
+        store = Store(Path(sys.argv[1]), timeout_s=600)
+        with store.update() as write:
+            value = value_of(store.read_all("h200"))
+            write({path: stored(value + 1) for path in PATHS})

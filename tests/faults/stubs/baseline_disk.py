@@ -33,8 +33,8 @@ def values(root):
 def attempt(root, value):
     """Write the value. Returns the error message and the stored values."""
     try:
-        with Store(root, timeout_s=1).update() as update:
-            update.write(files(value))
+        with Store(root, timeout_s=1).update() as write:
+            write(files(value))
     except BaselineError as error:
         return {"said": str(error), "values": values(root)}
     return {"said": "", "values": values(root)}

@@ -47,13 +47,14 @@ def write_on(root, pipe):
     """One generation after the other, told before and after."""
     try:
         while True:
-            with Store(root).update() as update:
-                generation = latest(update.read_all(KIND)) + 1
+            store = Store(root)
+            with store.update() as write:
+                generation = latest(store.read_all(KIND)) + 1
                 files = {path: content(path, generation) for path in PATHS}
                 files[SOMETIMES] = content(SOMETIMES, generation) if generation % 2 else None
                 os.write(pipe, b"begun %d\n" % generation)
                 started_ns = time.monotonic_ns()
-                update.write(files)
+                write(files)
                 os.write(pipe, b"done %d\ntook_ns %d\n" % (generation, time.monotonic_ns() - started_ns))
             time.sleep(PAUSE_S)
     except BaseException as error:
@@ -126,8 +127,8 @@ def main(root, kills, rng):
             generation = latest(Store(root).read_all(KIND))
             if not counts["done"] <= generation <= counts["begun"]:
                 raise ValueError(f"generation {generation}, and {counts}: lost")
-    with Store(root).update() as update:
-        update.write({SOMETIMES: content(SOMETIMES, 1)})
+    with Store(root).update() as write:
+        write({SOMETIMES: content(SOMETIMES, 1)})
     if any(root.rglob(".*.new*")):
         raise ValueError("a killed writer's temporaries are still there")
     seconds = time.monotonic() - started_s

@@ -428,8 +428,8 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
 def test_baselines_of_one_gpu_kind_are_read_once_per_session(make, tmp_path):
     stored = sessions_of(make, 0.05, 10)
     store = Store(tmp_path / "baselines")
-    with store.update() as update:
-        update.write({baseline_path("t.py::x", "h200"): make.baseline(stored, test="t.py::x")})
+    with store.update() as write:
+        write({baseline_path("t.py::x", "h200"): make.baseline(stored, test="t.py::x")})
     baselines = Baselines(store, "host", DEFAULT_RULES).of("h200")
 
     assert baselines.find("t.py::x", "") is not None
@@ -443,8 +443,8 @@ def test_baselines_of_one_gpu_kind_are_read_once_per_session(make, tmp_path):
 
 def test_unreadable_baseline_fails_only_comparisons_with_that_file(make, tmp_path):
     store = Store(tmp_path / "baselines")
-    with store.update() as update:
-        update.write({baseline_path(test, "h200"): make.baseline(sessions_of(make, 0.05, 10), test=test)
+    with store.update() as write:
+        write({baseline_path(test, "h200"): make.baseline(sessions_of(make, 0.05, 10), test=test)
                       for test in ("t.py::x", "t.py::y")})
     (store.root / baseline_path("t.py::y", "h200")).write_text("{")
     baselines = Baselines(store, "host", DEFAULT_RULES).of("h200")

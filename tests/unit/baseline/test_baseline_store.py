@@ -21,8 +21,8 @@ def files_of(make, value, tests=TESTS):
 
 
 def write(store, files):
-    with store.update() as update:
-        update.write(files)
+    with store.update() as write_files:
+        write_files(files)
 
 
 def values(baselines):
@@ -131,10 +131,10 @@ def test_unreadable_baseline_raises_error(tmp_path):
 def test_update_reads_old_values_and_writes_new_values(tmp_path, make):
     store = Store(tmp_path)
     write(store, files_of(make, 1.0))
-    with store.update() as update:
-        assert set(values(update.read_all(KIND)).values()) == {1.0}
-        update.write({})
-        update.write(files_of(make, 2.0))
+    with store.update() as write_files:
+        assert set(values(store.read_all(KIND)).values()) == {1.0}
+        write_files({})
+        write_files(files_of(make, 2.0))
     assert set(values(store.read_all(KIND)).values()) == {2.0}
 
 

@@ -39,8 +39,8 @@ def write(test, *measurements, kind="h200", root="baselines"):
     from pathlib import Path
 
     names = {"": measurements[0]} if len(measurements) == 1 else dict(zip("xy", measurements, strict=True))
-    with Store(Path.cwd() / root).update() as update:
-        update.write({baseline_path(test, kind): Baseline(test, names)})
+    with Store(Path.cwd() / root).update() as write:
+        write({baseline_path(test, kind): Baseline(test, names)})
 
 
 def files(folder):

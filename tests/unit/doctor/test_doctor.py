@@ -37,8 +37,8 @@ def store_baseline(place, kind="h200", **fingerprint):
     fields = {"engine": "vllm", "engine.version": "0.32.0", "gpu": "NVIDIA H200", "driver": "560.1"} | fingerprint
     stored = StoredMeasurement(fields, (session,), ("ttft_p50",), {"ttft_p50": "ttft.1/p50"})
     test = "suites/test_s.py::test_a"
-    with Store(place.root / "baselines").update() as update:
-        update.write({baseline_path(test, kind): Baseline(test, {"": stored})})
+    with Store(place.root / "baselines").update() as write:
+        write({baseline_path(test, kind): Baseline(test, {"": stored})})
 
 
 def findings_of(place):
