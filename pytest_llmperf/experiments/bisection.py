@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 
-from pytest_llmperf.calibration.aa_sessions import is_emulated, run_session, tests_of
+from pytest_llmperf.calibration.aa_sessions import is_emulated, run_session
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.experiments.builds import BuildFailed, Candidates
 from pytest_llmperf.judging.change import change_of
@@ -24,6 +24,7 @@ from pytest_llmperf.results.check import REFERENCE_COMPARISON
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.levels import change_for_the_worse
 from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.reader import read_run, stored_runs
 from pytest_llmperf.stats.bisection_posterior import ChangePosterior, Comparison
 
 STATE = "comparisons.jsonl"
@@ -71,7 +72,7 @@ def measured_tests(options: Sequence[str], folder: Path) -> Sequence[TestResult]
         UsageError: pytest measured nothing.
     """
     run_session(options, folder, Path.cwd())
-    return tests_of(folder)
+    return [test for run in stored_runs(folder) for test in read_run(run) if test.measurements]
 
 
 @dataclass(slots=True)

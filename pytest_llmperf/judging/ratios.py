@@ -172,7 +172,8 @@ def _undecided(
     if distance < z * estimate.start_sd.value / 10:
         return RatioNearLimit()
     needed = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
-    if needed <= min(starts):
+    pairs_decide = not restartable and distance > z * sqrt(of_starts / min(starts))
+    if pairs_decide or needed <= min(starts):
         return PairsTooFew(estimate.pairs)
     if restartable:
         return StartsTooFew(needed)

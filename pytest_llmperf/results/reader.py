@@ -41,8 +41,12 @@ def read_run(folder: Path) -> tuple[TestResult, ...]:
     outcomes = {(outcome.test, outcome.file): outcome for outcome in read_outcomes(folder)}
     if not files and not outcomes:
         raise UsageError(f"{folder}: this is no run folder: it has no tests/*.json. Run folders lie in .llmperf/runs/.")
-    tests = [_recorded(test, outcomes.get((test.test, path.name)))
-             for test, path in zip(map(read_test, files), files, strict=True)]
+    tests = []
+    for path in files:
+        test = read_test(path)
+        # The file of a test that an exception ended may be unknown to the session.
+        unknown = None if test.complete else outcomes.pop((test.test, ""), None)
+        tests.append(_recorded(test, outcomes.get((test.test, path.name)) or unknown))
     tests += [_recorded(TestResult(outcome.test, False, None, (), (), folder), outcome)
               for outcome in outcomes.values() if not outcome.file]
     return tuple(sorted(tests, key=lambda test: test.test))

@@ -504,6 +504,13 @@ def test_open_claim_on_endpoints_asks_for_no_server_start():
     assert judge_claim(claim, a, b, restartable=False, start_sd=start_sd).verdict is PASS
 
 
+def test_open_claim_on_endpoints_with_equal_starts_asks_for_pairs():
+    a, b = ([run_of([value] * 60) for value in values] for values in ((100.0, 104.0, 96.0), (112.0, 100.0, 118.0)))
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) <= 1.05"), a, b, restartable=False,
+                         start_sd=StartSd(0.003, "the test's own"))
+    assert (result.verdict, type(result.cause)) == (INCONCLUSIVE, PairsTooFew)
+
+
 def test_drift_is_named_as_cause_of_undecided_claim():
     a, b = [run_of([100.0] * 60)] * 3, [run_of([120 * 1.05**runs] * 60) for runs in (5, 3, 1)]
     sd = StartSd(0.01, "test")

@@ -24,6 +24,13 @@ def test_recorded_outcome_precedes_outcome_of_run_file(tmp_path):
         ("t.py::test_a", "FAILED", "in teardown: TypeError: x"), ("t.py::test_b", "USAGE", "no model 'x'")]
 
 
+def test_test_that_an_exception_ended_has_the_exception_and_counts_once(tmp_path):
+    write_test(tmp_path, "t.py::test_a", [], [], complete=False)
+    write_outcomes(tmp_path, [RecordedOutcome("t.py::test_a", "", "FAILED", "TypeError: x")])
+    assert [(test.test, test.outcome, test.reason) for test in read_run(tmp_path)] == [
+        ("t.py::test_a", "FAILED", "TypeError: x")]
+
+
 def test_resumed_session_keeps_outcomes_of_earlier_tests(tmp_path):
     first, second = (RecordedOutcome(f"t.py::test_{name}", "", "SKIPPED", "no time") for name in "ab")
     write_outcomes(tmp_path, [first, second])
