@@ -19,9 +19,9 @@ from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "stubs"))
 
-from emulator_fit.virtual_client import Plan, Request, replay
+from virtual_client import Plan, Request, replay
 
 pytest.importorskip("pytest_benchmark")
 pytestmark = pytest.mark.benchmark(timer=time.process_time)

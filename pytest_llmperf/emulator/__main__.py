@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment, SplitPools
 from pytest_llmperf.emulator.cluster.routing import Routing
-from pytest_llmperf.emulator.cost.coefficients import coefficients_for, digest_of
+from pytest_llmperf.emulator.cost.coefficients import coefficients_for, digest_of, family_of
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.flags.parser import EngineParser, StartError
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
@@ -57,7 +57,8 @@ def build_service(options: Options) -> Service:
 
 
 def _step_time(config: EngineConfig, options: Options) -> StepTime:
-    return StepTime(config, coefficients_for(config.engine, config.gpu, options.coefficients))
+    family = family_of(config)
+    return StepTime(config, coefficients_for(config.engine, config.gpu, family, options.coefficients))
 
 
 def _routing(options: Options, config: EngineConfig, split: SplitPools | None) -> Routing | None:

@@ -21,7 +21,13 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
-from pytest_llmperf.emulator.cost.coefficients import Coefficients, coefficients_for, from_numbers, numbers_of
+from pytest_llmperf.emulator.cost.coefficients import (
+    Coefficients,
+    coefficients_for,
+    family_of,
+    from_numbers,
+    numbers_of,
+)
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.faults import Faults
 from pytest_llmperf.emulator.flags.launch import Launch, machine
@@ -176,7 +182,7 @@ def main() -> int:
     task = json.load(sys.stdin)
     points = [read_point(row, task) for row in task["points"]]
     config = points[0].launch.config
-    shipped = numbers_of(coefficients_for(config.engine, config.gpu))
+    shipped = numbers_of(coefficients_for(config.engine, config.gpu, family_of(config)))
     before, after = held_out(points, shipped)
     numbers = fitted(points, shipped)
     peaks = [name for name, (_, most) in OF_A_HOST.items() if numbers[name] > 0.995 * most]

@@ -30,7 +30,6 @@ MISSED = {
     "max_num_seqs": "256 for 64 sequences, output throughput: 1.08 × measured, 1.64 × emulated",
     "max_num_batched_tokens": "4,096 for 256 tokens, p99 ITL: 3.11 × measured, 10.2 × emulated",
     "enable_prefix_caching": "prefixes of 256 to 2,048 tokens, mean TTFT: 1.8 × measured, 2.6 × emulated",
-    "int4": "int4 instead of bfloat16 weights, mean TPOT: 1.29 × measured, 2.03 × emulated",
 }
 
 
@@ -76,8 +75,8 @@ def notes(measured: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _differing(emulated: list[Mapping[str, str]]) -> Iterator[str]:
-    """Names of flags that the measurements do not have in common; "int4" if some have such weights and some do not."""
-    each = [{**stored_flags(conditions), "int4": "int4" in conditions.get("model", "")} for conditions in emulated]
+    """Names of flags that the measurements do not have in common."""
+    each = [stored_flags(conditions) for conditions in emulated]
     for name in sorted({name for flags in each for name in flags}):
         if any(flags.get(name) != each[0].get(name) for flags in each):
             yield name

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
 
 from emulator_fit.replayed import row_replayed
 from emulator_fit.rows import Row
@@ -36,19 +34,6 @@ class Outcome:
         return self.means.ttft_ms / self.row.ttft_ms - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Of several runs, in percent. TTFT of those below saturation only; None where there is none."""
-
-    runs: int
-    tpot_mean: float
-    tpot_median: float
-    tpot_bias: float
-    ttft_runs: int
-    ttft_median: float | None
-    ttft_bias: float | None
-
-
 def outcome(split: Split, row: Row) -> Outcome:
     """Replay of one held-out run."""
     return Outcome(split.name, row, row_replayed(row, split.coefficients(row), ROUNDS))
@@ -71,17 +56,3 @@ def read_outcomes(root: Path) -> list[Outcome]:
     with (root / REPLAYS).open(encoding="utf-8", newline="") as file:
         return [Outcome(line["split"], rows[line["run"]], Means(float(line["ttft_ms"]), float(line["tpot_ms"])))
                 for line in csv.DictReader(file)]
-
-
-def errors_of(outcomes: Sequence[Outcome]) -> Errors:
-    tpot = [outcome.tpot * 100 for outcome in outcomes]
-    ttft = [outcome.ttft * 100 for outcome in outcomes if not outcome.row.saturated]
-    return Errors(
-        runs=len(outcomes),
-        tpot_mean=fmean(map(abs, tpot)),
-        tpot_median=median(map(abs, tpot)),
-        tpot_bias=fmean(tpot),
-        ttft_runs=len(ttft),
-        ttft_median=median(map(abs, ttft)) if ttft else None,
-        ttft_bias=median(ttft) if ttft else None,
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,11 @@ from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Slot, per_engine, p
 from emulator_fit.replayed import row_replayed
 from emulator_fit.rows import Row
 from emulator_fit.surrogate import estimate
-from pytest_llmperf.emulator.cost.coefficients import Coefficients, from_numbers
+from pytest_llmperf.emulator.cost.coefficients import Coefficients, family_of, from_numbers
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.fit import solve
 
+FAMILY_TOLERANCE = 0.7  # of the logarithm of a family's coefficient, around the coefficient of the engine
 TPOT_ERROR, TTFT_ERROR, ANCHOR_ERROR = 0.06, 0.15, 0.06
 Residuals = Callable[[Numbers], npt.NDArray[np.float64]]
 
@@ -30,14 +32,19 @@ class Correction:
     ttft: float = 1.0
 
 
-def coefficients(numbers: Numbers, engine: str) -> Coefficients:
-    """Of an engine."""
-    return from_numbers(numbers[engine], "being fitted")
+def coefficients(numbers: Numbers, engine: str, family: str = "") -> Coefficients:
+    """Of an engine, and of a family of mixtures that has numbers."""
+    return from_numbers(numbers[engine] | numbers.get(family, {}), "being fitted")
+
+
+def of_row(numbers: Numbers, row: Row) -> Coefficients:
+    """Of the engine and family of a run."""
+    return coefficients(numbers, row.config.engine, family_of(row.config))
 
 
 def correction(row: Row, numbers: Numbers, rounds: int) -> Correction:
     """Found by one replay. Measured values play no part in it."""
-    coefficients_of_row = coefficients(numbers, row.config.engine)
+    coefficients_of_row = of_row(numbers, row)
     run = row_replayed(row, coefficients_of_row, rounds)
     guess = estimate(row, StepTime(row.config, coefficients_of_row))
     return Correction(run.tpot_ms / guess.tpot_ms, run.ttft_ms / guess.ttft_ms)
@@ -47,19 +54,24 @@ def fit_dense(rows: Sequence[Row], corrections: Mapping[str, Correction], with_a
     """Hardware shared by both engines, overheads of each."""
 
     def residuals(numbers: Numbers) -> npt.NDArray[np.float64]:
-        errors = _of_rows(rows, corrections, numbers)
-        if with_anchors:
-            for anchor in ANCHORS:
-                predicted = anchor.predicted_ms(coefficients(numbers, anchor.engine))
-                errors.append(math.log(predicted / anchor.milliseconds) / ANCHOR_ERROR)
-        return np.array(errors)
+        anchors = [math.log(anchor.predicted_ms(coefficients(numbers, anchor.engine)) / anchor.milliseconds)
+                   for anchor in ANCHORS if with_anchors]
+        return np.concatenate([_of_rows(rows, corrections, numbers), np.array(anchors) / ANCHOR_ERROR])
 
     return _solve(residuals, DENSE, start())
 
 
 def fit_experts(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> Numbers:
-    """Fits the coefficients of routed experts; all other coefficients stay fixed."""
-    return _solve(lambda tried: np.array(_of_rows(rows, corrections, tried)), per_engine(EXPERTS), numbers)
+    """Fits the coefficients of routed experts, per engine and then per family near those of the engine; all other
+    coefficients stay fixed.
+    """
+    numbers = _solve(partial(_of_rows, rows, corrections), per_engine(EXPERTS), numbers)
+    for family in sorted({family_of(row.config) for row in rows}):
+        members = [row for row in rows if family_of(row.config) == family]
+        engine = numbers[members[0].config.engine]
+        near = [(family, replace(each, prior=engine[each.name], tolerance=FAMILY_TOLERANCE)) for each in EXPERTS]
+        numbers = _solve(partial(_of_rows, members, corrections), near, {**numbers, family: {}})
+    return numbers
 
 
 def _solve(residuals: Residuals, free: list[Slot], base: Numbers) -> Numbers:
@@ -67,12 +79,14 @@ def _solve(residuals: Residuals, free: list[Slot], base: Numbers) -> Numbers:
     return placed(values, free, base)
 
 
-def _of_rows(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> list[float]:
+def _of_rows(
+    rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers
+) -> npt.NDArray[np.float64]:
     errors = []
     for row in rows:
-        guess = estimate(row, StepTime(row.config, coefficients(numbers, row.config.engine)))
+        guess = estimate(row, StepTime(row.config, of_row(numbers, row)))
         correction = corrections.get(row.id, Correction())
         errors.append(math.log(guess.tpot_ms * correction.tpot / row.tpot_ms) / TPOT_ERROR)
         if not row.saturated:
             errors.append(math.log(guess.ttft_ms * correction.ttft / row.ttft_ms) / TTFT_ERROR)
-    return errors
+    return np.array(errors)

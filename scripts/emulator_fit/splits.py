@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from emulator_fit.fitting import Correction, correction, fit_dense, fit_experts
-from emulator_fit.parameters import ENGINES, Numbers, start
+from emulator_fit.fitting import correction, fit_dense, fit_experts, of_row
+from emulator_fit.parameters import ELSEWHERE, ENGINES, FORM, Numbers, start
 from emulator_fit.rows import Row, read_rows, sha256_of
-from pytest_llmperf.emulator.cost.coefficients import Coefficients, from_numbers
+from pytest_llmperf.emulator.cost.coefficients import Coefficients
 
 CROWD = 256  # seven runs of a mixture had 512 clients, and a limit of running sequences that the file does not give
 FOLDS = 5
@@ -30,7 +31,7 @@ class Split:
     numbers: Numbers
 
     def coefficients(self, row: Row) -> Coefficients:
-        return from_numbers(self.numbers[row.config.engine], self.name)
+        return of_row(self.numbers, row)
 
 
 def targets(rows: Sequence[Row]) -> list[Row]:
@@ -39,7 +40,7 @@ def targets(rows: Sequence[Row]) -> list[Row]:
 
 
 def read_splits(root: Path) -> list[Split]:
-    """Those that are stored: five folds, and H100 → H200."""
+    """Those that are stored: five folds of configurations, five of single runs of mixtures, and H100 → H200."""
     stored = json.loads((root / HELD_OUT).read_text(encoding="utf-8"))
     rows = {row.id: row for row in targets(read_rows())}
     return [Split(s["name"], tuple(rows[i] for i in s["held_out"]), s["engines"]) for s in stored["splits"]]
@@ -49,11 +50,25 @@ def write(root: Path) -> None:
     """Fits everything and writes both files."""
     rows = targets(read_rows())
     corrections = {row.id: correction(row, start(), ROUNDS) for row in rows}
-    shipped = _fit(rows, corrections, with_anchors=True)
-    _dump(root / COEFFICIENTS, {"provenance": _provenance(rows), "engines": shipped})
-    splits = [_split(f"fold {fold}", rows, _held(rows, fold), corrections) for fold in range(FOLDS)]
-    newer = [row for row in rows if row.gpu == "h200"]
-    splits.append(_split("H100 → H200", rows, newer, corrections, with_anchors=False))
+    dense = [row for row in rows if row.dense]
+    mixtures = sorted((row for row in rows if not row.dense), key=lambda row: sha256(row.id.encode()).digest())
+
+    def split(name: str, held: Sequence[Row], numbers: Numbers | None = None, anchors: bool = True) -> dict[str, Any]:
+        """`numbers` are of the dense models, where no dense run is held out."""
+        ids = {row.id for row in held}
+        if numbers is None:
+            numbers = _rounded(fit_dense([row for row in dense if row.id not in ids], corrections, anchors))
+        numbers = _rounded(fit_experts([row for row in mixtures if row.id not in ids], corrections, numbers))
+        return {"name": name, "held_out": sorted(ids), "engines": numbers}
+
+    of_dense = _rounded(fit_dense(dense, corrections, with_anchors=True))
+    shipped = split("shipped", (), of_dense)["engines"]
+    engines = {engine: shipped.pop(engine) | ELSEWHERE[engine] for engine in ENGINES}
+    families = {family: numbers | FORM for family, numbers in shipped.items()}
+    _dump(root / COEFFICIENTS, {"provenance": _provenance(rows), "engines": engines, "families": families})
+    splits = [split(f"fold {fold}", _held(rows, fold)) for fold in range(FOLDS)]
+    splits += [split(f"runs {fold}", mixtures[fold::FOLDS], of_dense) for fold in range(FOLDS)]
+    splits.append(split("H100 → H200", [row for row in dense if row.gpu == "h200"], anchors=False))
     _dump(root / HELD_OUT, {"sha256": sha256_of(), "splits": splits})
 
 
@@ -63,25 +78,8 @@ def _held(rows: Sequence[Row], fold: int) -> list[Row]:
     return [row for row in rows if row.configuration in configurations]
 
 
-def _split(
-    name: str,
-    rows: Sequence[Row],
-    held: Sequence[Row],
-    corrections: Mapping[str, Correction],
-    with_anchors: bool = True,
-) -> dict[str, Any]:
-    ids = {row.id for row in held}
-    numbers = _fit([row for row in rows if row.id not in ids], corrections, with_anchors)
-    return {"name": name, "held_out": sorted(ids), "engines": numbers}
-
-
-def _fit(rows: Sequence[Row], corrections: Mapping[str, Correction], with_anchors: bool) -> Numbers:
-    numbers = fit_dense([row for row in rows if row.dense], corrections, with_anchors)
-    numbers = fit_experts([row for row in rows if not row.dense], corrections, numbers)
-    return {
-        engine: {name: float(f"{value:.4g}") for name, value in engine_values.items()}
-        for engine, engine_values in numbers.items()
-    }
+def _rounded(numbers: Numbers) -> Numbers:
+    return {owner: {name: float(f"{value:.4g}") for name, value in own.items()} for owner, own in numbers.items()}
 
 
 def _provenance(rows: Sequence[Row]) -> dict[str, Any]:

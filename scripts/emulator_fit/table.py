@@ -11,7 +11,7 @@ from statistics import fmean, median
 from emulator_fit.anchors import ANCHORS, CROWDS, Anchor
 from emulator_fit.errors import REPLAYS, Outcome, read_outcomes
 from emulator_fit.splits import COEFFICIENTS, HELD_OUT
-from pytest_llmperf.emulator.cost.coefficients import from_numbers
+from pytest_llmperf.emulator.cost.coefficients import family_of, from_numbers
 
 TEXT = Path(__file__).with_name("accuracy.md")
 HEADER = ("| engine, GPU, models | outside the fit | runs | TPOT mean, median, bias | runs below saturation "
@@ -47,19 +47,14 @@ def text(root: Path) -> str:
 
 def left_out(outcome: Outcome) -> str:
     """What the fit that a run was replayed with had left out."""
-    return "all H200" if "→" in outcome.split else "the configuration"
+    outs = {"fold": "the configuration", "runs": "the run"}
+    return outs.get(outcome.split.partition(" ")[0], "all H200")
 
 
 def models(outcome: Outcome) -> str:
     """Engine, GPU and kind of model: a line of the table."""
-    row, shape = outcome.row, outcome.row.config.shape
-    if row.dense:
-        return f"{row.backend}, {row.gpu}, dense"
-    attention = "windowed" if shape.window_layers else "linear" if shape.linear_layers else "full"
-    if shape.latent is not None:
-        attention = "sparse" if shape.latent.top_k else "latent"
-    scheduling = "" if row.config.async_scheduling else " sync"
-    return f"{row.backend}, {row.gpu}, {'mxfp4' if shape.expert_bits else row.weights} {attention}{scheduling}"
+    row = outcome.row
+    return f"{row.backend}, {row.gpu}, {family_of(row.config).partition(' ')[2] or 'dense'}"
 
 
 def _place(key: tuple[str, str]) -> tuple[bool, str, str]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_llmperf.kinds.rows import HardwareKind
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.config import EngineConfig
+    from pytest_llmperf.kinds.rows import HardwareKind
 
 _FITTED_GPUS = ("h100", "h200")
 
@@ -22,8 +24,9 @@ class Coefficients:
         weight_bandwidth: share of memory bandwidth when reading weights.
         kv_bandwidth, kv_bandwidth_fp8: the same when attention reads a KV cache in bfloat16, and in fp8.
         matrix, matrix_fp8, attention: share of peak FLOP/s of matrix products in bfloat16 and fp8, and of attention.
-        expert_bandwidth, expert_matrix: the same for routed experts, on top of the dense ones; the work is padded to
-            whole tiles of rows per expert.
+        expert_bandwidth, expert_matrix: the same for routed experts, on top of the dense ones.
+        expert_tile: the work of an expert is padded to whole tiles of so many rows.
+        expert_alike: tokens of a batch choose alike: it visits as many experts as tokens ** expert_alike even choices.
         sharpness: exponent p of max(a, b) ≈ (a^p + b^p)^(1/p) between reading weights and computing.
         step_s, layer_s, sequence_s: fixed time of a step, of a layer, and of a sequence in a step.
         fp8_layer_s: further time of a layer that brings its activations into fp8.
@@ -48,6 +51,8 @@ class Coefficients:
     attention: float
     expert_bandwidth: float
     expert_matrix: float
+    expert_tile: float
+    expert_alike: float
     sharpness: float
     step_s: float
     layer_s: float
@@ -76,16 +81,34 @@ def stored() -> dict[str, Any]:
     return loaded
 
 
-def coefficients_for(engine: str, gpu: HardwareKind, fitted: str | None = None) -> Coefficients:
-    """The shipped numbers of an engine, for a GPU.
+def family_of(config: EngineConfig) -> str:
+    """Which mixtures of experts share coefficients: engine, format of the experts, kind of attention, scheduling.
 
-    `fitted` is a file of `llmperf fit`, whose numbers replace the shipped ones if it is of this engine.
+    "vllm fp8 full", "sglang fp8 latent", "vllm mxfp4 windowed"; "" for a dense model.
+    """
+    shape = config.shape
+    if not shape.moe:
+        return ""
+    attention = "windowed" if shape.window_layers else "linear" if shape.linear_layers else "full"
+    if shape.latent is not None:
+        attention = "sparse" if shape.latent.top_k else "latent"
+    form = "mxfp4" if shape.expert_bits else config.weights
+    return f"{config.engine} {form} {attention}{'' if config.async_scheduling else ' sync'}"
+
+
+def coefficients_for(
+    engine: str, gpu: HardwareKind, family: str = "", fitted: str | None = None
+) -> Coefficients:
+    """The shipped numbers of an engine, for a GPU and a family of mixtures.
+
+    A family without numbers has the numbers of its engine. `fitted` is a file of `llmperf fit`, whose numbers replace
+    the shipped ones if it is of this engine.
     """
     data = stored()
     origin = data["provenance"]["summary"]
     if gpu.name not in _FITTED_GPUS:
         origin = f"data sheet only: not fitted on {gpu.name}; shares of its peaks were {origin}"
-    numbers = data["engines"][engine]
+    numbers = data["engines"][engine] | data["families"].get(family, {})
     if fitted is not None:
         of_host = json.loads(Path(fitted).read_text(encoding="utf-8"))
         numbers = {**numbers, **(of_host["numbers"] if of_host["engine"] == engine else {})}

@@ -10,7 +10,8 @@ from pytest_llmperf.emulator.cost.coefficients import Coefficients
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.config import EngineConfig
 
-TILE = 64  # rows that a matrix product computes at once, needed or not
+
+_PACKED = 0.5  # of the share of bandwidth, for weights that a kernel unpacks: docs/evidence/suite_limits.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Matrices:
         experts, active: routed experts per layer, and per token.
         replicas: data-parallel replicas whose tokens meet in the same experts.
         sharpness: exponent of the smooth maximum.
+        tile, alike: `expert_tile` and `expert_alike` of `Coefficients`.
     """
 
     dense_read_s: float
@@ -36,6 +38,8 @@ class Matrices:
     active: int
     replicas: int
     sharpness: float
+    tile: float
+    alike: float
 
     def seconds(self, tokens: int, sampled: int) -> float:
         """Of one step."""
@@ -50,11 +54,11 @@ class Matrices:
     def padded(self, tokens: int) -> float:
         """Rows that the routed experts of a layer compute: whole tiles for each that is visited."""
         rows, visited = float(tokens * self.active), self.experts * self.touched(tokens)
-        return max(visited * TILE, rows + visited * TILE / 2)
+        return max(visited * self.tile, rows + visited * self.tile / 2)
 
     def touched(self, tokens: int) -> float:
-        """Expected share of the experts of a layer that a batch visits, each token choosing evenly."""
-        return 1.0 - float((1.0 - self.active / self.experts) ** tokens)
+        """Expected share of the experts of a layer that a batch visits."""
+        return 1.0 - float((1.0 - self.active / self.experts) ** (tokens**self.alike))
 
     def _either(self, read_s: float, compute_s: float) -> float:
         """Smooth maximum of the read time and the compute time. If the two times are close, the result is a little
@@ -78,8 +82,9 @@ def matrices_of(config: EngineConfig, coefficients: Coefficients) -> Matrices:
     routed = shape.expert_layers * shape.expert_parameters / (tp * replicas)
     expert_bytes = shape.expert_bytes(config.weights)
     expert_bandwidth = bandwidth * coefficients.expert_bandwidth
+    dense_bandwidth = bandwidth if shape.quantization is None else bandwidth * _PACKED
     return Matrices(
-        dense_read_s=shape.dense_parameters / tp * shape.matrix_bytes(config.weights) / bandwidth,
+        dense_read_s=shape.dense_parameters / tp * shape.matrix_bytes(config.weights) / dense_bandwidth,
         dense_token_s=2 * shape.dense_parameters / tp / flops,
         head_read_s=shape.head_parameters / tp * 2 / bandwidth,
         head_row_s=2 * shape.head_parameters / tp / bf16,
@@ -89,4 +94,6 @@ def matrices_of(config: EngineConfig, coefficients: Coefficients) -> Matrices:
         active=shape.active_experts,
         replicas=replicas,
         sharpness=coefficients.sharpness,
+        tile=coefficients.expert_tile,
+        alike=coefficients.expert_alike,
     )

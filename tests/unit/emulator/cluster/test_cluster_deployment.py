@@ -22,9 +22,9 @@ from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "stubs"))
 
-from emulator_fit.virtual_client import Answer, Plan, Request, replay
+from virtual_client import Answer, Plan, Request, replay
 
 MS = 1_000_000
 CONFIG = EngineConfig(

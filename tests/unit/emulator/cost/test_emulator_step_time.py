@@ -177,11 +177,15 @@ def test_without_nvlink_all_reduces_go_over_pcie():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_int4_saves_reading_and_no_arithmetic(engine):
-    """A step of one stream reads the packed weights; a long prefill computes as long as in bfloat16."""
+    """One stream reads packed weights at half the bandwidth. A long prefill computes as long as in bfloat16.
+
+    One host measured that a stream on H200 gains 1.26 and 1.29 times.
+    """
     int4, bfloat16 = timer(engine, "llama-3.1-8b-gptq-int4"), timer(engine)
     gpu = GPU_KINDS["h200"]
-    saved_bytes = SHAPES["llama-3.1-8b"].dense_parameters * (2 - 4.125 / 8)
+    saved_bytes = SHAPES["llama-3.1-8b"].dense_parameters * (2 - 2 * 4.125 / 8)
     saved_s = saved_bytes / (gpu.bandwidth_bytes_per_s * coefficients_for(engine, gpu).weight_bandwidth)
     one = decode(1, 100)
     assert bfloat16.seconds(one) - int4.seconds(one) == pytest.approx(saved_s, rel=0.02)
+    assert bfloat16.seconds(one) / int4.seconds(one) == pytest.approx(1.29, rel=0.2)
     assert int4.seconds(prefill(8192)) == pytest.approx(bfloat16.seconds(prefill(8192)), rel=0.02)
