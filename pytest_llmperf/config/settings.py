@@ -94,6 +94,9 @@ class Settings:
         kinds: name → hardware kind of the project's own, from a row with the fields of `HardwareKind`.
         baselines_dir: folder of the baselines.
         runs_dir: folder of the run folders.
+        runs_store: URL of a store that gets a copy of each run folder at the end of its session, such as
+            "s3://BUCKET/FOLDER"; "": none. The package fsspec reaches the store, by its variables of the environment.
+        runs_store_days: age in days from which run folders in the store are removed; 0: they stay.
         cache_dir: folder of built models.
     """
 
@@ -134,6 +137,8 @@ class Settings:
     kinds: Mapping[str, HardwareKind] = field(default_factory=lambda: MappingProxyType({}))
     baselines_dir: str = "baselines"
     runs_dir: str = ".llmperf/runs"
+    runs_store: str = ""
+    runs_store_days: float = 0.0
     cache_dir: str = ".llmperf/models"
 
     def __post_init__(self) -> None:

@@ -80,7 +80,7 @@ def difference(stored: Mapping[str, str], item: pytest.Item) -> str:
 def _lines(item: pytest.Item) -> dict[str, list[str]]:
     from pytest_llmperf.session.sources import Sources, stable
     config = item.config
-    settings = replace(config.stash[STATE].settings, runs_dir="")
+    settings = replace(config.stash[STATE].settings, runs_dir="", runs_store="", runs_store_days=0.0)
     if SOURCES not in config.stash:
         config.stash[SOURCES] = Sources(config.rootpath)
     sources, others = config.stash[SOURCES], sorted(set(_files(item)))

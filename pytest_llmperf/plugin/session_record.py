@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ class SessionRecord:
         if folders:
             self._report(folders, self._config.invocation_params.dir / report_path if report_path else folders[0])
             self._export(folders)
+            self._store(folders)
         elif report_path:
             self._text = f"no report in {report_path}: nothing was measured"
 
@@ -101,6 +103,20 @@ class SessionRecord:
                 self._text += f"\nllmperf --llmperf-export={option}: {error}"
             else:
                 self._text += "".join(f"\nllmperf {name}: {path}" for path in paths)
+
+    def _store(self, folders: list[Path]) -> None:
+        """The verdicts stand without it."""
+        settings = self._config.stash[STATE].settings
+        if not settings.runs_store:
+            return
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.session.run_store import RunStore
+
+        for folder in folders:
+            try:
+                self._text += f"\nllmperf run folder: {RunStore(settings).add(folder, datetime.now(UTC))}"
+            except LlmperfError as error:
+                self._text += f"\nllmperf run folder: {folder} alone. {error}"
 
     def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""

@@ -72,7 +72,9 @@ def shared_folder(tmp_path):
 def test_job_of_production_image_measures_and_writes_results_as_another_user(podman, project, shared_folder):
     """The command and the variables of the example, with the folders of this test in place of the init container's."""
     (container,) = yaml.safe_load(JOB.read_text())["spec"]["template"]["spec"]["containers"]
-    command = ["test_it.py" if word == "suites/" else word for word in container["command"]]
+    here = {"suites/": "test_it.py", "--llmperf-set=runs_store=s3://bucket/llmperf":
+            "--llmperf-set=runs_store=file:///tmp/runs/store"}
+    command = [here.get(word, word) for word in container["command"]]
     variables = {each["name"]: each["value"].replace("/llmperf/packages", "/llmperf") for each in container["env"]}
     done = podman(*command, "--emulate", "h200", options=[
         *project, TMP, *(f"--env={name}={value}" for name, value in variables.items()),
@@ -80,6 +82,7 @@ def test_job_of_production_image_measures_and_writes_results_as_another_user(pod
     assert done.returncode == 0, done.stdout
     (report,) = shared_folder.glob("*/report.html")
     assert report.stat().st_uid == 12345
+    assert (shared_folder / "store" / report.parent.name / "report.html").read_bytes() == report.read_bytes()
 
 
 def test_place_without_temporary_folder_is_refused_before_collection(podman, project):
@@ -135,4 +138,4 @@ def test_third_container_of_pod_compares_the_servers_of_two_others(podman, servi
     run_file = json.loads(path.read_text())
     assert run_file["checks"][0]["facts"]["unseen_gpu"] == "h200"  # neither telemetry nor processes are known
     sides = {measured["side"]: measured["engine"] for measured in run_file["measurements"]}
-    assert ("8001" in sides["A"], "8002" in sides["B"]) == (True, True)
+    assert ("8001" in sides["a"], "8002" in sides["b"]) == (True, True)

@@ -1,0 +1,61 @@
+"""The setting `runs_store`: a copy of the run folder at the end, and a store that refuses before anything starts."""
+
+import pytest
+
+pytestmark = pytest.mark.emulated
+SUITE = """
+import pytest
+from pathlib import Path
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.h200
+def test_it(perf):
+    Path("collected").touch()
+    run = perf.measure(vllm("tiny", max_model_len=1024),
+                       random_tokens(input=64, output=8, arrivals=closed(2), requests=12), runs=1)
+    perf.check(run, "error_rate == 0")
+    AT_THE_END
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    def run(url, at_the_end="", *arguments):
+        pytester.makepyfile(test_it=SUITE.replace("AT_THE_END", at_the_end))
+        return pytester.runpytest_subprocess("-m", "h200", "--emulate", "h200", "-p", "no:cacheprovider",
+                                             f"--llmperf-set=runs_store={url}", *arguments)
+
+    return run
+
+
+def test_run_folder_is_copied_with_its_report(run, pytester):
+    result = run(f"file://{pytester.path}/store")
+    assert result.ret == 0
+    (folder,) = (pytester.path / ".llmperf" / "runs").iterdir()
+    copy = pytester.path / "store" / folder.name
+    result.stdout.fnmatch_lines([f"llmperf run folder: file://{copy}"])
+    stored = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    local = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    begun = [path for path in stored if path.name == "begun"]
+    assert {name: content for name, content in stored.items() if name not in begun} == local
+    assert {"report.html", "session.json", "outcomes.json"} <= {path.name for path in stored}
+
+
+def test_copy_holds_the_files_of_all_workers(run, pytester):
+    assert run(f"file://{pytester.path}/store", "", "-n", "2").ret == 0
+    assert len(list(pytester.path.glob("store/*/tests/*.gw?.json"))) == 1
+
+
+def test_store_that_refuses_ends_session_before_collection(run, pytester):
+    (pytester.path / "file").touch()
+    result = run(f"file://{pytester.path}/file/store")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: The store runs_store = 'file://*/store' refuses files: *Correct the URL*"])
+    assert not (pytester.path / "collected").exists()
+
+
+def test_store_that_fails_at_the_end_leaves_verdict_and_local_run_folder(run, pytester):
+    result = run(f"file://{pytester.path}/store", "import shutil; shutil.rmtree('store'); Path('store').touch()")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["llmperf run folder: *runs/* alone. The store runs_store = * refuses files: *"])
+    assert len(list(pytester.path.glob(".llmperf/runs/*/report.html"))) == 1
