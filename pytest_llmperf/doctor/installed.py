@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pytest_llmperf.doctor.place import Finding, Place
 from pytest_llmperf.engines.adapters import check_configured, package_of, startable
 from pytest_llmperf.engines.models.registry import SHAPES
-from pytest_llmperf.engines.process.environment import SHARED, Environment, configured_place, find_environment
+from pytest_llmperf.engines.process.environment import SHARED, Environment, Installations
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.releases.stored import untested
 
@@ -58,9 +58,8 @@ def environment_at(place: Place, name: str) -> Environment:
     Raises:
         EnvironmentMissing: the engine is not installed.
     """
-    kind = place.hardware.kind
-    configured = configured_place(place.settings.engines, name, kind)
-    return find_environment(name, kind, configured, place.root, package_of(name.partition(":")[0]))
+    installations = Installations(place.settings.engines, place.root, place.hardware.kind)
+    return installations.find_environment(name, package_of(name.partition(":")[0]))
 
 
 def models(place: Place) -> Iterator[Finding]:

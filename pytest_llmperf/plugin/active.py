@@ -85,7 +85,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def _version_notes(config: pytest.Config) -> Iterator[str]:
     """A line for each configured engine whose version is none of the known versions. Containers are not asked."""
-    from pytest_llmperf.engines.process.environment import find_environment
+    from pytest_llmperf.engines.process.environment import Installations
     from pytest_llmperf.engines.process.installed import installed_version
     from pytest_llmperf.releases.stored import untested, versions
 
@@ -94,8 +94,8 @@ def _version_notes(config: pytest.Config) -> Iterator[str]:
         if not versions(engine := installed_as.partition(":")[0]) or place.startswith("image:"):
             continue
         with suppress(LlmperfError):  # the test that needs the engine says what is wrong
-            environment = find_environment(installed_as, kind or "cpu", place, config.rootpath)
-            if note := untested(engine, installed_version(environment, engine)):
+            installations = Installations({installed_as: place}, config.rootpath, kind or "cpu")
+            if note := untested(engine, installed_version(installations.find_environment(installed_as), engine)):
                 yield f"llmperf: note: {note}"
 
 

@@ -26,6 +26,7 @@ from pytest_llmperf.plugin.verdicts import uses_llmperf
 from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
+    from pytest_llmperf.engines.process.environment import Installations
     from pytest_llmperf.session.sources import Sources
 
 INPUTS = pytest.StashKey[dict[str, str]]()
@@ -134,28 +135,28 @@ def _options(config: pytest.Config) -> Iterator[str]:
 def _engine_versions(item: pytest.Item, names: Collection[str]) -> Iterator[str]:
     """Installed versions of the engines that the code names. The emulator has the version of this package."""
     from pytest_llmperf.engines.adapters import startable
+    from pytest_llmperf.engines.process.environment import Installations
 
     state, kind = item.config.stash[STATE], kind_of(item)
     if state.emulation is not None or kind is None:
         return
+    installations = Installations(state.settings.engines, item.config.rootpath, kind)
     configured = {place.partition("@")[0] for place in state.settings.engines}
     for name in sorted(configured | {*startable()}):
         engine, _, installation = name.partition(":")
         if engine in names and (not installation or installation in names or name in configured):
             versions = item.config.stash.setdefault(VERSIONS, {})
             if (name, kind) not in versions:
-                versions[name, kind] = _version_of(item.config, name, kind)
+                versions[name, kind] = _version_of(installations, name)
             yield versions[name, kind]
 
 
-def _version_of(config: pytest.Config, name: str, kind: str) -> str:
+def _version_of(installations: Installations, name: str) -> str:
     """The place and version of an installed engine; without a version if the engine is missing, which the test says."""
-    from pytest_llmperf.engines.process.environment import configured_place, find_environment
     from pytest_llmperf.engines.process.installed import installed_version
 
     try:
-        place = configured_place(config.stash[STATE].settings.engines, name, kind)
-        environment = find_environment(name, kind, place, config.rootpath)
+        environment = installations.find_environment(name)
     except LlmperfError:
         return name
     return f"{name} {environment.prefix} {installed_version(environment, name.partition(':')[0])}"

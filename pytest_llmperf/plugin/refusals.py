@@ -114,11 +114,12 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
 
 def _refuse_references(state: State) -> None:
     """Refuse a reference build that is missing, belongs to another engine, or equals the candidate."""
+    from pytest_llmperf.engines.process.environment import Installations
     from pytest_llmperf.engines.process.installed import check_emulated_reference, check_reference
 
     for engine in references_of(state.config):
         if state.emulation is not None:
             check_emulated_reference(engine, state.settings.engines)
         else:
-            check_reference(engine, state.hardware.kind, state.settings.engines, state.config.rootpath,
-                            may_be_equal=bool(state.planted))
+            installations = Installations(state.settings.engines, state.config.rootpath, state.hardware.kind)
+            check_reference(engine, installations, may_be_equal=bool(state.planted))

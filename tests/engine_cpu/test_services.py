@@ -15,7 +15,7 @@ from pytest_llmperf import sglang, vllm
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models import resolve_model
-from pytest_llmperf.engines.process.environment import find_environment
+from pytest_llmperf.engines.process.environment import Installations
 from pytest_llmperf.engines.process.launch import child_environment
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.testing.waiting import until
@@ -75,7 +75,7 @@ def replicas(which, tmp_path):
     """Two servers of an engine that serve one model name: port → process group."""
     spec, adapter = SPECS[which], adapter_of(which)
     place = os.environ.get(f"LLMPERF_{which.upper()}_CPU")
-    environment = find_environment(which, "cpu", place, ROOT)
+    environment = Installations({which: place}, ROOT, "cpu").find_environment(which)
     model = resolve_model(spec.model, tmp_path / "models", ROOT)
     groups = {}
     with ExitStack() as undo:

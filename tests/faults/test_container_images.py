@@ -13,7 +13,7 @@ import pytest
 from pytest_llmperf import vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, settings_from, with_engine_options, with_references
-from pytest_llmperf.engines.process.environment import find_environment
+from pytest_llmperf.engines.process.environment import Installations
 from pytest_llmperf.engines.process.installed import check_reference, version_in
 from pytest_llmperf.engines.process.launch import Launcher
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
@@ -106,7 +106,7 @@ def test_server_without_process_list_has_processes_of_client(runtime, tmp_path, 
 
 
 def test_version_is_read_in_image(runtime, launcher, tmp_path):
-    environment = find_environment("vllm:old", "cpu", launcher.settings.engines["vllm:old"], tmp_path)
+    environment = Installations(launcher.settings.engines, tmp_path, "cpu").find_environment("vllm:old")
     assert version_in(environment, "vllm") == "9.1"
 
 
@@ -117,19 +117,20 @@ def test_version_is_read_in_image(runtime, launcher, tmp_path):
 def test_image_that_cannot_be_reference_is_refused(runtime, launcher, tmp_path, place, refusal, words):
     settings = with_references(launcher.settings, [f"vllm={place}"])
     with pytest.raises(refusal, match=words):
-        check_reference("vllm", "cpu", settings.engines, tmp_path)
-    check_reference("vllm", "cpu", with_references(launcher.settings, ["vllm=image:old"]).engines, tmp_path)
+        check_reference("vllm", Installations(settings.engines, tmp_path, "cpu"))
+    engines = with_references(launcher.settings, ["vllm=image:old"]).engines
+    check_reference("vllm", Installations(engines, tmp_path, "cpu"))
 
 
 def test_image_of_settings_file_is_found_without_options(runtime, tmp_path):
     settings = settings_from({"engines": {"vllm": "image:old"}}, "here")
-    assert version_in(find_environment("vllm", "cpu", settings.engines["vllm"], tmp_path), "vllm") == "9.1"
+    assert version_in(Installations(settings.engines, tmp_path, "cpu").find_environment("vllm"), "vllm") == "9.1"
 
 
 def test_missing_container_runtime_is_named(tmp_path):
     settings = with_engine_options(Settings(engine_command="no-runtime {image} {command}"), ["vllm=image:new"])
     with pytest.raises(EnvironmentMissing, match="no-runtime, which is not on PATH"):
-        find_environment("vllm", "cpu", settings.engines["vllm"], tmp_path)
+        Installations(settings.engines, tmp_path, "cpu").find_environment("vllm")
 
 
 def test_secrets_of_template_and_spec_are_in_no_file(runtime, tmp_path):
@@ -141,7 +142,7 @@ def test_secrets_of_template_and_spec_are_in_no_file(runtime, tmp_path):
     assert {"command.txt", "server.log"} <= {path.name for path in files}
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
     assert f"{KEY}2" not in "".join(runtime())  # a variable's value is not part of the command line
-    environment = find_environment("vllm", "cpu", launcher.settings.engines["vllm"], tmp_path)
+    environment = Installations(launcher.settings.engines, tmp_path, "cpu").find_environment("vllm")
     assert KEY not in environment.origin
 
 

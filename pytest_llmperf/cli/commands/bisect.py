@@ -18,7 +18,7 @@ from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.cli.runs import pytest_options
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings, with_engine_options
-from pytest_llmperf.engines.process.environment import configured_place, find_environment
+from pytest_llmperf.engines.process.environment import Installations
 from pytest_llmperf.experiments.bisection import Bisection, measured_tests
 from pytest_llmperf.experiments.builds import Candidates, commits, flag_values, versions
 from pytest_llmperf.telemetry.hardware import detect
@@ -69,7 +69,7 @@ def _place(engine: str, options: list[str]) -> str:
     given, _ = parser.parse_known_args(options)
     if given.emulate is not None:
         return "emulator"
-    root, kind = project_root(), detect().kind
+    root = project_root()
     settings = with_engine_options(read_settings(root), given.llmperf_engine)
-    configured = configured_place(settings.engines, engine, kind)
-    return configured or find_environment(engine, kind, None, root).prefix[0]
+    installations = Installations(settings.engines, root, detect().kind)
+    return installations.configured_place(engine) or installations.find_environment(engine).prefix[0]

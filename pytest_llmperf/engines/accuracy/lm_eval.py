@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings, expanded
 from pytest_llmperf.engines.adapters import HARNESS, reader_of
-from pytest_llmperf.engines.process.environment import Environment, configured_place, find_environment
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
 from pytest_llmperf.model.engine import EngineSpec
@@ -67,7 +67,7 @@ def read_task(given: object, settings: Settings, root: Path, timeout_s: float = 
     if is_file and not path.is_file():
         raise SpecError(f"accuracy: there is no task file {given} (looked at {path}). Nothing was started. Write the "
                         "path relative to the project's folder.")
-    environment = find_environment(HARNESS, "cpu", configured_place(settings.engines, HARNESS, "cpu"), root)
+    environment = Installations(settings.engines, root, "cpu").find_environment(HARNESS)
     source = str(path) if is_file else given
     facts = _described(source, given, environment, timeout_s)
     by_probability = OUTPUT_TYPES[str(facts["output_type"])]

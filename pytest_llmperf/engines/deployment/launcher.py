@@ -17,11 +17,12 @@ from pytest_llmperf.engines.deployment.server import DeploymentServer
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts, part_text
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.installed import has_module
 from pytest_llmperf.engines.process.launch import Launcher, Start, served_name_of, stop_after
 from pytest_llmperf.engines.process.readiness import wait_ready
 from pytest_llmperf.engines.process.variables import inherited_environment
-from pytest_llmperf.engines.routers.adapter import RouterPlacement
+from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
 from pytest_llmperf.engines.routers.door import router_adapter_of
 from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
 from pytest_llmperf.engines.server import Server
@@ -74,8 +75,7 @@ class DeploymentLauncher(Launcher):
         self._check_connector(spec)
         self._placed(spec)
         self._words(spec)
-        check_options(adapter, spec.router, router_environment(adapter, self.settings, spec.kind or self.kind,
-                                                               self.root))
+        check_options(adapter, spec.router, self._router_environment(adapter, spec))
 
     def start(
         self, spec: EngineSpec, start_id: int, lmcache: LMCacheServer | None = None,
@@ -205,14 +205,17 @@ class DeploymentLauncher(Launcher):
             raise SpecError(f"{refused}, and the model has no tokenizer here ({str(error).removesuffix('.')}). Choose "
                             "a router that takes token ids: vllm_router() or nginx().") from error
 
+    def _router_environment(self, adapter: RouterAdapter, spec: Deployment) -> Environment:
+        return router_environment(adapter, Installations(self.settings.engines, self.root, spec.kind or self.kind))
+
     def _behind_router(self, spec: Deployment, start_id: int, parts: dict[str, Server]) -> DeploymentServer:
         """Start the router, and wait until a token comes through it.
 
         Raises:
             EngineError: with the evidence; the router does not run any more.
         """
-        adapter, kind = router_adapter_of(spec.router), spec.kind or self.kind
-        environment = router_environment(adapter, self.settings, kind, self.root)
+        adapter = router_adapter_of(spec.router)
+        environment = self._router_environment(adapter, spec)
         folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.router.name}" / "router"
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:

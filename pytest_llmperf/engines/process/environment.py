@@ -80,59 +80,66 @@ class Environment:
                 for secret in secret_values({}, {name: value})]
 
 
-def configured_place(engines: Mapping[str, str], name: str, kind: str) -> str | None:
-    """The configured place of an engine or of a named installation on this hardware kind; None without a setting.
+@dataclass(frozen=True, slots=True)
+class Installations:
+    """Where engines are installed for a hardware kind.
 
     Args:
-        engines: "NAME" or "NAME@kind" → place.
-        name: "vllm", "vllm:old".
-
-    Raises:
-        EnvironmentMissing: a named installation has no configured place.
-    """
-    place = engines.get(f"{name}@{kind}", engines.get(name))
-    if place is None and ":" in name:
-        raise EnvironmentMissing(f"Nobody says where {name} is installed. Name it with --llmperf-engine {name}=PATH or "
-                                 f'[tool.llmperf.engines] "{name}" = "PATH".')
-    return place
-
-
-def find_environment(
-    name: str, kind: str, configured: str | None, root: Path, package: str | None = None
-) -> Environment:
-    """The environment of an engine, or of one of its installations ("vllm:old"), for this hardware kind.
-
-    Looks at the configured value first, then at `.engines/<engine>-<kind>` and `.engines/<engine>` below `root`,
-    then at these folders of an engine in `SHARED`, then whether this interpreter has the engine.
-
-    Args:
-        name: "vllm", "vllm:old".
-        kind: hardware kind.
-        configured: the place that the settings give; None without one.
+        engines: of the settings: "NAME" or "NAME@kind" → place.
         root: project root.
-        package: import name of the engine's package; None if this is the engine's name.
-
-    Raises:
-        EnvironmentMissing: nothing is there; names the places and the command that installs it.
+        kind: hardware kind.
     """
-    engine = name.partition(":")[0]
-    package = package or engine
-    if configured is not None:
-        return _configured(name, configured, root, package)
-    owners = [engine, *([SHARED[engine]] if engine in SHARED else [])]
-    places = [root / ".engines" / folder for owner in owners for folder in (f"{owner}-{kind}", owner)]
-    for place in places:
-        if place.is_dir():
-            return _directory(package, place, f"Remove it and run `{_pip(package, place)}`.")
-    found = find_spec(package)
-    if found is not None and found.origin is not None:  # a folder of that name alone, a suite's say, is none
-        return Environment((sys.executable,), True, None, "this interpreter")
-    looked = ", ".join(str(place) for place in places)
-    raise EnvironmentMissing(
-        f"{engine} is not installed: looked at {looked} and in this interpreter. "
-        f"Install it with `{_installing(engine, root, package)}`, or name its environment with "
-        f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
-    )
+
+    engines: Mapping[str, str]
+    root: Path
+    kind: str
+
+    def configured_place(self, name: str) -> str | None:
+        """The configured place of an engine or of a named installation; None without a setting.
+
+        Args:
+            name: "vllm", "vllm:old".
+
+        Raises:
+            EnvironmentMissing: a named installation has no configured place.
+        """
+        place = self.engines.get(f"{name}@{self.kind}", self.engines.get(name))
+        if place is None and ":" in name:
+            raise EnvironmentMissing(f"Nobody says where {name} is installed. Name it with --llmperf-engine "
+                                     f'{name}=PATH or [tool.llmperf.engines] "{name}" = "PATH".')
+        return place
+
+    def find_environment(self, name: str, package: str | None = None) -> Environment:
+        """The environment of an engine, or of one of its installations ("vllm:old").
+
+        Looks at the configured place first, then at `.engines/<engine>-<kind>` and `.engines/<engine>` below the root,
+        then at these folders of an engine in `SHARED`, then whether this interpreter has the engine.
+
+        Args:
+            name: "vllm", "vllm:old".
+            package: import name of the engine's package; None if this is the engine's name.
+
+        Raises:
+            EnvironmentMissing: nothing is there; names the places and the command that installs it.
+        """
+        engine = name.partition(":")[0]
+        package = package or engine
+        if (configured := self.configured_place(name)) is not None:
+            return _configured(name, configured, self.root, package)
+        owners = [engine, *([SHARED[engine]] if engine in SHARED else [])]
+        places = [self.root / ".engines" / folder for owner in owners for folder in (f"{owner}-{self.kind}", owner)]
+        for place in places:
+            if place.is_dir():
+                return _directory(package, place, f"Remove it and run `{_pip(package, place)}`.")
+        found = find_spec(package)
+        if found is not None and found.origin is not None:  # a folder of that name alone, a suite's say, is none
+            return Environment((sys.executable,), True, None, "this interpreter")
+        looked = ", ".join(str(place) for place in places)
+        raise EnvironmentMissing(
+            f"{engine} is not installed: looked at {looked} and in this interpreter. "
+            f"Install it with `{_installing(engine, self.root, package)}`, or name its environment with "
+            f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
+        )
 
 
 def emulator_environment(

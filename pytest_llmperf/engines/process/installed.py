@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from pytest_llmperf.engines.adapters import package_of
-from pytest_llmperf.engines.process.environment import EMULATOR, Environment, configured_place, find_environment
+from pytest_llmperf.engines.process.environment import EMULATOR, Environment, Installations
 from pytest_llmperf.engines.process.retired import replacement
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
@@ -102,15 +102,13 @@ def known_flags(
 
 
 def check_reference(
-    engine: str, kind: str, engines: Mapping[str, str], root: Path, *, may_be_equal: bool = False
+    engine: str, installations: Installations, *, may_be_equal: bool = False
 ) -> None:
     """Look whether the reference build of an engine is there and is another build than the candidate.
 
     Args:
         engine: "vllm".
-        kind: hardware kind of the session.
-        engines: the places of the settings, the reference's among them.
-        root: project root.
+        installations: of the session, the reference's place among them.
         may_be_equal: whether planted flags make one build two sides.
 
     Raises:
@@ -118,12 +116,12 @@ def check_reference(
         ConfigError: it is the candidate itself.
     """
     name = f"{engine}:{REFERENCE}"
-    reference = find_environment(name, kind, configured_place(engines, name, kind), root)
+    reference, engines = installations.find_environment(name), installations.engines
     if reference.is_python and version_in(reference, engine) is None:
         error = _container_error(reference, engine)
         raise EnvironmentMissing(f"--llmperf-reference {engine}={mask(engines[name])}: {engine} is not installed "
                                  f"there{error}. Name the environment of another build of {engine}.")
-    candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
+    candidate = installations.find_environment(engine)
     if _place(candidate) == _place(reference) and not may_be_equal:
         raise ConfigError(f"--llmperf-reference {engine}={mask(engines[name])} is the build under test itself "
                           f"({candidate.origin}). Name the environment of another build, or of the build under test: "

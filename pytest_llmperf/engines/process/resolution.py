@@ -13,7 +13,7 @@ from pytest_llmperf.engines.adapters import adapter_of, package_of
 from pytest_llmperf.engines.deployment.emulated import emulated_words
 from pytest_llmperf.engines.models import ResolvedModel, resolve_model
 from pytest_llmperf.engines.models.draft_models import check_method_module, with_draft_resolved
-from pytest_llmperf.engines.process.environment import Environment, configured_place, find_environment
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.installed import (
     check_flags,
     emulated_flags,
@@ -64,8 +64,8 @@ class Resolver:
         self._resolved = cache(self._of)
 
     def _environment(self, installed_as: str, kind: str) -> Environment:
-        place = configured_place(self._settings.engines, installed_as, kind)
-        return find_environment(installed_as, kind, place, self._root, package_of(installed_as.partition(":")[0]))
+        installations = Installations(self._settings.engines, self._root, kind)
+        return installations.find_environment(installed_as, package_of(installed_as.partition(":")[0]))
 
     def of(self, spec: EngineSpec) -> Resolution:
         """What a server of this spec is started from on its hardware kind.

@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.process.environment import Environment, configured_place, find_environment
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.installed import installed_version
 from pytest_llmperf.engines.routers.adapter import RouterAdapter
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
@@ -23,7 +22,7 @@ VERSION = re.compile(r"\d+(?:\.\d+)+")
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
 
 
-def router_environment(adapter: RouterAdapter, settings: Settings, kind: str, root: Path) -> Environment:
+def router_environment(adapter: RouterAdapter, installations: Installations) -> Environment:
     """How to run a router's command.
 
     Looks at the configured place first. A package is then looked for as an engine's package, a program on PATH.
@@ -31,9 +30,8 @@ def router_environment(adapter: RouterAdapter, settings: Settings, kind: str, ro
     Raises:
         EnvironmentMissing: the router is not installed. The message names the places and the next command.
     """
-    place = configured_place(settings.engines, adapter.name, kind)
-    if place is not None or adapter.package:
-        return find_environment(adapter.name, kind, place, root, adapter.package or adapter.name)
+    if adapter.package or installations.configured_place(adapter.name) is not None:
+        return installations.find_environment(adapter.name, adapter.package or adapter.name)
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_PROGRAMS])
     program = shutil.which(adapter.program, path=path)
     if program is None:

@@ -10,7 +10,7 @@ from pytest_llmperf.cli.target import spec_of
 from pytest_llmperf.engines.adapters import ENGINES, package_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import check_identity
-from pytest_llmperf.engines.process.environment import find_environment
+from pytest_llmperf.engines.process.environment import Installations
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError, WrongServer
@@ -66,9 +66,9 @@ def test_package_of_an_engine_decides_environment_and_install_command(tmp_path):
     assert package_of("own_serve") == "pip"
     assert package_of("vllm") == "vllm"
     assert package_of("lm_eval") == "lm_eval"
-    assert find_environment("own_serve", "cpu", None, tmp_path, "pip").origin == "this interpreter"
+    assert Installations({}, tmp_path, "cpu").find_environment("own_serve", "pip").origin == "this interpreter"
     with pytest.raises(EnvironmentMissing, match="bin/pip install no_such_package"):
-        find_environment("own_serve", "cpu", None, tmp_path, "no_such_package")
+        Installations({}, tmp_path, "cpu").find_environment("own_serve", "no_such_package")
 
 
 @pytest.mark.parametrize("text", ["own_server:tiny", "ownserve:tiny"])

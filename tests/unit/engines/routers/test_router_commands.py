@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf import nginx, sglang_router, vllm_router
-from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.process.environment import Environment
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.routers import place
 from pytest_llmperf.engines.routers.adapter import RouterPlacement
 from pytest_llmperf.engines.routers.door import ROUTERS, router_adapter_of
@@ -65,11 +64,11 @@ def test_missing_router_names_the_command_that_installs_it(tmp_path, monkeypatch
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "install_engine.py").touch()
     with pytest.raises(EnvironmentMissing, match=r"vllm_router is not installed: .*\.engines/routers.*make routers"):
-        router_environment(ROUTERS.get("vllm_router"), Settings(), "cpu", tmp_path)
+        router_environment(ROUTERS.get("vllm_router"), Installations({}, tmp_path, "cpu"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(place, "SYSTEM_PROGRAMS", ("/nowhere",))
     with pytest.raises(EnvironmentMissing, match=r"no program nginx on PATH.*apt-get install nginx.*nginx=PLACE"):
-        router_environment(ROUTERS.get("nginx"), Settings(), "cpu", tmp_path)
+        router_environment(ROUTERS.get("nginx"), Installations({}, tmp_path, "cpu"))
 
 
 def test_program_states_its_version(tmp_path):

@@ -9,7 +9,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models import resolve_model
-from pytest_llmperf.engines.process.environment import Environment, find_environment
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.session.arguments import check_requests
@@ -57,12 +57,12 @@ def test_environment_of_vllm_also_has_transformers(tmp_path):
     python = tmp_path / ".engines" / "vllm-cpu" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    assert find_environment("transformers", "cpu", None, tmp_path).prefix == (str(python),)
+    assert Installations({}, tmp_path, "cpu").find_environment("transformers").prefix == (str(python),)
 
 
 def test_missing_transformers_names_every_place(tmp_path):
     with pytest.raises(EnvironmentMissing, match=r"transformers-cpu.*vllm-cpu"):
-        find_environment("transformers", "cpu", None, tmp_path)
+        Installations({}, tmp_path, "cpu").find_environment("transformers")
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
