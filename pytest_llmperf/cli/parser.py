@@ -1,7 +1,6 @@
 """The commands of `llmperf`, found in the folder `commands`: a new file there is a new command.
 
-A command may have commands of its own in the same manner (`commands.baselines`). Only the module of the chosen command
-is imported, with everything that it needs.
+Only the module of the chosen command is imported, with everything that it needs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 
 from pytest_llmperf.cli import commands
 from pytest_llmperf.version import VERSION
@@ -26,29 +24,15 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """
     root = argparse.ArgumentParser(prog="llmperf", description="Runs, baselines and calibration of pytest-llmperf.")
     root.add_argument("--version", action="version", version=f"pytest-llmperf {VERSION}")
-    add_commands(root.add_subparsers(dest="command", metavar="COMMAND", required=True), commands, chosen)
-    return root
-
-
-def add_commands(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], package: ModuleType, chosen: str | None = None, *,
-    runs_as: str = "run",
-) -> None:
-    """One command per module of a package.
-
-    Args:
-        subparsers: where they are added.
-        package: its modules' names are the commands'.
-        chosen: as in `parser`.
-        runs_as: name under which the chosen module's `run` stands in the parsed namespace.
-    """
-    for found in iter_modules(package.__path__):
+    subparsers = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for found in iter_modules(commands.__path__):
         name = found.name.replace("_", "-")
-        source = Path(package.__path__[0], f"{found.name}.py").read_text(encoding="utf-8")
+        source = Path(commands.__path__[0], f"{found.name}.py").read_text(encoding="utf-8")
         command = subparsers.add_parser(name, help=source.partition("\n")[0].strip('"'),
                                         formatter_class=argparse.RawDescriptionHelpFormatter)
         if chosen in (name, None):
-            module = import_module(f"{package.__name__}.{found.name}")
+            module = import_module(f"{commands.__name__}.{found.name}")
             command.description = (module.__doc__ or "").strip()
             module.add_arguments(command)
-            command.set_defaults(**{runs_as: module.run})
+            command.set_defaults(run=module.run)
+    return root
