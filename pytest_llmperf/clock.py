@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from pytest_llmperf.errors import UsageError
 
@@ -34,6 +35,9 @@ class SystemClock:
         time.sleep(max(0, duration_ns) / 1e9)
 
 
+Answer = TypeVar("Answer")
+
+
 class VirtualClock:
     """A clock that only jumps: when somebody sleeps, or when an emulated engine says what time it is."""
 
@@ -49,6 +53,36 @@ class VirtualClock:
     def advance_to(self, now_ns: int) -> None:
         """Jump ahead; a time that has passed changes nothing."""
         self._now_ns = max(self._now_ns, now_ns)
+
+    def at_once(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+        """See `at_once`."""
+        begun_ns = ended_ns = self._now_ns
+        answers = []
+        for call in calls:
+            self._now_ns = begun_ns
+            answers.append(call())
+            ended_ns = max(ended_ns, self._now_ns)
+        self._now_ns = ended_ns
+        return answers
+
+
+def at_once(clock: Clock, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """The answers of calls that begin at the same time, each in a thread. In virtual time each call begins at the same
+    time of the clock, which then has the time of the last end.
+
+    All calls end before an error of one of them is raised.
+    """
+    if isinstance(clock, VirtualClock):
+        return clock.at_once(calls)
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    threads = ThreadPoolExecutor(len(calls))
+    try:
+        futures = [threads.submit(call) for call in calls]
+        wait(futures)
+        return [future.result() for future in futures]
+    finally:
+        threads.shutdown(wait=False)  # after a signal, the end of the servers ends the threads
 
 
 def require_real_clock() -> None:

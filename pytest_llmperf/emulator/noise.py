@@ -18,7 +18,7 @@ from pytest_llmperf.emulator.faults import Faults
 from pytest_llmperf.emulator.quantities import UsageError, duration_s, fraction
 
 _BLOCK = 4096  # steps drawn together; the autocorrelation starts afresh at each block
-_SESSION, _RUN, _STEP, _STALL = range(4)  # streams of one seed
+_SESSION, _RUN, _STEP, _STALL, _GPU = range(5)  # streams of one seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,9 @@ class Noise:
         step: sd between the steps of a run.
         ar: autocorrelation of successive steps.
         age: relative increase of the step time in runs that begin before the server is `age_s` seconds old.
+        gpu: sd between the GPU sets of a host.
         seed: equal seeds give equal noise.
+        gpu_seed: equal seeds give the factor of the same GPU set.
     """
 
     session: float = 0.0
@@ -40,16 +42,19 @@ class Noise:
     ar: float = 0.0
     age: float = 0.0
     age_s: float = 0.0
+    gpu: float = 0.0
     seed: int = 0
+    gpu_seed: int = 0
 
 
-def parse_noise(text: str, seed: int) -> Noise:
-    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s". Components without a value are 0; "none" has none.
+def parse_noise(text: str, seed: int, gpu_seed: int = 0) -> Noise:
+    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s,gpu=1%". Components without a value are 0; "none" has
+    none.
 
     Raises:
         UsageError: the text is not such a list.
     """
-    names = [field.name for field in fields(Noise) if field.name not in ("seed", "age_s")]
+    names = [field.name for field in fields(Noise) if field.name not in ("seed", "age_s", "gpu_seed")]
     values: dict[str, float] = {}
     for part in filter(None, "" if text == "none" else text.split(",")):
         name, equals, value = part.partition("=")
@@ -59,7 +64,7 @@ def parse_noise(text: str, seed: int) -> Noise:
             value, _, length = value.partition(":")
             values["age_s"] = duration_s(length, f"--noise {part}")
         values[name] = fraction(value, f"--noise {part}", least=0.0, most=0.999)
-    return Noise(**values, seed=seed)
+    return Noise(**values, seed=seed, gpu_seed=gpu_seed)
 
 
 class Disturbance:
@@ -73,6 +78,7 @@ class Disturbance:
         self._noise = noise or Noise()
         self._faults = faults or Faults()
         self._session = self._drawn(_SESSION, 0, self._noise.session)
+        self._session *= self._drawn(_GPU, 0, self._noise.gpu)
         self._runs = 0
         self._run = self._drawn(_RUN, 0, self._noise.run)
         self._age = self._aged(0.0)
@@ -123,7 +129,8 @@ class Disturbance:
         return np.where(hit, self._faults.stall_s, 0.0)
 
     def _random(self, stream: int, index: int) -> np.random.Generator:
-        return np.random.default_rng((self._noise.seed, stream, index))
+        seed = self._noise.gpu_seed if stream == _GPU else self._noise.seed
+        return np.random.default_rng((seed, stream, index))
 
 
 def _parts(first: int, count: int) -> list[tuple[int, slice]]:

@@ -81,7 +81,7 @@ def read_options(argv: Sequence[str]) -> Options:
         engine=engine,
         pipe=options.pipe,
         faults=parse_faults(options.fault),
-        noise=parse_noise(options.noise, options.noise_seed),
+        noise=parse_noise(options.noise, options.noise_seed, options.noise_gpu),
         seed=options.noise_seed,
         split=_link(options.split),
         pools=tuple((int(count), tuple(words)) for count, words in json.loads(options.pools)),
@@ -112,9 +112,10 @@ def _parser() -> _Parser:
     add("--engine", choices=_ENGINES, help="whose flags and rules (vllm)")
     add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
-    add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s"))
+    add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s,gpu=1%"))
     add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
     add("--coefficients", metavar="FILE", help="fitted coefficients, which `llmperf fit` writes")
+    add("--noise-gpu", type=int, default=0, help="seed of the factor of the GPUs, gpu=… (0)")
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
     add("--pools", metavar="JSON", default="[[1, []], [1, []]]",

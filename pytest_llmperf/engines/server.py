@@ -51,7 +51,8 @@ class Server:
         labels: of an endpoint: how each workload's seed was last relabelled.
         fresh: whether whoever asked for it last had it started anew.
         requested_spec: its spec before flags were planted and memory was shared out.
-        siblings: number of other servers that run, idle during a measurement.
+        siblings: number of other servers that run on the same GPUs, idle during a measurement.
+        elsewhere: number of other servers of the session that run on other GPUs.
         takes_turns: whether the siblings sleep during a measurement.
         disturber: ends and restarts replicas during a run; None for one server.
     """
@@ -76,7 +77,7 @@ class Server:
         self.answer_ids = AnswerIds()
         self.labels: dict[tuple[str, int], int] = {}
         self.fresh = False
-        self.siblings = 0
+        self.siblings = self.elsewhere = 0
         self.takes_turns = False
         self.disturber: Disturber | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from pytest_llmperf.judging.change import change_of, change_result, seeded_runs, unusable_result
@@ -22,7 +22,7 @@ from pytest_llmperf.results.causes.comparisons import (
 from pytest_llmperf.results.causes.values import MetricUnavailable
 from pytest_llmperf.results.check import REFERENCE_COMPARISON, Cause, CheckResult
 from pytest_llmperf.results.conditions import build_differences
-from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import (
     ENOUGH_SESSIONS,
     PASS_CONFIDENCE,
@@ -33,7 +33,7 @@ from pytest_llmperf.stats.decision import (
 )
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import Margins, reference_margins_for, scale_of, start_sd_for
-from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference
+from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference, without_gpus
 
 #: Pairs at each look, and the share of α that is spent by then. The last look is of two starts a side.
 REFERENCE_LOOKS = {3: 0.4, 5: 0.6, 8: 0.8, 16: 1.0}
@@ -55,12 +55,17 @@ class ReferenceTerms:
         kind: hardware kind of the machine that serves, for margins and the spread between server starts.
         suite_primaries: how many metrics the whole suite judges.
         margins: metric → margins, for metrics without the default margins.
+        looks: number of pairs at each look → the share of α that is spent by then.
+        set_of: GPU set of each server start, if the comparison uses several GPU sets. Then runs of one block are made
+            at the same time, and the difference between two sets that the builds exchange is removed.
     """
 
     primaries: tuple[str, ...]
     kind: str
     suite_primaries: int
     margins: Mapping[str, Margins]
+    looks: Mapping[int, float] = field(default_factory=lambda: REFERENCE_LOOKS)
+    set_of: Mapping[int, int] = field(default_factory=dict)
 
 
 def judge_against_reference(
@@ -84,7 +89,8 @@ def judge_against_reference(
     pairs = len(candidate.runs)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     alpha = alpha_of_execution(SUITE_ALPHA / suite_primaries, candidate.executions)
-    context = _Look(candidate, reference, terms, alpha * (_spent(pairs) - _spent(looked_at)), alpha, no_further_runs)
+    spent = _spent(pairs, terms.looks) - _spent(looked_at, terms.looks)
+    context = _Look(candidate, reference, terms, alpha * spent, alpha, no_further_runs)
     results = [context.judged(find(name)) for name in terms.primaries]
     return [replace(result, facts={**result.facts, **_build_facts(candidate, reference)}) for result in results]
 
@@ -120,14 +126,38 @@ class _Look:
         except ValueError as error:
             return unusable_result(REFERENCE_COMPARISON, metric, Verdict.ERROR, ValueNotComparable(str(error)))
         scale, start_sd = scale_of(metric), start_sd_of(metric, self.terms.kind)
+        differences, of_sets = without_gpus([candidate - reference for candidate, reference in pairs], self._sets)
         difference = paired_difference(
-            [candidate - reference for candidate, reference in pairs], start_sd.value, starts=self._starts,
-            apart=[-distance for distance in runs_apart(self.candidate, self.reference)],
-            start_df=START_DF, start_of=self._start_of,
+            differences, start_sd.value, starts=self._starts, apart=self._apart, start_df=START_DF,
+            start_of=self._start_of, fitted=len(of_sets),
         )
         margins = self.terms.margins.get(metric.name) or reference_margins_for(metric, self.terms.kind)
         level = fmean(candidate for candidate, _ in pairs)
-        return self._result(metric, level, difference, margins.on(scale), start_sd)
+        result = self._result(metric, level, difference, margins.on(scale), start_sd)
+        if not of_sets:
+            return result
+        return replace(result, facts={**result.facts, "gpu_difference": change_of(metric, max(of_sets, key=abs))})
+
+    @property
+    def _by_pair(self) -> list[tuple[Run, Run]]:
+        """The runs of candidate and reference, pair by pair."""
+        candidate, reference = (
+            {(run.execution, run.seed): run for run in side.runs} for side in (self.candidate, self.reference)
+        )
+        return [(candidate[key], reference[key]) for key in sorted(candidate.keys() & reference.keys())]
+
+    @property
+    def _sets(self) -> list[tuple[int, int]]:
+        """The GPU sets of candidate and reference in each pair; empty if there is one set."""
+        set_of = self.terms.set_of
+        return [(set_of[of_a.start_id], set_of[of_b.start_id]) for of_a, of_b in self._by_pair] if set_of else []
+
+    @property
+    def _apart(self) -> list[int]:
+        """Per pair, number of runs from the reference's run to the candidate's run."""
+        if self.terms.set_of:
+            return [(of_a.block or 0) - (of_b.block or 0) for of_a, of_b in self._by_pair]
+        return [-distance for distance in runs_apart(self.candidate, self.reference)]
 
     @property
     def _starts(self) -> tuple[int, int]:
@@ -140,10 +170,7 @@ class _Look:
     def _start_of(self) -> list[int]:
         """Which start of both sides made each pair; empty if a server made pairs with two servers of the other side.
         """
-        candidate, reference = (
-            {(run.execution, run.seed): run.start_id for run in side.runs} for side in (self.candidate, self.reference)
-        )
-        starts = [(candidate[key], reference[key]) for key in sorted(candidate.keys() & reference.keys())]
+        starts = [(of_a.start_id, of_b.start_id) for of_a, of_b in self._by_pair]
         distinct = set(starts)
         own_servers = all(len(set(side)) == len(distinct) for side in zip(*distinct, strict=True))
         return [start for start, _ in starts] if own_servers else []
@@ -196,8 +223,8 @@ def build_text(measurement: Measurement) -> str:
     return " ".join(filter(None, (conditions.get("engine"), conditions.get("engine.version"))))
 
 
-def _spent(pairs: int) -> float:
-    return max((share for look, share in REFERENCE_LOOKS.items() if pairs >= look), default=0.0)
+def _spent(pairs: int, looks: Mapping[int, float]) -> float:
+    return max((share for look, share in looks.items() if pairs >= look), default=0.0)
 
 
 def start_sd_of(metric: Metric, kind: str) -> StartSd:

@@ -111,6 +111,8 @@ class EngineSpec:
         installation: name of one of several installations of this engine; "" is the default. See `with_installation`.
         model_aliases: further names that the chunks of an answer may give the model.
         kind: hardware kind on which the server runs; None for the kind of the session. The session sets it.
+        gpu_set: number of the GPU set that the server takes: with two GPUs a server, set 1 is the third and fourth
+            visible GPU. The session sets it.
     """
 
     engine: str
@@ -121,6 +123,7 @@ class EngineSpec:
     installation: str = ""
     model_aliases: tuple[str, ...] = ()
     kind: str | None = field(default=None, compare=False)
+    gpu_set: int = field(default=0, kw_only=True)
 
     @property
     def is_endpoint(self) -> bool:

@@ -63,8 +63,10 @@ def server_of(item: pytest.Item) -> RunningServer:
     with leave_without_traceback(item):
         check_written_slos(getattr(item, "obj", None))
         session = item.config.stash[STATE].session
+        spec = spec.on(kind_of(item))
+        beside = session.beside(spec, compares=contains_comparison(getattr(item, "obj", None)))
         with _record_startup_failure(item, session):
-            return RunningServer(session.pool.acquire(spec.on(kind_of(item)), fresh=fresh, beside=session.beside(spec)))
+            return RunningServer(session.pool.acquire(spec, fresh=fresh, beside=beside))
 
 
 def perf_of(item: pytest.Item) -> Iterator[Perf]:

@@ -114,7 +114,7 @@ OPTIONS = (
         default=None,
         metavar="SPREAD",
         help="spread of step times, e.g. session=0.3%%,run=0.5%%,step=1%% (the default); age=4%%:120s: steps of a "
-        "server are longer in its first seconds; none: exact",
+        "server are longer in its first seconds; gpu=1%%: between the GPUs of a host; none: exact",
     ),
     option(
         "--emulate-seed",

@@ -95,6 +95,7 @@ class Facts(TypedDict, total=False):
     replicas_seen: bool  # the starts are replicas of running services
     start_sd: float  # of the metric's logarithm, from one server start to the next
     start_sd_source: str
+    gpu_difference: float  # change: between the GPUs that two builds exchanged; removed from the effect
     no_loss_proven: bool
     questions: int  # of a task
     correct: int  # questions with a right answer

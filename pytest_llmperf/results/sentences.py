@@ -208,6 +208,8 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield f"telemetry of the declared {facts['unseen_gpu']} not seen"
     if result.verdict is Verdict.PASS and "stored_runs" in facts:
         yield _detectable(result)
+    if "gpu_difference" in facts:
+        yield f"difference between the GPUs {change(result, facts['gpu_difference'])}, removed"
     if "reference" in facts and result.verdict is not Verdict.FAIL:
         yield f"smallest detectable change {change(result, facts['smallest_detectable'])}"
     if compared := builds_text(result):

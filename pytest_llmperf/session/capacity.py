@@ -158,7 +158,7 @@ class RateSeries(Series):
         of_rate = {RATE: f"{rate:g}/s", SEARCH: self.search, RATE_HOST: self.session.host}
         return replace(nothing, conditions={**nothing.conditions, **of_rate})
 
-    def _watch(self, run: int, runs: int) -> Watch:
+    def watch(self, run: int, runs: int) -> Watch:
         """Counts the runs of all looks at this rate."""
         earlier = len(self.finished.runs) - run + 1
         return self._shown(RunProgress(earlier + run, earlier + runs, self.label, self.rest(earlier + runs)))
@@ -173,13 +173,13 @@ class RateSeries(Series):
         self.measurement = replace(
             self.begun(server), conditions=own.conditions, runs=own.runs, metrics=own.metrics)
 
-    def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
+    def keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
         """Store the run, and whether it is valid: a resumed search takes over the first runs that are valid."""
         metrics = measure(run.records, run.counters, run.tokenizer)
         valid = int(measured.conditions.get(VALID_RUNS, "0"))
         if valid == len(measured.runs) and not self.problems(replace(measured, runs=(run,), metrics=(metrics,))):
             measured = replace(measured, conditions={**measured.conditions, VALID_RUNS: str(valid + 1)})
-        return super()._keep(measured, run, complete=complete)
+        return super().keep(measured, run, complete=complete)
 
     def judged(self, point: TriedRate | None) -> None:
         """Store the answer of the search about this rate, which a resumed search takes over.
@@ -230,6 +230,11 @@ class Capacity(Series):
         return list(dict.fromkeys([*limited, *SHOWN]))
 
     @property
+    def several_at_once(self) -> bool:
+        """Always False, because each search chooses its next rate by itself."""
+        return False
+
+    @property
     def repeatable(self) -> bool:
         """Always True, because each search sends new prompts if the cache is not emptied."""
         return True
@@ -253,7 +258,7 @@ class Capacity(Series):
             run = stored.get((seed, block)) or self._search(server, seed)
             run = Run(seed, run.start_id, RunRecords(), run.counters, started_at=run.started_at,
                       execution=self.number, block=block)
-            measurement = self._keep(measurement, run, complete=searched + 1 == runs)
+            measurement = self.keep(measurement, run, complete=searched + 1 == runs)
         return measurement
 
     @property

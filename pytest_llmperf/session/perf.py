@@ -756,7 +756,7 @@ class Perf:
         execution, spec = self._execution, spec_of(engine)
         if beside is None:
             announced = () if treatment.may_preempt or treatment.fresh else execution.beside.get(spec, ())
-            beside = execution.session.beside(spec) or announced
+            beside = execution.session.beside(spec.on(self.kind), compares=execution.compares) or announced
             alone = execution.alone.get(spec, "")
         return execution.begin(Series(execution, handle_of(engine), workload, treatment, side=side, looks=looks,
                                       beside=beside, alone=alone))

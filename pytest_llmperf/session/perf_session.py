@@ -28,6 +28,7 @@ from pytest_llmperf.model.status import Note, Notify
 from pytest_llmperf.process.places import remarks
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.session.gpu_layout import GpuLayout
 from pytest_llmperf.session.ledger import Ledger
 from pytest_llmperf.session.provenance import host_digest
 from pytest_llmperf.session.provenance import session_id as new_session_id
@@ -121,6 +122,7 @@ class PerfSession:
         self.ledger = Ledger()
         self.resumed: Mapping[str, TestResult] = {}  # test → its result in the run folder where this session goes on
         self._workers: Mapping[str, str] = {}  # test → the worker that names its file in the resumed run folder
+        self._layouts: dict[EngineSpec, GpuLayout] = {}
         self._executions: dict[str, list[MeasuringTest]] = {}
         self.id = session_id or new_session_id(now(), self.rng)
         self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
@@ -133,13 +135,15 @@ class PerfSession:
         )
         self.folder = RunFolder(settings, root, self.id, host=self.host, now=now, notify=notify, on_begin=on_begin)
         self.run_dir = self.folder.path
-        self.gpus = ServerGpus(settings, hardware, self.accelerators, self.folder.add_canary)
+        self.gpus = ServerGpus(settings, hardware, self.accelerators, self.folder.add_canary,
+                               compares=bool(self.references))
         if virtual is not None:
             self.pool = self._in_virtual_time(root, virtual, steady_age_s)
         else:
             launcher = DeploymentLauncher(
                 settings, root, self.run_dir, hardware.kind, self.clock, self.rng, notify, emulation,
-                cpus=cores.servers if cores.reserved else (), worker=self.worker, gpus=self.gpus.of)
+                cpus=cores.servers if cores.reserved else (), worker=self.worker, gpus=self.gpus.of,
+                shown=self.gpus.shown)
             self.gpus.memories = MemoryRecords(self.run_dir.parent, launcher.version)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
@@ -154,7 +158,8 @@ class PerfSession:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
         number = worker.removeprefix("gw")
         position = int(number) if number.isdigit() and self.hardware.shared_by == 1 else 0
-        return cores_for(self.settings.load_cpus, self.settings.load_processes, position)
+        loads = len(self.hardware.gpus) if self.references and not self.hardware.emulated else 1  # at the same time
+        return cores_for(self.settings.load_cpus, self.settings.load_processes * max(1, loads), position)
 
     def _in_virtual_time(self, root: Path, emulation: Emulation, steady_age_s: float) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""
@@ -191,10 +196,31 @@ class PerfSession:
             return None
         return spec.with_installation(REFERENCE)
 
-    def beside(self, spec: EngineSpec) -> tuple[EngineSpec, ...]:
-        """The specs that are measured in turn with this spec: its reference build, if one is named."""
+    def beside(self, spec: EngineSpec, *, compares: bool) -> tuple[EngineSpec, ...]:
+        """The specs whose servers start with the server of this spec: its reference build, if one is named, and in a
+        test that compares them both builds on other GPUs."""
         reference = self.reference_of(spec)
-        return () if reference is None else (reference,)
+        if reference is None or not compares:
+            return () if reference is None else (reference,)
+        (first, *_) = self.layout(spec).placements(spec, reference)
+        return tuple(each for pair in first for each in pair if each != spec)
+
+    def layout(self, spec: EngineSpec) -> GpuLayout:
+        """On which GPUs a spec and its reference build run when they are compared. It is said once, with its reason.
+
+        The builds are compared on several GPU sets at the same time if these are free. Where a set has no memory for
+        both builds, each build takes a set and they exchange these sets.
+        """
+        reference, sets = self.reference_of(spec), self.gpus.sets(spec)
+        alone = spec.lmcache is not None or spec.servers > 1 or self.settings.resident_servers not in ("auto", "share")
+        if reference is None or alone or len(sets) == 1:
+            return GpuLayout()
+        if spec not in self._layouts:
+            reason = self.pool.reason_apart([spec, reference])
+            self._layouts[spec] = layout = GpuLayout(sets[: len(sets) // 2 * 2] if reason else sets, bool(reason))
+            self.notify(Note(f"{spec} and its reference build are compared on {len(layout.sets)} GPU sets at the same "
+                             f"time{', and exchange them' if reason else ''}."))
+        return self._layouts[spec]
 
     def reason_apart(self, specs: Sequence[EngineSpec]) -> str:
         """Why each of these specs runs alone in a test that names them together; "" if their servers live together.

@@ -13,7 +13,6 @@ from pytest_llmperf.judging.baseline_comparison import (
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.reference_comparison import (
     PAIRS_OF_START,
-    REFERENCE_LOOKS,
     ReferenceTerms,
     judge_against_reference,
 )
@@ -28,7 +27,8 @@ from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.arguments import spec_of
 from pytest_llmperf.session.executions import Execution
-from pytest_llmperf.session.series import Series, run_in_turn
+from pytest_llmperf.session.gpu_layout import GpuLayout
+from pytest_llmperf.session.series import Series, run_in_turn, run_round
 from pytest_llmperf.stats.decision import LOOKS
 from pytest_llmperf.stats.priors import Margins
 
@@ -84,8 +84,9 @@ def compare_with_baseline(
 def compare_with_reference(execution: Execution, series: Series, reference: EngineSpec) -> list[CheckResult]:
     """Measure the candidate and the reference build in turn and judge. An INCONCLUSIVE result measures further pairs.
 
-    The first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more pairs. Candidate and
-    reference send new runs for these pairs, so that both builds are measured under equal conditions.
+    On one GPU set, the first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more
+    pairs. On several sets, each round starts the builds anew. Candidate and reference send new runs for these pairs, so
+    that both builds are measured under equal conditions.
 
     Args:
         execution: of the test.
@@ -101,22 +102,28 @@ def compare_with_reference(execution: Execution, series: Series, reference: Engi
     candidate = spec_of(series.engine)
     sides = [execution.begin(series.twin(engine, label, (other,))) for engine, label, other in (
         (candidate, "candidate", reference), (reference, "reference", candidate))]
-    together = session.pool.lives_beside(candidate, [reference])
+    layout = session.layout(candidate) if series.several_at_once else GpuLayout()
+    together = len(layout.sets) == 1 and session.pool.lives_beside(candidate, [reference])
+    placements, set_of = layout.placements(candidate, reference), dict[int, int]()
     kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)
     suite_primaries = session.baselines.of(kind).terms(measurement.primaries, {}).suite_primaries
-    terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {})
+    terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {}, layout.looks, set_of)
     judged = {*series.judged_metrics, *judged_by_comparison(terms.primaries)}
     started_ns, pairs, block = session.clock.now_ns(), 0, 1
-    for look in REFERENCE_LOOKS:
-        if look > PAIRS_OF_START:
-            session.pool.release()
-        # Servers that started together become steady together. Of two that run one after the other, one goes on at the
-        # second look and the other starts anew.
-        block = run_in_turn(sides, look - pairs, block, together=together, steady=together or bool(pairs))
-        sides.reverse()
+    for look in layout.looks:
+        if len(layout.sets) > 1:
+            block = run_round(sides[0], sides[1], placements, block, set_of)
+            placements.reverse()  # so that a drift of the difference between the GPUs cancels
+        else:
+            if look > PAIRS_OF_START:
+                session.pool.release()
+            # Servers that started together become steady together. Of two that run one after the other, one goes on at
+            # the second look and the other starts anew.
+            block = run_in_turn(sides, look - pairs, block, together=together, steady=together or bool(pairs))
+            sides.reverse()
         by_label = {side.label: side.finished for side in sides}
         elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
-        out_of_time = look != max(REFERENCE_LOOKS) and elapsed_s >= session.settings.extension_limit_s
+        out_of_time = look != max(layout.looks) and elapsed_s >= session.settings.extension_limit_s
         errors = invalid_results([(label, by_label[label], judged) for label in sorted(by_label)], session.settings)
         results = errors or judge_against_reference(
             by_label["candidate"], by_label["reference"], terms, pairs,

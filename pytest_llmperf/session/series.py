@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.clock import require_real_clock
+from pytest_llmperf.clock import at_once, require_real_clock
 from pytest_llmperf.engines.control.json_answers import whole_number
 from pytest_llmperf.engines.models.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
@@ -20,6 +21,7 @@ from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import BESIDE, conditions
+from pytest_llmperf.session.gpu_layout import Pair, turns_of
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Watch
 from pytest_llmperf.session.warm_up import warm_up
@@ -50,6 +52,54 @@ def run_in_turn(
     for turn in range(runs if together else 1):
         for series in order if turn % 2 == 0 else order[::-1]:
             series.extend(1 if together else runs, block=block, steady=steady)
+            block += 1
+    return block
+
+
+def run_at_once(jobs: Sequence[tuple[Series, Server, int]], block: int, *, complete: bool) -> None:
+    """Make one run of each job at the same time.
+
+    Args:
+        jobs: series, server and seed of each run. No two jobs have the same server.
+        block, complete: as in `Series.one_run` and `Series.keep`.
+    """
+    runs = at_once(jobs[0][0].session.clock, [
+        partial(series.one_run, server, seed, series.watch(1, 1) if number == 0 else None, block)
+        for number, (series, server, seed) in enumerate(jobs)])
+    for (series, server, _), run in zip(jobs, runs, strict=True):
+        series.keep(series.continued(server), run, complete=complete)
+
+
+def run_round(
+    candidate: Series, reference: Series, placements: Sequence[Sequence[Pair]], first_block: int, set_of: dict[int, int]
+) -> int:
+    """Make the pairs of a round, and return the number of the next block.
+
+    Args:
+        candidate, reference: the series of both builds.
+        placements: as of `GpuLayout.placements`, in the order of this round.
+        first_block: number of the first block, see `Run`.
+        set_of: gets the GPU set of each server start. If it is empty, the servers of the first placement may run
+            already.
+
+    Raises:
+        InfrastructureError: a server or the load generator failed.
+    """
+    pool, block = candidate.session.pool, first_block
+    for pairs in placements:
+        if set_of:
+            pool.release()
+        specs = [spec for pair in pairs for spec in pair]
+        servers = {spec: pool.acquire(spec, beside=[other for other in specs if other != spec]) for spec in specs}
+        for spec, server in servers.items():
+            (reference if spec.installation else candidate).warm_up(server)
+            set_of[server.start_id] = spec.gpu_set
+        pool.wait_steady(list(servers.values()))
+        first_seed, turns = candidate.next_seed, list(turns_of(pairs))
+        for turn in turns:
+            jobs = [((candidate, reference)[side], servers[pairs[lane][side]], first_seed + number * len(pairs) + lane)
+                    for lane, side, number in turn]
+            run_at_once(jobs, block, complete=turn is turns[-1])
             block += 1
     return block
 
@@ -154,6 +204,16 @@ class Series:
         return None
 
     @property
+    def several_at_once(self) -> bool:
+        """Whether runs of this series can be made on several servers at the same time."""
+        return True
+
+    @property
+    def next_seed(self) -> int:
+        """The seed after the seeds of this execution."""
+        return self._first_seed + (0 if self.current is None else len(self.current.runs))
+
+    @property
     def repeatable(self) -> bool:
         """Whether a seed can be sent again: every tier of the cache was emptied before each of its runs."""
         return not self.treatment.keep and all(run.cache_reset for run in self.finished.runs)
@@ -208,25 +268,40 @@ class Series:
             InfrastructureError: the server or the load generator failed.
         """
         server = self.server(steady=steady)
-        server.mend()
         if server.spec.is_endpoint:
             self.session.ledger.check(server.spec, self.workload.requests(self._first_seed), runs)
+        self.warm_up(server)
+        measurement = self.continued(server)
+        for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
+            run = self.one_run(server, seed, self.watch(number + 1, runs), block)
+            measurement = self.keep(measurement, run, complete=number + 1 == runs)
+        return measurement
+
+    def warm_up(self, server: Server) -> None:
+        """Send the requests of the warm-up, unless the server has had them."""
+        server.mend()
         if str(self.workload) not in server.warmed_for:
             self.session.notify(WarmingUp(str(server.spec)))
             warm_up(server, self.workload, self.session.replayer)
             server.warmed_for.add(str(self.workload))
-        measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
-        self.measurement = measurement
-        for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
-            watch = self._watch(number + 1, runs)
-            run = self.session.replayer.run(
-                server, self.workload, seed, watch, keep=self.treatment.keep,
-                gauge_interval_s=GAUGE_INTERVAL_S if self.treatment.gauges else None,
-                events=self.treatment.events)
-            most = self._expected_hit_rate(server, seed)
-            run = replace(run, execution=self.number, block=block, expected_hit_rate=most)
-            measurement = self._keep(measurement, run, complete=number + 1 == runs)
-        return measurement
+
+    def continued(self, server: Server) -> Measurement:
+        """The measurement before further runs on this server."""
+        self.measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
+        return self.measurement
+
+    def one_run(self, server: Server, seed: int, watch: Watch | None, block: int | None) -> Run:
+        """One run on this server, not yet kept.
+
+        Args:
+            watch: as in `Replayer.run`.
+            block: as in `extend`.
+        """
+        run = self.session.replayer.run(
+            server, self.workload, seed, watch, keep=self.treatment.keep,
+            gauge_interval_s=GAUGE_INTERVAL_S if self.treatment.gauges else None, events=self.treatment.events)
+        most = self._expected_hit_rate(server, seed)
+        return replace(run, execution=self.number, block=block, expected_hit_rate=most)
 
     def _next_seeds(self, measured: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
         """Seeds of the next `runs` runs; arguments as in `extend`.
@@ -284,7 +359,8 @@ class Series:
         self.session.pool.wake(self.engine)
         return self.engine
 
-    def _watch(self, run: int, runs: int) -> Watch:
+    def watch(self, run: int, runs: int) -> Watch:
+        """What shows the progress of run number `run` of `runs`."""
         return self._shown(RunProgress(run, runs, self.label))
 
     def _shown(self, shown: RunProgress) -> Watch:
@@ -331,6 +407,8 @@ class Series:
         if server.siblings:
             state = "sleeping" if server.takes_turns else "idle"
             handling.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} {BESIDE}")
+        if server.elsewhere:
+            handling.append(f"{server.elsewhere} server{'s' if server.elsewhere > 1 else ''} on other GPUs")
         return "; ".join(handling)
 
     def _expected_hit_rate(self, server: Server, seed: int) -> float | None:
@@ -347,7 +425,12 @@ class Series:
             return self.workload.expected_hit_rate(1, seed) if tokens_per_block else None
         return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 
-    def _keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
+    def keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
+        """Add a run to what was measured before it, and store both.
+
+        Args:
+            complete: whether it is the last of the runs that were asked for.
+        """
         metrics = metrics_of(run.records, run.counters, run.tokenizer)
         after = replace(measured, runs=(*measured.runs, run), metrics=(*measured.metrics, metrics), complete=complete)
         self.measurement = after

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.deployment.spec import PLACES
 from pytest_llmperf.engines.memory.measured import MemoryRecords
 from pytest_llmperf.engines.memory.shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.server import Server
@@ -18,7 +20,7 @@ from pytest_llmperf.metrics.energy import GPU_HOUR_PRICE, GPUS
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import free_host_memory_bytes
-from pytest_llmperf.telemetry.hardware import Gpu, Hardware
+from pytest_llmperf.telemetry.hardware import VARIABLE, Gpu, Hardware, showing_only, words_of_gpus
 
 #: Why a deployment runs alone.
 ALONE = "the replicas of a deployment take their GPUs alone"
@@ -46,20 +48,43 @@ class ServerGpus:
         hardware: of this machine, or the emulated hardware.
         accelerators: watches the GPUs.
         on_free: called with a GPU while it is free, before each start of a server.
+        compares: whether comparisons with a reference build may use several GPU sets.
 
     Attributes:
         memories: what servers held after earlier starts; None in virtual time.
     """
 
     def __init__(self, settings: Settings, hardware: Hardware, accelerators: Accelerators,
-                 on_free: Callable[[Gpu], None]) -> None:
+                 on_free: Callable[[Gpu], None], *, compares: bool = False) -> None:
         self._settings, self._hardware, self._accelerators = settings, hardware, accelerators
         self._on_free = on_free
         self.memories: MemoryRecords | None = None
+        #: GPUs beside the first one that other processes used when the session began.
+        self._used = {gpu for gpu in hardware.gpus[1:] if compares and accelerators.in_use((gpu,))}
 
     def of(self, spec: EngineSpec) -> tuple[Gpu, ...]:
         """The GPUs of a server, or of all replicas of a deployment."""
-        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind, spec.gpus)
+        return self._accelerators.of_server(flags_of(spec), dict(spec.env), spec.kind, spec.gpus, spec.gpu_set)
+
+    def sets(self, spec: EngineSpec) -> tuple[int, ...]:
+        """Numbers of the GPU sets on which servers of this spec can run at the same time: set 0, and each other set if
+        nobody used its GPUs when the session began. A spec that names its GPUs, and a spec for a CPU, has set 0 alone.
+
+        An emulated host has other GPU sets only if CUDA_VISIBLE_DEVICES names their GPUs.
+        """
+        here, count = self._hardware.gpus, spec.gpus
+        if self._hardware.emulated:
+            here = here[: len(words_of_gpus(here, os.environ)) if VARIABLE in os.environ else count]
+        if spec.kind == "cpu" or VARIABLE in dict(spec.env) or flags_of(spec).keys() & set(PLACES):
+            return (0,)
+        sets = [here[first : first + count] for first in range(0, len(here) - count + 1, count)]
+        return (0, *(number for number, gpus in enumerate(sets) if number and not self._used.intersection(gpus)))
+
+    def shown(self, spec: EngineSpec) -> dict[str, str]:
+        """The variables that show a server the GPUs of its set, if these are not the first GPUs."""
+        first = spec.gpu_set * spec.gpus
+        words = words_of_gpus(self._hardware.gpus, os.environ)[first : first + spec.gpus]
+        return showing_only(words, os.environ) if spec.gpu_set else {}
 
     def hardware_of(self, spec: EngineSpec) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
@@ -82,6 +107,22 @@ class ServerGpus:
         return self._accelerators.watched(gpus, pids)
 
     def share(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:
+        """A share of the memory of its GPU set for each spec. A server that has its set alone takes all of it."""
+        sets = sorted({spec.gpu_set for spec in specs})
+        if len(sets) == 1:
+            return self._share_of_set(specs, in_turn=in_turn)
+        if in_turn:
+            return "servers on several GPU sets stay awake"
+        planned, text = dict[EngineSpec, EngineSpec](), ""
+        for own in ([spec for spec in specs if spec.gpu_set == number] for number in sets):
+            shares = self._share_of_set(own, in_turn=False) if len(own) > 1 else Shares(tuple(own))
+            if isinstance(shares, str):
+                return shares
+            planned |= zip(own, shares.specs, strict=True)
+            text = shares.text
+        return Shares(tuple(planned[spec] for spec in specs), text)
+
+    def _share_of_set(self, specs: Sequence[EngineSpec], *, in_turn: bool) -> Shares | str:
         """A server on a CPU takes little memory; on a GPU each gets a share of it, or a turn."""
         wanted, several = self._settings.resident_servers, any(spec.servers > 1 for spec in specs)
         if several or wanted not in ("auto", "sleep" if in_turn else "share"):

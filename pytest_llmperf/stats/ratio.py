@@ -89,7 +89,7 @@ class PairedDifference:
 
 def paired_difference(
     differences: Sequence[float], start_sd: float, *, starts: tuple[float, float] = (1, 1), apart: Sequence[int] = (),
-    start_df: float | None = None, start_of: Sequence[int] = (),
+    start_df: float | None = None, start_of: Sequence[int] = (), fitted: int = 0,
 ) -> PairedDifference:
     """Mean difference of paired runs; the two runs of a pair have the same seed.
 
@@ -104,6 +104,7 @@ def paired_difference(
         start_df: degrees of freedom of `start_sd`; None: the sd counts as known.
         start_of: per pair, which start of both sides made it; empty if all pairs are of one start. The starts then
             raise or lower `start_sd` by their own spread, unless it counts as known.
+        fitted: number of differences between GPUs that were removed from the pairs.
 
     Raises:
         ValueError: there are no pairs.
@@ -117,10 +118,12 @@ def paired_difference(
     within_df, start_variance = pairs - len(by_start), start_sd**2
     pair_variance = fsum((value - mean(group)) ** 2 for group in by_start.values() for value in group) / within_df \
         if within_df else None
-    if start_df is not None and len(by_start) > 1 and pair_variance is not None:
+    between_df = len(by_start) - 1 - fitted
+    if start_df is not None and between_df > 0 and pair_variance is not None:
         from_pairs = pair_variance * mean([1 / len(group) for group in by_start.values()])
-        shown = max(0.0, sd([mean(group) for group in by_start.values()]) ** 2 - from_pairs) / 2
-        start_df, assumed_df = start_df + len(by_start) - 1, start_df
+        of_means = sd([mean(group) for group in by_start.values()]) ** 2 * (len(by_start) - 1) / between_df
+        shown = max(0.0, of_means - from_pairs) / 2
+        start_df, assumed_df = start_df + between_df, start_df
         start_variance = (assumed_df * start_variance + (start_df - assumed_df) * shown) / start_df
     of_starts = start_variance * (1 / starts[0] + 1 / starts[1])
     of_pairs = (2 * start_variance if pair_variance is None else pair_variance) / pairs
@@ -135,6 +138,33 @@ def paired_difference(
         sqrt(start_variance), None if pair_variance is None else sqrt(pair_variance), pairs,
         _drift(differences, apart),
     )
+
+
+def without_gpus(
+    differences: Sequence[float], sets: Sequence[tuple[int, int]]
+) -> tuple[list[float], list[float]]:
+    """The differences of pairs without the difference between the GPUs of both sides, and the removed differences.
+
+    If the sides of a pair were on GPU sets x and y, and exchanged them for as many pairs, half of the change at the
+    exchange is the difference between x and y. The mean over all pairs does not change.
+
+    Args:
+        differences: the difference of each pair.
+        sets: per pair, the GPU sets of the first and of the second side; empty if all runs had one set.
+
+    Returns:
+        The second list has the difference of each two sets, of the lower number to the higher one.
+    """
+    left, removed = list(differences), list[float]()
+    for low, high in sorted({(low, high) for low, high in sets if low < high}):
+        forth, back = ([value for value, placed in zip(differences, sets, strict=True) if placed == wanted]
+                       for wanted in ((low, high), (high, low)))
+        if not back:
+            continue
+        removed.append((mean(forth) - mean(back)) / 2)
+        sign = {(low, high): removed[-1], (high, low): -removed[-1]}
+        left = [value - sign.get(placed, 0.0) for value, placed in zip(left, sets, strict=True)]
+    return left, removed
 
 
 def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,

@@ -48,7 +48,7 @@ class Accelerators:
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(
-        self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None, count: int = 0
+        self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None, count: int = 0, gpu_set: int = 0
     ) -> tuple[Gpu, ...]:
         """The GPUs that a server with these flags uses: the GPUs that the flags name, else the first visible GPUs.
         Several servers of one deployment use the GPUs that follow.
@@ -60,6 +60,7 @@ class Accelerators:
             flags, env: of the server, or what all servers of a deployment have in common.
             kind: hardware kind of the server.
             count: number of GPUs; 0: as many as the flags say.
+            gpu_set: number of earlier sets of `count` GPUs, which other servers use.
         """
         count = count or gpus_of(flags)
         if kind == "cpu" or self.hardware.emulated or not self.hardware.gpus:
@@ -70,7 +71,11 @@ class Accelerators:
         if "device_ids" in flags:
             return _named(flags["device_ids"], shown, machine)[:count]
         first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
-        return shown[first::step][:count]
+        return shown[first::step][gpu_set * count :][:count]
+
+    def in_use(self, gpus: tuple[Gpu, ...]) -> list[str]:
+        """A sentence about each GPU on which a process holds memory; none about a GPU that the driver cannot ask."""
+        return self._of_each(gpus, lambda nvml, gpu: _busy(nvml, gpu, self.free_bytes))
 
     @contextmanager
     def watched(self, gpus: tuple[Gpu, ...], ours: Callable[[], Collection[int]]) -> Iterator[TraceOf]:

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.judging.change import MADE_IN_TURN, TOOL, judge_sessions
 from pytest_llmperf.judging.reference_comparison import (
     PAIRS_OF_START,
@@ -17,9 +18,10 @@ from pytest_llmperf.judging.reference_comparison import (
 )
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import CountedBy
-from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
+from pytest_llmperf.model.engine import REFERENCE, UNKNOWN_HARDWARE
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.session.gpu_layout import PAIRS_OF_ROUND, GpuLayout
 from pytest_llmperf.stats.decision import SUITE_ALPHA
 from simulations.tables import Table, heading, percent, row, share_of
 
@@ -29,6 +31,12 @@ NOISES = ((0.0018, 0.003), (0.0036, 0.003), (0.005, 0.005))
 #: Of files: whether the sides were measured in turn, sd of runs, sd of sessions (one after the other) or of starts.
 FILE_NOISES = ((False, 0.004, 0.006), (False, 0.004, 0.012), (False, 0.02, 0.03), (False, 0.1, 0.15),
                (True, 0.004, 0.0018), (True, 0.02, 0.0018), (True, 0.004, 0.005))
+#: Both builds on each of four GPUs, and two GPU sets that the builds exchange; seconds of a round. Servers are measured
+#: from 150 s after their start, a server of two GPUs starts in 170 s, a pair in turn takes 22 s, and a stop 10 s.
+LAYOUTS = ((GpuLayout((0, 1, 2, 3)), 226.0), (GpuLayout((0, 1), exchanged=True), 426.0))
+#: Noise of servers beside each other on one GPU, at once and twice; sd between the GPUs of a host.
+GPU_NOISES, GPU_SD = ((0.0018, 0.003), (0.0036, 0.006)), 0.05
+CANDIDATE = vllm("llama-3.1-8b")
 WANTED = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.IMPROVED)
 
 
@@ -73,8 +81,7 @@ def side(values: Sequence[float], number: int) -> Measurement:
                 block=2 * seed + (number + seed) % 2)
         for seed, value in enumerate(values)
     )
-    metrics = tuple(replace(run.metrics, counted_by=CountedBy.CHUNKS) for run in runs)
-    return Measurement("simulated", "simulated", {}, runs, metrics)
+    return counted(runs)
 
 
 def files_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
@@ -94,4 +101,65 @@ def files_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
                   percent(change), *(share_of(verdict is wanted for verdict in ends) for wanted in WANTED))
 
 
-TABLES: dict[str, Table] = {"reference": reference_table, "files": files_table}
+def gpus_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
+    """One metric of a suite of 15 on several GPUs of a host, every round of the rule."""
+    yield from heading("Slower builds on several GPUs", "GPU sets", "start sd", "pair sd", "true change",
+                       *(f"FAIL by round {number}" for number in (1, 2, 3)), "PASS", "mean time")
+    for (layout, round_s), noise, change in product(LAYOUTS, GPU_NOISES, (0.01, 0.03)):
+        ends = [judged_on_gpus(layout, change, *noise, rng) for _ in range(trials)]
+        yield row(sets_text(layout), *map(percent, noise), percent(change),
+                  *(share_of(verdict is Verdict.FAIL and rounds <= last for verdict, rounds in ends)
+                    for last in (1, 2, 3)),
+                  share_of(verdict is Verdict.PASS for verdict, _ in ends),
+                  f"{round_s * np.mean([rounds for _, rounds in ends]) / 60:.1f} min")
+    yield from heading("Suites of 15 equal metrics on several GPUs", "GPU sets", "start sd", "pair sd",
+                       "metrics with FAIL", "metrics with PASS", "suites with FAIL")
+    for (layout, _), noise in product(LAYOUTS, GPU_NOISES):
+        suites = [[judged_on_gpus(layout, 0.0, *noise, rng)[0] for _ in range(SUITE_METRICS)]
+                  for _ in range(trials // 10)]
+        yield row(sets_text(layout), *map(percent, noise),
+                  *(share_of(verdict is wanted for suite in suites for verdict in suite)
+                    for wanted in (Verdict.FAIL, Verdict.PASS)),
+                  share_of(Verdict.FAIL in suite for suite in suites))
+
+
+def sets_text(layout: GpuLayout) -> str:
+    return f"{len(layout.sets)}, {'exchanged' if layout.exchanged else 'both builds on each'}"
+
+
+def judged_on_gpus(
+    layout: GpuLayout, change: float, start_sd: float, pair_sd: float, rng: np.random.Generator
+) -> tuple[Verdict, int]:
+    """The verdict on median ITL, and how many rounds it took.
+
+    Args:
+        layout: the GPU sets, whose speeds differ by the sd `GPU_SD`.
+        change, start_sd, pair_sd: as in `judged_reference`.
+    """
+    of_sets = rng.normal(0, GPU_SD, len(layout.sets))
+    placements = layout.placements(CANDIDATE, CANDIDATE.with_installation(REFERENCE))
+    sides, set_of = (list[Run](), list[Run]()), dict[int, int]()
+    terms, looked_at = ReferenceTerms((STEP,), "h200", SUITE_METRICS, {}, layout.looks, set_of), 0
+    for look in layout.looks:
+        for pair in (pair for placement in placements for pair in placement):
+            first_seed = len(sides[0])
+            for runs, spec, slower in zip(sides, pair, (np.log1p(change), 0.0), strict=True):
+                start_id = len(set_of)
+                set_of[start_id] = spec.gpu_set
+                level = of_sets[spec.gpu_set] + rng.normal(0, start_sd) + slower
+                runs += [Run.of_values(first_seed + number, start_id, {STEP: float(5 * np.exp(level + noise))})
+                         for number, noise in enumerate(rng.normal(0, pair_sd / 2**0.5, PAIRS_OF_ROUND))]
+        placements.reverse()
+        (result,) = judge_against_reference(*map(counted, sides), terms, looked_at)
+        if result.verdict is not Verdict.INCONCLUSIVE:
+            break
+        looked_at = look
+    return result.verdict, look // min(layout.looks)
+
+
+def counted(runs: Sequence[Run]) -> Measurement:
+    metrics = tuple(replace(run.metrics, counted_by=CountedBy.CHUNKS) for run in runs)
+    return Measurement("simulated", "simulated", {}, tuple(runs), metrics)
+
+
+TABLES: dict[str, Table] = {"reference": reference_table, "files": files_table, "gpus": gpus_table}

@@ -128,7 +128,9 @@ class GroupPlans:
             self._note_once(f"{len(shares.specs)} servers take turns, one is awake and the others sleep: "
                             f"{reason}{sizes}.")
         elif sizes:
-            self._note_once(f"{len(shares.specs)} servers share the GPU{sizes}.")
+            sets = len({spec.gpu_set for spec in shares.specs})
+            where = "the GPU" if sets == 1 else f"each of {sets} GPU sets"
+            self._note_once(f"{len(shares.specs) // sets} servers share {where}{sizes}.")
 
     def _note_once(self, line: str) -> None:
         if line not in self._lines:

@@ -143,7 +143,8 @@ class Installations:
 
 
 def emulator_environment(
-    emulation: Emulation, engine: str, start_id: int, *, faults: bool = True, words: Sequence[str] = ()
+    emulation: Emulation, engine: str, start_id: int, *, faults: bool = True, words: Sequence[str] = (),
+    gpu_set: int = 0,
 ) -> Environment:
     """The emulator as the command of an engine. The noise differs between server starts, and is equal for start k of
     each session.
@@ -154,6 +155,7 @@ def emulator_environment(
         start_id: number of the server start within the session.
         faults: whether to plant the faults; False for the emulator as a reference build.
         words: further options of the emulator.
+        gpu_set: number of the emulated GPU set.
     """
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
     if emulation.kind not in SHIPPED_NAMES:
@@ -164,7 +166,8 @@ def emulator_environment(
         prefix.append("--pipe")
     for fault in emulation.faults if faults else ():
         prefix += ["--fault", fault]
-    prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), *words, "--"]
+    prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)),
+               "--noise-gpu", str(noise_seed(emulation.seed, gpu_set)), *words, "--"]
     package = PACKAGE_DIR.parent
     return Environment(tuple(prefix), False, package, str(emulation))
 

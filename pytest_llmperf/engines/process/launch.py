@@ -72,6 +72,7 @@ class Launcher:
         worker: of xdist, whose starts have a folder of their own.
         under: words before the command of each server, such as those of a profiler.
         served_name: name under which servers serve; "" gives each start a name of its own.
+        shown: the variables by which a server sees its GPUs alone; none for a server on the first GPUs.
         check_others: called while a start is waited for; raises EngineError if a server that starts beside it died.
     """
 
@@ -87,6 +88,7 @@ class Launcher:
     worker: str = ""
     under: tuple[str, ...] = ()
     served_name: str = ""
+    shown: Callable[[EngineSpec], Mapping[str, str]] = lambda _spec: {}
     check_others: Callable[[], None] = lambda: None
 
     @cached_property
@@ -139,7 +141,7 @@ class Launcher:
         """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`.
 
         They start at the same time. An engine that derives its memory from what is free at its start (SGLang) starts
-        once all servers before it are ready.
+        once all servers before it on the same GPUs are ready.
 
         Raises:
             EngineError: one of them did not start; none is left running.
@@ -148,7 +150,8 @@ class Launcher:
         try:
             for number, spec in enumerate(specs):
                 if adapter_of(spec.engine).sizes_by_free_memory:
-                    _all_ready(starts)
+                    _all_ready([start for start, other in zip(starts, specs, strict=False)
+                                if other.gpu_set == spec.gpu_set])
                 starts.append(Start(self, spec.on(self.kind), first_id + number))
                 starts[-1].launch()
             return _all_ready(starts)
@@ -212,7 +215,7 @@ class Launcher:
             if lmcache is not None:
                 undo.callback(lmcache.stop, self.settings.stop_grace_s)
             placement = Placement(spec.kind or self.kind, port.port, nonce, model, environment, lmcache, self.root)
-            env = child_environment(spec, adapter, placement)
+            env = child_environment(spec, adapter, placement) | dict(self.shown(spec))
             process = self._spawn(resolution.spec, adapter, placement, env, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
             contact = Contact(f"http://127.0.0.1:{port.port}", adapter.served_name(placement))
@@ -231,7 +234,7 @@ class Launcher:
         """The emulator as the command of an engine."""
         assert self.emulation is not None, "an engine without emulation has an environment"
         return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE,
-                                    words=emulated_words(spec))
+                                    words=emulated_words(spec), gpu_set=spec.gpu_set)
 
     def make_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Wait until a launched server has generated one token under our name, and prove what it is.

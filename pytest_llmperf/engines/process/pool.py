@@ -297,7 +297,9 @@ class EnginePool:
         self._servers = dict(zip(group.started, servers, strict=True))
         self._kind = next(iter(group.started)).kind
         for requested, server in self._servers.items():
-            server.requested_spec, server.siblings, server.takes_turns = requested, len(servers) - 1, group.in_turn
+            server.requested_spec, server.takes_turns = requested, group.in_turn
+            server.siblings = sum(other.gpu_set == requested.gpu_set for other in self._servers) - 1
+            server.elsewhere = len(servers) - 1 - server.siblings
             if not group.in_turn:
                 self._on_start(self._plant(requested), server)
         launches_ns = _launches_ns(servers)

@@ -159,6 +159,12 @@ def test_runs_of_young_server_have_longer_steps():
     assert factors == [1.04, 1.04, 1.0, 1.0]
 
 
+def test_gpu_keeps_its_factor_over_the_starts_of_servers():
+    of_gpu = {(gpu, start): Disturbance(parse_noise("gpu=5%", start, gpu)).factors(0, 1)[0]
+              for gpu in (0, 1) for start in (1, 2)}
+    assert of_gpu[0, 1] == of_gpu[0, 2] != of_gpu[1, 1] == of_gpu[1, 2]
+
+
 @pytest.mark.parametrize("text", ["age=4%", "age=4%:soon", "age_s=3", "age=-1%:9s"])
 def test_invalid_age_of_noise_is_refused(text):
     with pytest.raises(UsageError, match="--noise"):

@@ -157,3 +157,37 @@ def test_verdicts_of_equal_and_slower_builds_have_the_stated_frequencies():
     assert equal.get(Verdict.INCONCLUSIVE, 0) <= 0.1
     assert first.get(Verdict.PASS, 0) <= 0.1
     assert two.get(Verdict.FAIL, 0) >= 0.9
+
+
+def exchanged(of_gpus, changes):
+    """Runs on two GPU sets, whose difference is `of_gpus`, and which the builds exchange after each three pairs."""
+    sides = {"candidate": [], "reference": []}
+    for seed in range(3 * len(changes)):
+        start, jitter = seed // 3, (1.0, 1.001, 0.999)[seed % 3]
+        first, second = (of_gpus, 1.0) if start % 2 == 0 else (1.0, of_gpus)
+        for name, value in (("candidate", 5 * changes[start] * jitter * first), ("reference", 5 * second)):
+            start_id = 2 * start + (name == "reference")
+            run = replace(Run.of_values(seed, start_id, {"itl_p50": value}), block=seed)
+            sides[name].append(run)
+    set_of = {2 * start + side: (start + side) % 2 for start in range(len(changes)) for side in (0, 1)}
+    both = [Measurement("m", "w", {}, tuple(runs), tuple(
+        replace(run.metrics, counted_by=CountedBy.CHUNKS) for run in runs)) for runs in sides.values()]
+    terms = replace(TERMS, looks={6: 0.4, 12: 0.8, 18: 1.0}, set_of=set_of)
+    (result,) = judge_against_reference(*both, terms)
+    return result
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(1.0, Verdict.PASS), (1.03, Verdict.FAIL), (0.97, Verdict.IMPROVED)])
+@pytest.mark.parametrize("of_gpus", [1.0, 1.05, 0.8])
+def test_exchange_removes_the_difference_between_gpus_and_states_it(of_gpus, change, verdict):
+    result = exchanged(of_gpus, [change, change])
+    assert result.verdict is verdict
+    assert result.estimate == pytest.approx(change - 1, abs=1e-3)
+    assert result.numbers["gpu_difference"] == pytest.approx(of_gpus - 1, abs=1e-3)
+    assert result.numbers["start_sd"] == pytest.approx(0.0018, rel=0.02)  # one exchange shows nothing of the starts
+
+
+def test_starts_that_differ_within_a_placement_raise_the_start_sd():
+    steady, spread = exchanged(1.05, [1.03, 1.03, 1.03, 1.03]), exchanged(1.05, [1.02, 1.02, 1.04, 1.04])
+    assert steady.verdict is Verdict.FAIL
+    assert spread.numbers["start_sd"] > 2 * steady.numbers["start_sd"]
