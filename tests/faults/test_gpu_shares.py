@@ -1,8 +1,11 @@
-"""Workers of xdist on a host with several GPUs measure at the same time, each on its part of the host."""
+"""Workers of xdist, and servers of two builds, measure at the same time on the GPUs of a host."""
 
-
+import sys
+from collections import Counter
 
 import pytest
+
+from tests.faults.conftest import ENGINE
 
 FAKE = """
 import os
@@ -60,3 +63,40 @@ def test_more_workers_than_gpus_take_turns_on_the_whole_host(suite):
     result, _ = suite.run(text, "-m", "h200", "-n3", "--timeout=60")
     result.assert_outcomes(passed=3)
     assert all("host_shared_by" not in test["measurements"][0]["conditions"] for test in suite.run_files().values())
+
+
+BUILDS = """
+from pytest_llmperf.engines.process.pool import EnginePool
+
+EnginePool.wait_steady = lambda pool, servers: None  # servers without a GPU are as fast at once
+
+@pytest.mark.h200
+def test_x(perf):
+    engine = stub(){flags}
+    perf.compare_with_baseline(perf.measure(engine, FEW, runs=1), primaries=["itl_p50"])
+"""
+#: A reference build that notes which GPUs each of its servers sees.
+NOTED = """#!/bin/sh
+echo "sees ${CUDA_VISIBLE_DEVICES-all}" >> seen
+exec %s %s "$@"
+"""
+
+
+@pytest.mark.usefixtures("host_with_two_gpus")
+@pytest.mark.parametrize(("flags", "treatment"), [
+    ("", "1 idle server beside it; 2 servers on other GPUs"),
+    (".with_flags(gpu_memory_utilization=0.9)", "1 server on other GPUs"),
+], ids=["both builds on each GPU", "builds that exchange the GPUs"])
+def test_two_builds_are_measured_on_two_gpus_at_the_same_time(suite, flags, treatment):
+    reference = suite.folder / "reference.sh"
+    reference.write_text(NOTED % (sys.executable, ENGINE))
+    reference.chmod(0o755)
+    suite.run(BUILDS.format(flags=flags), "-m", "h200", f"--reference=vllm={reference}", "--llmperf-extension-limit=0")
+    _, candidate, reference = suite.run_files()["test_x"]["measurements"]
+    assert [Counter(run["start_id"] for run in side["runs"]) for side in (candidate, reference)] == [
+        {1: 3, 3: 3}, {2: 3, 4: 3}]
+    assert {side["conditions"]["treatment"] for side in (candidate, reference)} == {treatment}
+    assert sorted((suite.folder / "seen").read_text().splitlines()) == ["sees 1", "sees all"]
+    of_turns = Counter(run["block"] for side in (candidate, reference) for run in side["runs"])
+    assert of_turns == dict.fromkeys(range(1, 7), 2)  # turns of two runs at the same time
+    suite.nothing_left()
