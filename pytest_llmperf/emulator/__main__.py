@@ -1,149 +1,38 @@
-"""`python -m pytest_llmperf.emulator --hardware h200 … -- serve MODEL …`."""
+"""`python -m pytest_llmperf.emulator --hardware h200 … -- serve MODEL …`: an emulated server in real time."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from pytest_llmperf.emulator.cluster.deployment import Deployment, SplitPools
-from pytest_llmperf.emulator.cluster.routing import Routing
-from pytest_llmperf.emulator.cost.coefficients import coefficients_for, digest_of, family_of
-from pytest_llmperf.emulator.cost.step_time import StepTime
-from pytest_llmperf.emulator.flags.parser import EngineParser, StartError
-from pytest_llmperf.emulator.flags.sglang import sglang_launch
-from pytest_llmperf.emulator.flags.tables import FLAGS
-from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.http.service import Service
-from pytest_llmperf.emulator.noise import Disturbance
-from pytest_llmperf.emulator.options import Options, read_options
+from pytest_llmperf.emulator.build import build_service, refused
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.quantities import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.emulator.flags.launch import Launch
-
-_SEEDS_APART = 1_000_003  # between the noise of two replicas
-_VIRTUAL_EPOCH_NS = 1_767_225_600_000_000_000  # 2026-01-01: virtual time must not depend on the day
-
-
-def build_service(options: Options) -> Service:
-    """The server that the options describe, at the start of its clock.
-
-    Raises:
-        UsageError: the emulator cannot emulate an option.
-        StartError: the real engine would refuse to start.
-    """
-    (prefill, words), (decode, decode_words) = options.pools
-    launch = resolve(options, words)
-    config = options.faults.hidden(launch.config)
-    count = options.replicas if config.transfer is None else prefill + decode
-    disturbances = [Disturbance(replace(options.noise, seed=options.noise.seed + number * _SEEDS_APART),
-                                options.faults.of_replica(number + 1)) for number in range(count)]
-    decoding = config if config.transfer is None else options.faults.hidden(resolve(options, decode_words).config)
-    split = None if config.transfer is None else SplitPools(prefill, decode, decoding, _step_time(decoding, options))
-    deployment = Deployment(config, _step_time(config, options), disturbances, _routing(options, config, split), split)
-    if options.pipe:
-        return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
-    now_ns = time.monotonic_ns()
-    deployment.sleep_until(now_ns)
-    deployment.started_ns = now_ns
-    return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
-
-
-def _step_time(config: EngineConfig, options: Options) -> StepTime:
-    family = family_of(config)
-    return StepTime(config, coefficients_for(config.engine, config.gpu, family, options.coefficients))
-
-
-def _routing(options: Options, config: EngineConfig, split: SplitPools | None) -> Routing | None:
-    """The router of several servers; None for one server.
-
-    Raises:
-        UsageError: the machine has too few GPUs, or each replica has several engines.
-    """
-    count, faults = options.replicas, options.faults
-    if split is not None:
-        needed = split.prefill * config.tensor_parallel + split.decode * split.config.tensor_parallel
-        count, servers = split.prefill + split.decode, "the prefill and decode servers"
-        if split.decode == 1 and faults.starved_replica == count:
-            raise UsageError(f"--fault starved_replica={count} leaves no decode server. Plant it in a prefill server.")
-    else:
-        needed, servers = count * config.tensor_parallel, f"{count} replicas of {config.tensor_parallel} GPUs"
-    if count == 1:
-        return None
-    if config.data_parallel > 1 or (split is not None and options.replicas > 1):
-        raise UsageError("replicas with data parallel or with a prefill/decode split cannot be emulated.")
-    if needed > options.machine.gpus:
-        raise UsageError(f"{servers} need {needed}, and the emulated machine "
-                         f"has {options.machine.gpus}: start fewer replicas, or raise --gpus.")
-    policy = "round_robin" if faults.policy_ignored else options.router
-    (sends, pause_s), (failures, left_out_s) = options.retry, options.breaker
-    return Routing(count, policy, options.thresholds, faults.starved_replica or None, options.seed, sends,
-                   round(pause_s * 1e9), failures, round(left_out_s * 1e9))
-
-
-def known_flags(engine: str) -> frozenset[str]:
-    """Every engine option that the emulator accepts, with or without an effect."""
-    return frozenset(EngineParser(FLAGS[engine])._option_string_actions)
-
-
-def resolve(options: Options, words: Sequence[str] = ()) -> Launch:
-    """The configuration of the emulated server from engine flags, including the planted faults that change it.
-
-    Args:
-        options: of the command line.
-        words: further engine options, of one pool.
-
-    Raises:
-        UsageError, StartError: see vllm_launch.
-    """
-    read = sglang_launch if options.engine == "sglang" else vllm_launch
-    launch = read(
-        [*options.engine_argv, *words], options.machine, os.environ, split=options.split, acceptance=options.acceptance
-    )
-    build = "" if options.coefficients is None else f".fit-{digest_of(options.coefficients)}"
-    return replace(launch, build=build, config=options.faults.resolved(launch.config))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until a stop signal, and return the exit code."""
+    """Serve until a stop signal, and return the exit code."""
     try:
         options = read_options(argv)
-        if options.known_flags:
-            print(json.dumps(sorted(known_flags(options.engine))))  # noqa: T201
-            return 0
-        service = build_service(options)
-        return _run(options, service)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    except StartError as error:
-        print(f"ValueError: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        service = build_service(options, now_ns=time.monotonic_ns())
+        try:
+            from pytest_llmperf.emulator.http.server import serve_http
+        except ImportError as error:
+            raise UsageError(
+                f"the emulator in real time needs {error.name}, which is not installed: "
+                "pip install 'pytest-llmperf[emulator]'. Virtual time needs no further package."
+            ) from error
+        return serve_http(service, options.record)
+    except (UsageError, StartError) as error:
+        code, line = refused(error)
+        print(line, file=sys.stderr)  # noqa: T201
+        return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
         return 1
-
-
-def _run(options: Options, service: Service) -> int:
-    if options.pipe:
-        from pytest_llmperf.emulator.virtual.pipe import serve_pipe
-
-        serve_pipe(service, sys.stdin, sys.stdout)
-        return 0
-    try:
-        from pytest_llmperf.emulator.http.server import serve_http
-    except ImportError as error:
-        raise UsageError(f"the emulator in real time needs {error.name}, which is not installed: "
-                         "pip install 'pytest-llmperf[emulator]'. Virtual time needs no further package.") from error
-
-    return serve_http(service, options.record)
 
 
 if __name__ == "__main__":

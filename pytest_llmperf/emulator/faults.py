@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pytest_llmperf.emulator.config import EngineConfig
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.quantities import UsageError, divisor, duration_s, fraction
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.emulator.core.sequence import Sequence
-
 
 FaultKind = Literal["refused", "limited", "error", "hang", "truncated"]
 

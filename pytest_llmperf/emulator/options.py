@@ -25,7 +25,6 @@ class Options:
     Args:
         machine: the emulated hardware.
         engine: engine of the command line `engine_argv`.
-        pipe: whether the server answers commands from stdin in virtual time, instead of HTTP in real time.
         faults, noise, seed: planted faults, noise, and the seed of all random draws.
         split: link between prefill engines and decode engines; None if each engine does both.
         pools: number of prefill engines and of decode engines, and engine options that only these engines have.
@@ -36,12 +35,10 @@ class Options:
         retry: sends of a request that reaches no server, and the pause before the second one in seconds.
         breaker: failures in a row after which a replica is left out, and for how many seconds.
         record: file for each token's intended and actual send time.
-        known_flags: whether to print only the flags of the engine that the emulator accepts.
     """
 
     machine: Machine
     engine: str
-    pipe: bool
     faults: Faults
     noise: Noise
     seed: int
@@ -56,7 +53,6 @@ class Options:
     breaker: tuple[int, float]
     record: str | None
     engine_argv: tuple[str, ...]
-    known_flags: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,7 +75,6 @@ def read_options(argv: Sequence[str]) -> Options:
     return Options(
         machine=machine(options.hardware, options.gpus, options.hardware_row),
         engine=engine,
-        pipe=options.pipe,
         faults=parse_faults(options.fault),
         noise=parse_noise(options.noise, options.noise_seed, options.noise_gpu),
         seed=options.noise_seed,
@@ -94,7 +89,6 @@ def read_options(argv: Sequence[str]) -> Options:
         breaker=_count_and_time(options.router_breaker, "--router-breaker"),
         record=options.record,
         engine_argv=tuple(engine_argv),
-        known_flags=options.known_flags,
     )
 
 
@@ -110,7 +104,6 @@ def _parser() -> _Parser:
     add("--hardware-row", metavar="JSON", help="row of a kind that a project defines: {\"bf16_flops\": …}")
     add("--gpus", type=int, default=1, help="how many of them (1)")
     add("--engine", choices=_ENGINES, help="whose flags and rules (vllm)")
-    add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
     add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s,gpu=1%"))
     add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
@@ -127,7 +120,6 @@ def _parser() -> _Parser:
     add("--router-retry", default="1:0s", metavar="SENDS:PAUSE", help="sends of a request that no server gets (1:0s)")
     add("--router-breaker", default="0:0s", metavar="FAILURES:TIME", help="when a replica is left out, and how long")
     add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")
-    add("--known-flags", action="store_true", help="print the engine's flags that are understood, as JSON")
     return parser
 
 

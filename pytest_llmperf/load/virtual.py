@@ -1,43 +1,93 @@
-"""Replays against an emulated engine in virtual time: the plan goes in, what a client would have seen comes back."""
+"""Emulated engines in virtual time, in this process, and a transport that replays plans against them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.emulator.build import build_service, refused
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.http.replies import Reply
+from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.options import read_options
+from pytest_llmperf.emulator.quantities import UsageError
+from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, LoadError
+from pytest_llmperf.load.schedule import problem_of
 from pytest_llmperf.load.transport import Progress, RunningMedians
+from pytest_llmperf.load.virtual_client import Client
 from pytest_llmperf.model.event import Event, PastEvent
-from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
-from pytest_llmperf.model.plan import LoadPlan, StreamLimits
-from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.model.request import RETRIED_STATUSES
-from pytest_llmperf.process.background_thread import in_background
-from pytest_llmperf.process.piped import PipedProcess
-
-CANCEL_POLL_S = 0.1
+from pytest_llmperf.model.exchange import Ending, Replay
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.process.launch import Launch
 
 
 class VirtualEngine:
-    """An emulated engine behind a pipe, and where its time lies on the session's clock.
+    """An emulated engine in the place of a server's process, and where its time lies on the session's clock.
 
     Every engine's own clock begins at 0; the session's goes on.
+
+    Args:
+        name: of the engine.
+        launch: the command of the engine, and the folder of its log.
+        words: options of the emulator, with the engine's arguments.
+        clock: the session's clock, which the engine advances.
+
+    Raises:
+        ExitedEarly: the engine would not start, or cannot be emulated.
+        EngineError: the log cannot be written.
     """
 
-    def __init__(self, process: PipedProcess, clock: VirtualClock) -> None:
-        self.process = process
+    def __init__(self, name: str, launch: Launch, words: Sequence[str], clock: VirtualClock) -> None:
+        self.launch = launch
         self.clock = clock
         self.begun_ns = clock.now_ns()
-        self._engine_ns = 0
-        self._armed: list[dict[str, object]] = []
+        self._service: Service | None = None
+        self._ending: str | None = None
+        self._armed: Sequence[Event] = ()
         self._past: tuple[PastEvent, ...] = ()
+        launch.prepare()
+        with launch.open_log(launch.log_name) as log:
+            try:
+                self._service = build_service(read_options(words), launch.env)
+            except (UsageError, StartError) as error:
+                code, line = refused(error)
+                log.write(f"{line}\n".encode())
+                self._ending = f"exit code {code}"
+        if self._ending is not None:
+            raise ExitedEarly(f"The emulated {name} server ended before it was ready: {self._ending}.",
+                              self.evidence())
 
-    def arm(self, events: Sequence[Event], requests: int) -> None:
+    def __repr__(self) -> str:
+        return f"<VirtualEngine {self._ending or 'running'}>"
+
+    def pids(self) -> tuple[int, ...]:
+        """None: it runs in this process."""
+        return ()
+
+    def ending(self) -> str | None:
+        """How it ended; None while it runs."""
+        return self._ending
+
+    def wait_exit(self, timeout_s: float) -> str | None:
+        """Wait; how it ended, or None."""
+        time.sleep(timeout_s)
+        return self._ending
+
+    def evidence(self, n_lines: int = 200) -> Evidence:
+        """Evidence about a failure, with secrets masked."""
+        elapsed_s = (self.clock.now_ns() - self.begun_ns) / 1e9
+        return self.launch.evidence(self._ending or "running", elapsed_s, n_lines)
+
+    def stop(self, _grace_s: float = 0.0) -> None:
+        """Free its memory. May be called again."""
+        self._end("stopped")
+
+    def arm(self, events: Sequence[Event], requests: int) -> None:  # noqa: ARG002 - the client counts
         """Send these events with the next plan."""
-        self._armed = [{"restarts": event.action == "restart", "replica": event.replica,
-                        "after_requests": event.due(requests)} for event in events]
+        self._armed = events
 
     def sent(self, requests: int) -> None:
         """Nothing to do: the emulator counts what it sends."""
@@ -49,37 +99,61 @@ class VirtualEngine:
     def mend(self) -> None:
         """Nothing to do: the emulator starts dead replicas at the beginning of a run."""
 
-    def call(self, command: Mapping[str, object]) -> dict[str, Any]:
-        """One command; the session's clock follows the engine's.
+    def answer(self, method: str, target: str, body: bytes) -> Reply:
+        """Answer a control request at the present time. A completion runs until it is done.
 
         Raises:
-            EngineError: the engine ended, or refuses.
+            EngineError: the engine has ended, or the request was not answered.
         """
-        slept_ns = self.clock.now_ns() - self.begun_ns - self._engine_ns
-        if slept_ns > 0:
-            self._follow(self.process.call({"sleep": {"ns": slept_ns}}))
-        return self._follow(self.process.call(command))
+        path = target.partition("?")[0]
+        with self._at_work() as service:
+            if not service.generates(method, path):
+                return service.reply(method, target)
+            (answered,) = Client(service, LoadPlan("", 0, (PlannedRequest(0, path, body),))).run()
+            reply = answered.answer(service)
+        if reply is None:
+            raise EngineError(f"The emulator does not answer {path}: {answered.ending.value}. Use a smaller fault.",
+                              self.evidence())
+        return reply
 
-    def replay(self, plan: LoadPlan) -> Replay:
+    def replay(self, plan: LoadPlan, cancel: threading.Event) -> Replay:
         """Replay a plan.
 
         Raises:
-            EngineError: the engine ended, or refuses.
+            EngineError: the engine has ended, or the replay was given up.
         """
-        events, self._armed = self._armed, []
-        answer = self.call({"simulate": _as_json(plan) | {"events": events}})
+        events, self._armed = self._armed, ()
+        with self._at_work() as service:
+            service.deployment.begin_run()
+            started_ns = self.begun_ns + service.deployment.now_ns
+            client = Client(service, plan, events, cancel.is_set)
+            answered = client.run()
         self._past = tuple(PastEvent(self.begun_ns + began_ns, self.begun_ns + ended_ns)
-                           for began_ns, ended_ns in answer.get("events", ()))
-        return Replay(
-            started_ns=self.begun_ns + answer["started_ns"],
-            ended_ns=self.begun_ns + answer["ended_ns"],
-            exchanges=tuple(emulated_exchange(record, self.begun_ns, plan.limits) for record in answer["records"]),
-        )
+                           for began_ns, ended_ns in client.past)
+        exchanges = tuple(request.exchange(self.begun_ns, plan.limits) for request in answered)
+        return Replay(started_ns=started_ns, ended_ns=self.clock.now_ns(), exchanges=exchanges)
 
-    def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:
-        self._engine_ns = int(answer["now_ns"])
-        self.clock.advance_to(self.begun_ns + self._engine_ns)
-        return answer
+    @contextmanager
+    def _at_work(self) -> Iterator[Service]:
+        """The engine at the time of the session's clock, which then follows. An interrupt in the midst of a step ends
+        the engine."""
+        service = self._service
+        if service is None:
+            raise EngineError(f"The emulator ended: {self._ending}.", self.evidence())
+        service.deployment.sleep_until(self.clock.now_ns() - self.begun_ns)
+        try:
+            yield service
+        except Exception as error:
+            self._end(str(error) or "the load was given up")
+            raise EngineError(f"The emulator ended: {self._ending}.", self.evidence()) from error
+        except BaseException:
+            self._end("interrupted")
+            raise
+        self.clock.advance_to(self.begun_ns + service.deployment.now_ns)
+
+    def _end(self, how: str) -> None:
+        self._ending = self._ending or how
+        self._service = None
 
 
 class VirtualTransport:
@@ -99,16 +173,11 @@ class VirtualTransport:
 
         Raises:
             EngineError: the emulator ended, or the replay was given up.
+            LoadError: the plan cannot end.
         """
-        engine = self.engines[plan.host]
-
-        def kill_when_cancelled(done: threading.Event) -> None:
-            while not done.wait(CANCEL_POLL_S):
-                if cancel.is_set():
-                    engine.process.kill()
-
-        with in_background(kill_when_cancelled, "llmperf-virtual-cancel"):
-            replay = engine.replay(plan)
+        if (problem := problem_of(plan.requests)) is not None:
+            raise LoadError(f"This plan cannot be replayed: {problem}. Correct `after` of the requests.")
+        replay = self.engines[plan.host].replay(plan, cancel)
         if progress is not None:
             failed = sum(exchange.ending not in (Ending.COMPLETE, Ending.ABANDONED) for exchange in replay.exchanges)
             sent, so_far = len(replay.exchanges), RunningMedians()
@@ -118,50 +187,3 @@ class VirtualTransport:
             progress(Progress(sent, sent, failed, elapsed_ns, so_far.ttft_ns, so_far.itl_ns,
                               so_far.durations_ns))
         return replay
-
-
-def _as_json(plan: LoadPlan) -> dict[str, object]:
-    return {
-        "concurrency": plan.concurrency,
-        "limits": {
-            "first_byte_ns": plan.limits.first_byte_ns,
-            "idle_ns": plan.limits.idle_ns,
-            "total_ns": plan.limits.total_ns,
-            "retried_statuses": sorted(RETRIED_STATUSES),
-        },
-        "requests": [
-            {
-                "index": request.index,
-                "path": request.path,
-                "body": request.body.decode(),
-                "at_ns": request.at_ns,
-                "after": request.after,
-                "think_ns": request.think_ns,
-                "continues": request.part is not None and request.part.continues,
-                **({"session": request.session} if request.session else {}),
-                **(asdict(request.cancellation) if request.cancellation is not None else {}),
-                **(asdict(request.retry) if request.retry is not None else {}),
-            }
-            for request in plan.requests
-        ],
-    }
-
-
-def emulated_exchange(record: Mapping[str, Any], begun_ns: int, limits: StreamLimits) -> EmulatedExchange:
-    """One record of the emulator's answer, its times moved onto the session's clock."""
-    ending = Ending(record["ending"])
-    return EmulatedExchange(
-        index=record["index"],
-        intended_ns=begun_ns + record["intended_ns"],
-        sent_ns=None if record["sent_ns"] is None else begun_ns + record["sent_ns"],
-        ended_ns=begun_ns + record["ended_ns"],
-        ending=ending,
-        outcome=Outcome(record["outcome"]),
-        error=record["error"] or limits.reached(ending),
-        token_ns=tuple([begun_ns + at_ns for at_ns in record["token_ns"]]),
-        token_counts=tuple(record["token_counts"]),
-        prompt_tokens=record["prompt_tokens"],
-        output_tokens=record["output_tokens"],
-        cached_tokens=record["cached_tokens"],
-        attempts=record.get("attempts", 1),
-    )

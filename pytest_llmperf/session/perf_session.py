@@ -16,13 +16,11 @@ from pytest_llmperf.config.settings import Settings, with_price_of_kind
 from pytest_llmperf.engines.adapters import adapter_of, check_configured
 from pytest_llmperf.engines.deployment.launcher import DeploymentLauncher
 from pytest_llmperf.engines.memory.measured import MemoryRecords
-from pytest_llmperf.engines.process.emulated import VirtualLauncher
 from pytest_llmperf.engines.process.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
-from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Notify
 from pytest_llmperf.process.places import remarks
@@ -163,6 +161,9 @@ class PerfSession:
 
     def _in_virtual_time(self, root: Path, emulation: Emulation, steady_age_s: float) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""
+        from pytest_llmperf.engines.process.emulated import VirtualLauncher
+        from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
+
         clock, engines, begun = VirtualClock(), dict[str, VirtualEngine](), self.now()
         self.clock = clock
         self.transport = VirtualTransport(engines)

@@ -1,19 +1,17 @@
 """What the emulator sends is read without a complaint by the client that reads the real engines."""
 
-import json
 from array import array
 from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.build import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.pipe import answer
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import build_spec
-from pytest_llmperf.load.virtual import emulated_exchange
+from pytest_llmperf.load.virtual_client import Client
 from pytest_llmperf.model.exchange import Ending, Exchange
-from pytest_llmperf.model.plan import StreamLimits
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import parse
@@ -25,36 +23,35 @@ SGLANG = ["--model-path", "tiny", "--enable-cache-report", "--enable-metrics"]
 
 
 def service(engine, flags, *options):
-    return build_service(read_options(["--hardware", "h200", "--engine", engine, "--pipe", *options, "--", *flags]))
+    return build_service(read_options(["--hardware", "h200", "--engine", engine, *options, "--", *flags]))
 
 
 def simulated(server, path, body):
-    request = {"index": 0, "path": path, "body": body.decode()}
-    (match,) = answer(server, json.dumps({"simulate": {"requests": [request]}}))["records"]
-    return match
+    """The request as the emulated client has seen it."""
+    server.deployment.begin_run()
+    (request,) = Client(server, LoadPlan("", 0, (PlannedRequest(0, path, body),))).run()
+    return request
 
 
 def record(servers, path, body, tokens=20):
     """What a client parses from the bytes of one server, at the times of its twin: one read per event."""
     byte_server, twin = servers
-    match = simulated(twin, path, body)
-    posted = {"method": "POST", "path": path, "body": body.decode()}
-    byte_server.deployment.begin_run()
-    reply = answer(byte_server, json.dumps({"http": posted}))
-    status, ending = reply["status"], Ending(match["ending"])
-    length = f"content-length: {len(reply['body'])}\r\n" if status != 200 else ""
-    head = f"HTTP/1.1 {status} Status\r\n{length}content-type: {reply['content_type']}\r\n"
-    pieces, chunked = [f"{head}\r\n{reply['body']}"], status == 200
+    match = simulated(twin, path, body).exchange(0, StreamLimits())
+    reply = simulated(byte_server, path, body).answer(byte_server)
+    status, ending, text = reply.status, match.ending, reply.body.decode()
+    length = f"content-length: {len(text)}\r\n" if status != 200 else ""
+    head = f"HTTP/1.1 {status} Status\r\n{length}content-type: {reply.content_type}\r\n"
+    pieces, chunked = [f"{head}\r\n{text}"], status == 200
     if chunked:
-        events = [f"{event}\n\n" for event in reply["body"].split("\n\n")[:-1]]
+        events = [f"{event}\n\n" for event in text.split("\n\n")[:-1]]
         pieces = [f"{head}transfer-encoding: chunked\r\n\r\n", *(f"{len(e):x}\r\n{e}\r\n" for e in events)]
-    token_ns = match["token_ns"]
-    read_ns = [match["sent_ns"] + 1, *token_ns, *[match["ended_ns"]] * len(pieces)][: len(pieces)]
-    read_ns = read_ns if chunked else [match["ended_ns"]]
+    token_ns = match.token_ns
+    read_ns = [match.sent_ns + 1, *token_ns, *[match.ended_ns] * len(pieces)][: len(pieces)]
+    read_ns = read_ns if chunked else [match.ended_ns]
     if chunked and ending is Ending.COMPLETE:
-        pieces, read_ns = [*pieces, "0\r\n\r\n"], [*read_ns, match["ended_ns"]]
+        pieces, read_ns = [*pieces, "0\r\n\r\n"], [*read_ns, match.ended_ns]
     exchange = Exchange(
-        0, match["intended_ns"], match["sent_ns"], match["ended_ns"], ending, array("q", read_ns),
+        0, match.intended_ns, match.sent_ns, match.ended_ns, ending, array("q", read_ns),
         array("q", map(len, pieces)), "".join(pieces).encode(), error=StreamLimits().reached(ending),
     )  # fmt: skip
     return to_record(Request(0, PROMPT, tokens, len(PROMPT)), exchange)
@@ -92,8 +89,8 @@ def test_emulated_stream_is_accepted_by_client(engine, flags):
 
 
 def simulated_record(server, path, body, tokens=20):
-    match = simulated(server, path, body)
-    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(match, 0, StreamLimits()))
+    match = simulated(server, path, body).exchange(0, StreamLimits())
+    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), match)
 
 
 @pytest.mark.parametrize("fault", ["", "errors=100%", "hangs=100%", "truncated=100%"])
@@ -133,7 +130,7 @@ def test_counters_are_found_where_the_adapter_looks(engine, flags):
     path, body = adapter.post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
     for _ in range(2):
         simulated(server, path, body)
-    page = answer(server, json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
+    page = server.reply("GET", "/metrics").body.decode()
     counters = adapter.counters(parse(page))
     assert (counters["prompt_tokens"], counters["generation_tokens"], counters["requests_finished"]) == (80, 40, 2)
     assert counters["prompt_tokens_cached"] == (32 if engine == "vllm" else 39)

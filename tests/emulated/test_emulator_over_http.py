@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.build import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.client import Posted, simulate_client
+from pytest_llmperf.load.virtual_client import Client
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 from pytest_llmperf.testing.waiting import until
 
 ALL = {"include_usage": True, "continuous_usage_stats": True}
@@ -219,9 +220,10 @@ def test_real_time_agrees_with_virtual_time(emulate, client, tmp_path):
     until(lambda: record.read_text().endswith("\n"))
     (row,) = [json.loads(line) for line in record.read_text().splitlines()]
     assert row["ending"] == "complete"
-    service = build_service(read_options(["--hardware", "h200", "--pipe", "--", "serve", "llama-3.1-8b",
+    service = build_service(read_options(["--hardware", "h200", "--", "serve", "llama-3.1-8b",
                                           "--max-model-len", "8192"]))  # fmt: skip
-    (request,) = simulate_client(service, [Posted(0, "/v1/completions", json.dumps(body(tokens=100)).encode())])
+    post = PlannedRequest(0, "/v1/completions", json.dumps(body(tokens=100)).encode())
+    (request,) = Client(service, LoadPlan("", 0, (post,))).run()
     virtual = [at_ns - request.arrived_ns for at_ns in request.token_times[0].token_ns]
     intended = [at_ns - row["arrived_ns"] for at_ns in row["intended_ns"]]
     assert intended == virtual
@@ -256,11 +258,10 @@ def test_many_streams_are_scheduled_as_in_virtual_time(emulate, tmp_path, option
     until(lambda: record.read_text().count("\n") == 12)
     rows = sorted(map(json.loads, record.read_text().splitlines()), key=lambda row: row["number"])
     first_ns = min(row["arrived_ns"] for row in rows)
-    posts = [Posted(number, "/v1/completions", bodies[number].encode(), row["arrived_ns"] - first_ns)
-             for number, row in enumerate(rows)]  # fmt: skip
-    requests = simulate_client(
-        build_service(read_options(["--hardware", "h200", "--pipe", *options, "--", *flags])), posts
-    )
+    posts = tuple(PlannedRequest(number, "/v1/completions", bodies[number].encode(), row["arrived_ns"] - first_ns)
+                  for number, row in enumerate(rows))  # fmt: skip
+    service = build_service(read_options(["--hardware", "h200", *options, "--", *flags]))
+    requests = Client(service, LoadPlan("", 0, posts)).run()
     for row, request in zip(rows, requests, strict=True):
         assert request.arrived_ns - requests[0].arrived_ns == row["arrived_ns"] - rows[0]["arrived_ns"]
         start_ns = row["arrived_ns"] - request.arrived_ns

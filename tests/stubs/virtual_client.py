@@ -1,4 +1,4 @@
-"""Plans of token ids, replayed on a deployment by the emulator's own client in virtual time."""
+"""Plans of token ids, replayed on a deployment by the client of virtual time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pytest_llmperf.emulator.faults import Faults
 from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.service import Service
-from pytest_llmperf.emulator.virtual.client import Patience, simulate_client
-from pytest_llmperf.emulator.virtual.emulated_request import EmulatedRequest
-from pytest_llmperf.emulator.virtual.send_schedule import Posted
+from pytest_llmperf.load.emulated_request import EmulatedRequest
+from pytest_llmperf.load.virtual_client import Client
+from pytest_llmperf.model.exchange import Ending
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 
 _NEVER_NS = 10**18
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a plan; `salt` separates prefix caches, the others are as in `Posted`."""
+    """One request of a plan; `salt` separates prefix caches, the others are as in `PlannedRequest`."""
 
     index: int
     prompt: tuple[int, ...]
@@ -65,14 +66,22 @@ class Answer:
 
 def replay(deployment: Deployment, plan: Plan) -> list[Answer]:
     """Sends a plan from the deployment's present time on; answers by index."""
-    service = Service(Launch(deployment.config, "", 0, "model", ("model",)), deployment, Faults(), 0, 0)
-    posts = [
-        Posted(r.index, "", b"", r.at_ns, r.after, r.think_ns,
-               GenerationRequest("completion", (r.prompt,), r.max_tokens, stream=True, salt=r.salt))
-        for r in plan.requests
-    ]  # fmt: skip
-    patience = Patience(_NEVER_NS, _NEVER_NS, _NEVER_NS)
-    return [_answer(request) for request in simulate_client(service, posts, plan.concurrency, patience)]
+    limits = StreamLimits(first_byte_ns=_NEVER_NS, idle_ns=_NEVER_NS, total_ns=_NEVER_NS)
+    requests = tuple(PlannedRequest(r.index, "", b"%d" % r.index, r.at_ns, r.after, r.think_ns) for r in plan.requests)
+    sent = LoadPlan("", 0, requests, concurrency=plan.concurrency, limits=limits)
+    return [_answer(request) for request in Client(_Asked(deployment, plan), sent).run()]
+
+
+class _Asked(Service):
+    """A server that takes the index of a request as its body: token ids need not be written and read."""
+
+    def __init__(self, deployment: Deployment, plan: Plan) -> None:
+        super().__init__(Launch(deployment.config, "", 0, "model", ("model",)), deployment, Faults(), 0, 0)
+        self._requests = plan.requests
+
+    def ask(self, path: str, body: bytes) -> GenerationRequest:  # noqa: ARG002
+        asked = self._requests[int(body)]
+        return GenerationRequest("completion", (asked.prompt,), asked.max_tokens, stream=True, salt=asked.salt)
 
 
 def _answer(request: EmulatedRequest) -> Answer:
@@ -80,6 +89,6 @@ def _answer(request: EmulatedRequest) -> Answer:
     refusal = None if request.reply is None else json.loads(request.reply.body)["error"]["message"]
     return Answer(
         request.index, request.intended_ns, request.sent_ns, line.token_ns, line.counts,
-        request.ended_ns if request.ending == "complete" else None, line.sequence.prompt_length,
+        request.ended_ns if request.ending is Ending.COMPLETE else None, line.sequence.prompt_length,
         line.sequence.cached_tokens or 0, line.sequence.generated, refusal,
     )  # fmt: skip

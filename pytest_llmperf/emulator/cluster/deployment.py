@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
 from pytest_llmperf.emulator.cluster.routing import RoutedTimeline, Routing
 from pytest_llmperf.emulator.cluster.split import Split, TransferredKv
 from pytest_llmperf.emulator.cluster.timeline import Timeline
+from pytest_llmperf.emulator.config import EngineConfig, Tier
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
+from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.noise import Disturbance
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.config import EngineConfig, Tier
-    from pytest_llmperf.emulator.cost.step_time import StepTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,13 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cache.radix_tree import RadixTree
 from pytest_llmperf.emulator.cluster.timeline import Timeline
+from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cluster.routing import POLICIES, RoutedTimeline, Routing
+from pytest_llmperf.emulator.config import Link
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.config import Link
-    from pytest_llmperf.emulator.core.batch import End
 
 
 class TransferredKv:

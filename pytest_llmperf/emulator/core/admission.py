@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.cache.external import ExternalKv
+from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.sequence import Sequence
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cache.external import ExternalKv
-    from pytest_llmperf.emulator.config import EngineConfig
 
 
 class Admission:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.sequence import Sequence
 
 
 @dataclass(slots=True)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from pytest_llmperf.emulator.core.batch import End
+from pytest_llmperf.emulator.core.batch import Batch, End
 from pytest_llmperf.emulator.core.counters import Counters, Gauges
+from pytest_llmperf.emulator.core.scheduler import Scheduler
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.noise import Disturbance
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pytest_llmperf.emulator.core.batch import Batch
-    from pytest_llmperf.emulator.core.scheduler import Scheduler
-    from pytest_llmperf.emulator.core.sequence import Sequence
-    from pytest_llmperf.emulator.cost.step_time import StepTime
 
 _DRAWN_STEPS = 512  # steps whose disturbance is asked for at once
 

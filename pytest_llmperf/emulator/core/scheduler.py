@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableSequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmperf.emulator.config import Speculation
+from pytest_llmperf.emulator.cache.external import ExternalKv
+from pytest_llmperf.emulator.cache.radix import RadixCache
+from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.batch import Batch
+from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.counters import Counters
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cache.external import ExternalKv
-    from pytest_llmperf.emulator.cache.radix import RadixCache
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.emulator.core.blocks import BlockPool
-    from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
+from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 
 
 class Scheduler(ABC):

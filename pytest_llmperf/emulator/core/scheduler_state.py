@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.cache.external import ExternalKv
+from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core import steady_decode
 from pytest_llmperf.emulator.core.admission import Admission
+from pytest_llmperf.emulator.core.batch import Batch
 from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cache.external import ExternalKv
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.emulator.core.batch import Batch
-    from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
+from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 
 
 class VllmState(Scheduler):

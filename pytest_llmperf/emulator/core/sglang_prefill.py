@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pytest_llmperf.emulator.cache.external import ExternalKv
+from pytest_llmperf.emulator.cache.radix import RadixCache
+from pytest_llmperf.emulator.config import EngineConfig
+from pytest_llmperf.emulator.core.counters import Counters
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_policy import PrefillBudget, by_longest_prefix, by_subtree_weight
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cache.external import ExternalKv
-    from pytest_llmperf.emulator.cache.radix import RadixCache
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.emulator.core.counters import Counters
-    from pytest_llmperf.emulator.core.sequence import Sequence
 
 MOST_NEW_TOKENS = 4096
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pytest_llmperf.emulator.cache.external import ExternalKv
 from pytest_llmperf.emulator.cache.radix import RadixCache
+from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core.batch import Batch
 from pytest_llmperf.emulator.core.scheduler import Scheduler, most_steps
 from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio
 from pytest_llmperf.emulator.core.sglang_prefill import PrefillQueue
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cache.external import ExternalKv
-    from pytest_llmperf.emulator.config import EngineConfig
 
 RETRACT_STEPS = 20
 

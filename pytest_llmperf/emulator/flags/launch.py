@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.shape import UnknownModel, read_shape
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
 from pytest_llmperf.kinds import GPU_KINDS
-from pytest_llmperf.kinds.rows import kind_of_row
+from pytest_llmperf.kinds.rows import HardwareKind, kind_of_row
 from pytest_llmperf.shapes import ModelShape
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.kinds.rows import HardwareKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,11 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http.events import DONE, Events
+from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.replies import dumps
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.flags.launch import Launch
-    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 
 
 class _OpenAiEvents(Events):

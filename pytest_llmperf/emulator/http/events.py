@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.core import sequence
+from pytest_llmperf.emulator.flags.launch import Launch
+from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.http.text import text_of
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core import sequence
-    from pytest_llmperf.emulator.flags.launch import Launch
-    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 
 DONE = b"data: [DONE]\n\n"
 CRASHED = Refusal(500, "EngineCore encountered an issue (a planted fault).", "InternalServerError")

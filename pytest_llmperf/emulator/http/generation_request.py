@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.http.text import tokens_of
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.flags.launch import Launch
 
 Kind = Literal["completion", "chat", "response", "generate"]
 KINDS: dict[str, Kind] = {

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE, Page
 from pytest_llmperf.emulator.http.replies import Refusal, Reply, json_reply
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cluster.deployment import Deployment
 
 ROUTES = {"/lmcache/metrics", "/lmcache/cache/clear"}
 _TIERS = {"l1": "cpu", "l2": "disk"}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.core.counters import Counters, Gauges
+from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http.exposition import Histogram, Page
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core.counters import Counters, Gauges
-    from pytest_llmperf.emulator.flags.launch import Launch
-    from pytest_llmperf.emulator.http.latencies import Latencies
+from pytest_llmperf.emulator.http.latencies import Latencies
 
 _GAUGES = {
     "num_requests_running": ("running", "Sequences that are in the batch."),

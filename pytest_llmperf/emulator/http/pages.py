@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.flags.tables import FLAGS
 from pytest_llmperf.emulator.http.replies import Reply, json_reply
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.flags.launch import Launch
-
 
 
 def models(launch: Launch, started_s: int) -> Reply:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.http.replies import Refusal
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core.sequence import Sequence
-    from pytest_llmperf.emulator.http.service import Service
-    from pytest_llmperf.emulator.http.streams import Stream
+from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.http.streams import Stream
 
 
 class RealTime:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.http.streams import Stream
+from pytest_llmperf.emulator.http.streams import Stream
 
 
 class Recorder:

@@ -8,7 +8,6 @@ import gc
 import signal
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -17,9 +16,7 @@ from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.http.app import App
 from pytest_llmperf.emulator.http.realtime import RealTime
 from pytest_llmperf.emulator.http.recorder import Recorder
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.http.service import Service
 
 _BACKLOG = 2048
 

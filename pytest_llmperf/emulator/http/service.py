@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_llmperf.emulator.core.counters import Gauges
+from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.core.counters import Counters, Gauges
 from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.faults import Faults, HttpFault
+from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http import lmcache, pages
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
 from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, read_generation_request
 from pytest_llmperf.emulator.http.latencies import Latencies
 from pytest_llmperf.emulator.http.metrics_page import metrics_page
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.cluster.deployment import Deployment
-    from pytest_llmperf.emulator.core.counters import Counters
-    from pytest_llmperf.emulator.faults import Faults, HttpFault
-    from pytest_llmperf.emulator.flags.launch import Launch
 
 _COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}
 _OF_VLLM = {"/reset_prefix_cache", "/server_info", "/load", "/sleep", "/wake_up", "/is_sleeping"}

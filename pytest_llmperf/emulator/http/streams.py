@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core.sequence import Sequence
-    from pytest_llmperf.emulator.faults import HttpFault
-    from pytest_llmperf.emulator.http.events import Events
-    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
-    from pytest_llmperf.emulator.http.replies import Refusal
-    from pytest_llmperf.emulator.http.stream_writer import StreamWriter
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.faults import HttpFault
+from pytest_llmperf.emulator.http.events import CRASHED, DONE, Events, error_event
+from pytest_llmperf.emulator.http.generation_request import GenerationRequest
+from pytest_llmperf.emulator.http.replies import Refusal
+from pytest_llmperf.emulator.http.stream_writer import StreamWriter
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""Control requests over sockets, each within limits, or through the pipe of an emulated engine.
+"""Control requests over sockets, each within limits, or in the virtual time of an emulated engine.
 
 httpx limits each wait for bytes. Neither a server that sends a byte now and then nor an infinite page exceeds such
 a limit, so answers have a deadline and a size here.
@@ -12,11 +12,13 @@ import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import httpcore
 import httpx
 
-from pytest_llmperf.load.virtual import VirtualEngine
+if TYPE_CHECKING:
+    from pytest_llmperf.load.virtual import VirtualEngine
 
 _FAILURES = (
     httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError,
@@ -106,7 +108,7 @@ def _unpacked(packed: bytes, encodings: list[str]) -> bytes:
     return body
 
 
-class PipeControl(httpx.BaseTransport):
+class VirtualControl(httpx.BaseTransport):
     """Hands every request to an emulated engine, in its virtual time."""
 
     def __init__(self, engine: VirtualEngine) -> None:
@@ -116,12 +118,11 @@ class PipeControl(httpx.BaseTransport):
         """One request and its whole answer.
 
         Raises:
-            httpx.TransportError: the engine ended.
+            EngineError: the engine has ended.
         """
-        path, body = request.url.raw_path.decode(), request.read().decode() or None
-        answer = self.engine.call({"http": {"method": request.method, "path": path, "body": body}})
-        headers = {"content-type": answer["content_type"]}
-        return httpx.Response(answer["status"], headers=headers, text=answer["body"], request=request)
+        reply = self.engine.answer(request.method, request.url.raw_path.decode(), request.read())
+        headers = {"content-type": reply.content_type}
+        return httpx.Response(reply.status, headers=headers, content=reply.body, request=request)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The emulator in place of an engine: the engine's own command line, run by another program."""
+"""The emulator in place of an engine: the engine's own command line, read by another program."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
 from pytest_llmperf.engines.deployment.emulated import emulated_pages
 from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheServer
+from pytest_llmperf.engines.process.environment import EMULATOR
 from pytest_llmperf.engines.process.launch import Launcher, served_name_of
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.engines.process.variables import child_environment
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
-from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Starting
 from pytest_llmperf.process.launch import Launch
-from pytest_llmperf.process.piped import PipedProcess
 
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # the emulator solves no equations, and starting threads takes 0.05 s of CPU
 NO_PORT = 1  # nothing listens in virtual time, and the engine's command line wants one
 
 
@@ -56,23 +54,23 @@ class VirtualLauncher(Launcher):
         environment = self.emulator(spec, start_id)
         name = served_name_of(model, self.rng)
         placement = Placement(spec.kind or self.kind, NO_PORT, name, model, environment, root=self.root)
+        arguments = adapter.arguments(resolution.spec, placement)
         launch = Launch(
-            argv=(*environment.prefix, *adapter.arguments(resolution.spec, placement)),
-            env=ONE_THREAD | child_environment(spec, adapter, placement),
+            argv=(*environment.prefix, *arguments),
+            env=child_environment(spec, adapter, placement),
             cwd=self.root,
             run_dir=self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-emulated",
             hidden=secrets_of(spec),
         )
         self.progress(Starting(str(spec)))
-        from pytest_llmperf.engines.control.transports import PipeControl
+        from pytest_llmperf.engines.control.transports import VirtualControl
 
         host = f"emulated-{start_id}"
-        launched_ns = self.clock.now_ns()
-        engine = self._begin(launch, spec)
-        self.engines[host] = engine
-        contact, unit = Contact(f"http://{host}", name), Unit(spec, engine.process)
-        unit.launched_ns = launched_ns
-        client = contact.client(transport=PipeControl(engine))
+        words = (*environment.prefix[len(EMULATOR):], *arguments)
+        self.engines[host] = engine = VirtualEngine(spec.engine, launch, words, self.clock)
+        contact, unit = Contact(f"http://{host}", name), Unit(spec, engine)
+        unit.launched_ns = engine.begun_ns
+        client = contact.client(transport=VirtualControl(engine))
         server = Server(adapter, contact, unit, client, start_id=start_id, model=model, clock=self.clock,
                         replicas=emulated_pages(spec, client))
         server.disturber = engine if spec.servers > 1 else None
@@ -102,19 +100,3 @@ class VirtualLauncher(Launcher):
                 server.stop(0)
             raise
         return servers
-
-    def _begin(self, launch: Launch, spec: EngineSpec) -> VirtualEngine:
-        process = PipedProcess(launch, self.clock)
-        try:
-            process.read()  # "ready": the flags were understood and the model fits
-        except EngineError as error:
-            process.stop(0)
-            raise ExitedEarly(
-                f"The emulated {spec.engine} server ended before it was ready: {process.ending()}.",
-                process.evidence(),
-            ) from error
-        except BaseException:
-            process.stop(0)
-            raise
-        return VirtualEngine(process, self.clock)
-

@@ -9,10 +9,9 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,8 +25,7 @@ from pytest_llmperf.model.engine import REFERENCE
 from pytest_llmperf.process.launch import mask_argv
 from pytest_llmperf.version import PACKAGE_DIR
 
-EMULATOR = "pytest_llmperf.emulator"
-EMULATOR_REFUSES = 2  # its exit code for options of its own
+EMULATOR = (sys.executable, "-m", "pytest_llmperf.emulator")
 BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu", "lm_eval": "make lm-eval",
            "vllm_router": "make routers", "sglang_router": "make routers"}
 # An engine that another engine's environment has, too; both routers are installed into one environment.
@@ -157,13 +155,11 @@ def emulator_environment(
         words: further options of the emulator.
         gpu_set: number of the emulated GPU set.
     """
-    prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
+    prefix = [*EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
     if emulation.kind not in SHIPPED_NAMES:
         prefix += ["--hardware-row", json.dumps(row_of_kind(GPU_KINDS[emulation.kind]))]
     if emulation.coefficients:
         prefix += ["--coefficients", emulation.coefficients]
-    if emulation.clock == "virtual":
-        prefix.append("--pipe")
     for fault in emulation.faults if faults else ():
         prefix += ["--fault", fault]
     prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)),
@@ -178,13 +174,13 @@ def check_emulation(emulation: Emulation) -> None:
     Raises:
         ConfigError: it cannot; says what there is.
     """
-    emulator = emulator_environment(replace(emulation, clock="virtual"), "vllm", 0)
-    ours = {**os.environ, "PYTHONPATH": str(emulator.pythonpath)}
-    completed = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL,
-                               capture_output=True, text=True, check=False)
-    if completed.returncode == EMULATOR_REFUSES:
-        error_text = completed.stderr.strip().removeprefix("error: ")
-        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", error_text))
+    from pytest_llmperf.emulator.options import read_options
+    from pytest_llmperf.emulator.quantities import UsageError
+
+    try:
+        read_options(emulator_environment(emulation, "vllm", 0).prefix[len(EMULATOR):])
+    except UsageError as error:
+        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", str(error))) from error
 
 
 def noise_seed(session: int, start_id: int) -> int:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from pytest_llmperf.engines.adapters import package_of
-from pytest_llmperf.engines.process.environment import EMULATOR, Environment, Installations
+from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.retired import replacement
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
@@ -156,13 +155,6 @@ def check_emulated_reference(engine: str, engines: Mapping[str, str]) -> None:
         raise ConfigError(f"--llmperf-reference {engine}={place}: with --emulate no build is started. Write "
                           f"--llmperf-reference {engine}=emulator, which has none of the planted faults and flags, or "
                           "drop --emulate.")
-
-
-@cache
-def emulated_flags(engine: str) -> frozenset[str] | None:
-    """The options of an engine that the emulator understands."""
-    question = [sys.executable, "-m", EMULATOR, "--hardware", "h200", "--engine", engine, "--known-flags"]
-    return _flags(_last_line(_asked(question, os.environ, TIMEOUT_S)))
 
 
 def check_flags(

@@ -16,7 +16,6 @@ from pytest_llmperf.engines.models.draft_models import check_method_module, with
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.installed import (
     check_flags,
-    emulated_flags,
     has_module,
     installed_version,
     known_flags,
@@ -122,6 +121,7 @@ def _check_emulated(spec: EngineSpec) -> None:
                         "--emulate.")
     emulated_words(spec)
     check_variables(spec, None)
-    flags = emulated_flags(spec.engine) if spec.flags else None
-    if flags is not None:
-        check_flags(spec, flags, near_only=True)
+    if spec.flags:
+        from pytest_llmperf.emulator.build import known_flags as emulated_flags
+
+        check_flags(spec, emulated_flags(spec.engine), near_only=True)

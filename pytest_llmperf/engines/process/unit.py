@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheServer
 from pytest_llmperf.errors import Evidence, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.process.piped import PipedProcess
 from pytest_llmperf.process.supervisor import Supervised
+
+if TYPE_CHECKING:
+    from pytest_llmperf.load.virtual import VirtualEngine
 
 DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 
@@ -18,7 +21,7 @@ class Unit:
 
     Args:
         spec: what was asked for.
-        process: the supervised process; None for an endpoint.
+        process: the supervised process, or an emulated engine in virtual time; None for an endpoint.
         lmcache: the LMCache server of this unit; None: there is none.
 
     Attributes:
@@ -29,7 +32,7 @@ class Unit:
     """
 
     def __init__(
-        self, spec: EngineSpec, process: Supervised | PipedProcess | None = None,
+        self, spec: EngineSpec, process: Supervised | VirtualEngine | None = None,
         lmcache: LMCacheServer | EmulatedLMCache | None = None,
     ) -> None:
         self.spec = spec

@@ -13,16 +13,15 @@ def read(text):
 
 def test_engine_command_line_is_read_after_two_dashes():
     options = read("--hardware h200 --gpus 4 --fault leak --noise step=1% --noise-seed 5 -- serve M --port 5 --gpus 9")
-    assert (options.machine.gpu.name, options.machine.gpus, options.engine, options.pipe) == ("h200", 4, "vllm", False)
+    assert (options.machine.gpu.name, options.machine.gpus, options.engine) == ("h200", 4, "vllm")
     assert options.engine_argv == ("serve", "M", "--port", "5", "--gpus", "9")
     assert options.faults.leaked_blocks == 1
     assert (options.noise.step, options.noise.seed, options.seed) == (0.01, 5, 5)
 
 
 def test_short_form_accepts_emulator_and_engine_options_together():
-    options = read("--model tiny --hardware l4 --max-num-seqs 8 --pipe --port 5")
+    options = read("--model tiny --hardware l4 --max-num-seqs 8 --port 5")
     assert options.engine_argv == ("--model", "tiny", "--max-num-seqs", "8", "--port", "5")
-    assert options.pipe
 
 
 def test_module_name_selects_engine():

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.build import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.pipe import answer
+from pytest_llmperf.load.virtual_client import Client
+from pytest_llmperf.model.plan import ConversationPart, LoadPlan, PlannedRequest, StreamLimits
 
 VLLM = ("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")
 SGLANG = ("--model-path", "tiny", "--context-length", "4096", "--enable-cache-report")
@@ -14,13 +15,14 @@ SGLANG = ("--model-path", "tiny", "--context-length", "4096", "--enable-cache-re
 
 def cached_tokens(engine, *options):
     name = "vllm" if engine is VLLM else "sglang"
-    service = build_service(read_options(["--hardware", "h200", "--engine", name, "--pipe", *options, "--", *engine]))
+    service = build_service(read_options(["--hardware", "h200", "--engine", name, *options, "--", *engine]))
     bodies = [{"prompt": list(range(100)), "max_tokens": 200}, {"prompt": [7] * 20, "max_tokens": 4}]
-    turns = [{"index": index, "body": json.dumps({**body, "stream": True})} for index, body in enumerate(bodies)]
-    turns[1] |= {"after": 0, "continues": True}
-    answers = answer(service, json.dumps({"simulate": {"requests": turns}}))["records"]
-    assert [record["prompt_tokens"] for record in answers] == [100, 320]
-    return answers[1]["cached_tokens"]
+    first, second = (json.dumps({**body, "stream": True}).encode() for body in bodies)
+    later = PlannedRequest(1, "/v1/completions", second, after=0, part=ConversationPart("ids", 0, 0, continues=True))
+    plan = LoadPlan("", 0, (PlannedRequest(0, "/v1/completions", first), later))
+    answers = [request.exchange(0, StreamLimits()) for request in Client(service, plan).run()]
+    assert [answer.prompt_tokens for answer in answers] == [100, 320]
+    return answers[1].cached_tokens
 
 
 @pytest.mark.parametrize(("engine", "with_answers", "prompts_only"), [(VLLM, 288, 96), (SGLANG, 299, 100)],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.build import build_service
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.cluster.routing import POLICIES, RoutedTimeline, Routing
 from pytest_llmperf.emulator.core.sequence import Sequence
@@ -153,7 +153,7 @@ def test_replicas_with_one_policy_equal_their_steps_run_one_by_one():
     assert replace(stepped.counters) == replace(fleet.counters)
 
 
-LINE = ("--hardware", "h200", "--pipe", "--gpus", "8", "--noise", "none", "--replicas", "2", "--router", "cache_aware")
+LINE = ("--hardware", "h200", "--gpus", "8", "--noise", "none", "--replicas", "2", "--router", "cache_aware")
 
 
 def service(*words: str) -> Any:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.faults import HttpFault
 from pytest_llmperf.emulator.http.answers import events_of
 from pytest_llmperf.emulator.http.events import CRASHED, DONE, Events, error_event
+from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Reply, json_reply
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.core.sequence import Sequence
-    from pytest_llmperf.emulator.faults import HttpFault
-    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
-    from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.model.exchange import EmulatedExchange, Ending
+from pytest_llmperf.model.plan import StreamLimits
+from pytest_llmperf.model.record import Outcome
 
 SHOWN_BYTES = 200  # of a refusal's body
-ABANDONED = "cancelled by the client"
-NOT_CONTINUED = "not sent, because the turn before has no complete answer"
+OUTCOMES = {Ending.COMPLETE: Outcome.OK, Ending.CLOSED_EARLY: Outcome.TRUNCATED, Ending.ABANDONED: Outcome.ABANDONED,
+            Ending.NOT_CONTINUED: Outcome.NOT_CONTINUED}
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class EmulatedRequest:
     token_times: list[TokenTimes] = field(default_factory=list)
     unfinished: int = 0
     ended_ns: int | None = None
-    ending: str = "complete"
+    ending: Ending = Ending.COMPLETE
     failed: bool = False
     attempts: int = 1
     first_sent_ns: int = 0
@@ -88,37 +88,53 @@ class EmulatedRequest:
         """Whether the client has read tokens of a stream."""
         return self.ask is not None and self.ask.stream and any(line.token_ns for line in self.token_times)
 
-    @property
-    def outcome(self) -> str:
-        if self.reply is not None and self.reply.status != 200:
-            return "rate limited" if self.reply.status == 429 else "http status"
-        if self.failed:
-            return "error in stream"
-        others = {"complete": "ok", "closed early": "truncated", NOT_CONTINUED: "conversation ended",
-                  ABANDONED: ABANDONED}
-        return others.get(self.ending, "timeout")
+    def until_ns(self, limits: StreamLimits) -> int:
+        """The time at which the client cancels the request unless more tokens arrive."""
+        until_ns = min(self._silent_until_ns(limits), self.sent_ns + limits.total_ns)
+        return until_ns if self.cancel_at_ns is None else min(until_ns, self.cancel_at_ns)
 
-    def record(self) -> dict[str, object]:
-        """The request's facts, without bytes."""
+    def limit_reached(self, limits: StreamLimits) -> Ending:
+        """Which limit ran out."""
+        if self.cancel_at_ns == self.until_ns(limits):
+            return Ending.ABANDONED
+        if self._silent_until_ns(limits) > self.sent_ns + limits.total_ns:
+            return Ending.TOTAL_TIMEOUT
+        return Ending.IDLE_TIMEOUT if self.streaming else Ending.FIRST_BYTE_TIMEOUT
+
+    def _silent_until_ns(self, limits: StreamLimits) -> int:
+        return self.last_ns + limits.idle_ns if self.streaming else self.sent_ns + limits.first_byte_ns
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.reply is not None and self.reply.status != 200:
+            return Outcome.RATE_LIMITED if self.reply.status == 429 else Outcome.HTTP_STATUS
+        return Outcome.ERROR_IN_STREAM if self.failed else OUTCOMES.get(self.ending, Outcome.TIMEOUT)
+
+    def exchange(self, begun_ns: int, limits: StreamLimits) -> EmulatedExchange:
+        """What the client has seen.
+
+        Args:
+            begun_ns: time of the session at which the server's clock was 0.
+            limits: of the client.
+        """
         emissions, outcome = self._emissions(), self.outcome
-        return {
-            "index": self.index,
-            "intended_ns": self.intended_ns,
-            "sent_ns": None if self.ending == NOT_CONTINUED else self.first_sent_ns,
-            "ended_ns": self.ended_ns,
-            "token_ns": [at_ns for at_ns, _, _, _ in emissions],
-            "token_counts": [count for _, _, count, _ in emissions],
-            # Usage comes with each chunk; only the last one says what was cached.
-            "prompt_tokens": self.ask.prompt_tokens if self.ask and emissions else None,
-            "cached_tokens": sum(line.sequence.cached_tokens or 0 for line in self.token_times)
-            if outcome == "ok"
-            else None,
-            "output_tokens": sum(count for _, _, count, _ in emissions) if emissions else None,
-            "outcome": outcome,
-            "ending": self.ending,
-            "error": self._error,
-            "attempts": self.attempts,
-        }
+        usage = self.ask if emissions else None  # comes with each chunk; only the last one says what was cached
+        return EmulatedExchange(
+            index=self.index,
+            intended_ns=begun_ns + self.intended_ns,
+            sent_ns=None if self.ending is Ending.NOT_CONTINUED else begun_ns + self.first_sent_ns,
+            ended_ns=begun_ns + (self.ended_ns or 0),
+            ending=self.ending,
+            outcome=outcome,
+            error=self._error or limits.reached(self.ending),
+            token_ns=tuple([begun_ns + at_ns for at_ns, _, _, _ in emissions]),
+            token_counts=tuple([count for _, _, count, _ in emissions]),
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else sum(count for _, _, count, _ in emissions),
+            cached_tokens=sum(line.sequence.cached_tokens or 0 for line in self.token_times)
+            if outcome is Outcome.OK else None,
+            attempts=self.attempts,
+        )
 
     @property
     def _error(self) -> str | None:
@@ -136,7 +152,7 @@ class EmulatedRequest:
         events = events_of(self.ask, service.launch, self.number, int(service.unix_s(self.arrived_ns)))
         if self.ask.stream:
             return Reply(200, b"".join(self._streamed(events)), EVENT_STREAM)
-        if self.ending != "complete":
+        if self.ending is not Ending.COMPLETE:
             return None
         return json_reply(events.whole_of(line.sequence for line in self.token_times))
 
@@ -153,7 +169,7 @@ class EmulatedRequest:
             yield events.tokens(index, sequence.tokens(start, start + count), sequence.cached_tokens or 0, finished)
         if self.failed:
             yield error_event() + DONE
-        elif self.ending == "complete":
+        elif self.ending is Ending.COMPLETE:
             yield from events.end()
 
     def _emissions(self) -> list[tuple[int, int, int, TokenTimes]]:
@@ -171,4 +187,4 @@ class EmulatedRequest:
 def not_continued(index: int, intended_ns: int) -> EmulatedRequest:
     """A turn that is never sent, because its prompt would contain an answer that is missing."""
     return EmulatedRequest(index, intended_ns, intended_ns, intended_ns, None, -1, ended_ns=intended_ns,
-                           ending=NOT_CONTINUED)
+                           ending=Ending.NOT_CONTINUED)

@@ -16,7 +16,7 @@ from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "stubs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "stubs"))
 
 from virtual_client import Answer, Plan, Request, replay
 
