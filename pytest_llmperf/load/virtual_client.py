@@ -39,14 +39,17 @@ class Client:
         plan: what to send. Its host and port mean nothing here.
         events: deaths and restarts of replicas on the way.
         given_up: asked before each event; true ends the load.
+        asks: the requests by index as the server reads them, in place of the bodies of the plan; empty: their bodies.
 
     Attributes:
         past: begin and end of each event that has ended, in ns.
     """
 
     def __init__(
-        self, service: Service, plan: LoadPlan, events: List[Event] = (), given_up: Callable[[], bool] = lambda: False
+        self, service: Service, plan: LoadPlan, events: List[Event] = (), given_up: Callable[[], bool] = lambda: False,
+        *, asks: List[GenerationRequest] = (),
     ) -> None:
+        self._asks = asks
         self._given_up = given_up
         self._limits = plan.limits
         self._service = service
@@ -189,7 +192,7 @@ class Client:
 
     def _generation(self, post: PlannedRequest) -> GenerationRequest:
         """What a POST asks for. The prompt of a later turn begins with the earlier turns and their answers."""
-        own = self._service.ask(post.path, post.body)
+        own = self._asks[post.index] if self._asks else self._service.ask(post.path, post.body)
         own = replace(own, session=post.session) if post.session else own
         if not _continues(post) or post.after is None:
             return own

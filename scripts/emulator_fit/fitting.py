@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from pytest_llmperf.emulator.fit import solve
 
 from emulator_fit.anchors import ANCHORS
 from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Slot, per_engine, placed, start
@@ -17,7 +18,6 @@ from emulator_fit.rows import Row
 from emulator_fit.surrogate import estimate
 from pytest_llmperf.emulator.cost.coefficients import Coefficients, family_of, from_numbers
 from pytest_llmperf.emulator.cost.step_time import StepTime
-from pytest_llmperf.emulator.fit import solve
 
 FAMILY_TOLERANCE = 0.7  # of the logarithm of a family's coefficient, around the coefficient of the engine
 TPOT_ERROR, TTFT_ERROR, ANCHOR_ERROR = 0.06, 0.15, 0.06

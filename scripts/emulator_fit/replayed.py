@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 
 from emulator_fit.rows import Row
+from pytest_llmperf.calibration.host_fit import Means, TimedRequest, replayed
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-from pytest_llmperf.emulator.fit import Means, replayed
 from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest
-from pytest_llmperf.emulator.virtual.send_schedule import Posted
 
 
 def row_replayed(row: Row, coefficients: Coefficients, rounds: int = 10, seed: int = 0) -> Means:
@@ -20,11 +19,10 @@ def row_replayed(row: Row, coefficients: Coefficients, rounds: int = 10, seed: i
     draw = random.Random(seed)
     longest = tuple(range(row.input_tokens))
 
-    def post(index: int) -> Posted:
+    def post(index: int) -> TimedRequest:
         prompt = draw.randint(round(row.input_tokens * row.spread), row.input_tokens)
         answer = draw.randint(round(row.output_tokens * row.spread), row.output_tokens)
-        ask = GenerationRequest("completion", ((-1 - index, *longest[1:prompt]),), answer, stream=True)
-        return Posted(index, "", b"", ask=ask)
+        return None, GenerationRequest("completion", ((-1 - index, *longest[1:prompt]),), answer, stream=True)
 
     posts = [post(index) for index in range(row.concurrency * rounds)]
     return replayed(Launch(row.config, "", 0, "model", ("model",)), posts, row.concurrency, coefficients)

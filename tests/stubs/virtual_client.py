@@ -67,21 +67,11 @@ class Answer:
 def replay(deployment: Deployment, plan: Plan) -> list[Answer]:
     """Sends a plan from the deployment's present time on; answers by index."""
     limits = StreamLimits(first_byte_ns=_NEVER_NS, idle_ns=_NEVER_NS, total_ns=_NEVER_NS)
-    requests = tuple(PlannedRequest(r.index, "", b"%d" % r.index, r.at_ns, r.after, r.think_ns) for r in plan.requests)
+    requests = tuple(PlannedRequest(r.index, "", b"", r.at_ns, r.after, r.think_ns) for r in plan.requests)
     sent = LoadPlan("", 0, requests, concurrency=plan.concurrency, limits=limits)
-    return [_answer(request) for request in Client(_Asked(deployment, plan), sent).run()]
-
-
-class _Asked(Service):
-    """A server that takes the index of a request as its body: token ids need not be written and read."""
-
-    def __init__(self, deployment: Deployment, plan: Plan) -> None:
-        super().__init__(Launch(deployment.config, "", 0, "model", ("model",)), deployment, Faults(), 0, 0)
-        self._requests = plan.requests
-
-    def ask(self, path: str, body: bytes) -> GenerationRequest:  # noqa: ARG002
-        asked = self._requests[int(body)]
-        return GenerationRequest("completion", (asked.prompt,), asked.max_tokens, stream=True, salt=asked.salt)
+    asks = [GenerationRequest("completion", (r.prompt,), r.max_tokens, stream=True, salt=r.salt) for r in plan.requests]
+    service = Service(Launch(deployment.config, "", 0, "model", ("model",)), deployment, Faults(), 0, 0)
+    return [_answer(request) for request in Client(service, sent, asks=asks).run()]
 
 
 def _answer(request: EmulatedRequest) -> Answer:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from pytest_llmperf.calibration.host_fit import fit_host
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.config.emulation import coefficients_file
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.quantities import UsageError as CannotEmulate
 from pytest_llmperf.engines.spec import command_line
 from pytest_llmperf.errors import SpecError, UsageError
 from pytest_llmperf.kinds import GPU_KINDS, SHIPPED_NAMES
@@ -150,15 +151,13 @@ def _row(kind: str) -> str | None:
 
 
 def _fitted(task: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the emulator, which shares no code with this package.
+    """The answer of the emulator.
 
     Raises:
         UsageError: the emulator cannot start one of the measured servers.
     """
-    completed = subprocess.run([sys.executable, "-m", "pytest_llmperf.emulator.fit"], input=json.dumps(task), text=True,
-                               capture_output=True, check=False)
-    if completed.returncode:
-        problem = completed.stderr.strip().splitlines()[-1]
-        raise UsageError(f"the emulator cannot replay these runs: {problem}. Leave out run folders with such a server.")
-    answer: dict[str, Any] = json.loads(completed.stdout)
-    return answer
+    try:
+        return fit_host(task)
+    except (StartError, CannotEmulate) as error:
+        raise UsageError(f"the emulator cannot replay these runs: {error}. Leave out run folders with such a server."
+                         ) from error

@@ -5,8 +5,8 @@ from math import exp
 
 import pytest
 
+from pytest_llmperf.calibration.host_fit import OF_A_HOST, Means, fitted, held_out, read_point
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for, from_numbers, numbers_of
-from pytest_llmperf.emulator.fit import OF_A_HOST, Means, fitted, held_out, read_point
 from pytest_llmperf.kinds import GPU_KINDS
 
 TASK = {"kind": "h100", "row": None, "engine": "vllm"}

@@ -1,6 +1,4 @@
-"""Fit coefficients of the step times to measured runs: JSON on stdin, JSON on stdout.
-
-    python -m pytest_llmperf.emulator.fit
+"""Fit coefficients of the step times to measured runs.
 
 Each run is replayed by the emulator's scheduler in virtual time. A few coefficients are fitted to mean TPOT, and a
 little to mean TTFT, near the shipped values. The runs are divided into halves: the coefficients of each half predict
@@ -9,8 +7,6 @@ the other half.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -36,10 +32,12 @@ from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.service import Service
-from pytest_llmperf.emulator.virtual.client import Patience, simulate_client
-from pytest_llmperf.emulator.virtual.send_schedule import Posted
+from pytest_llmperf.load.virtual_client import Client
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 
 _NEVER_NS = 10**18
+_UNLIMITED = StreamLimits(first_byte_ns=_NEVER_NS, idle_ns=_NEVER_NS, total_ns=_NEVER_NS)
+TimedRequest = tuple[int | None, GenerationRequest]  # send time after the start, ns; None: as soon as there is a place
 _TPOT_ERROR, _TTFT_ERROR = 0.03, 0.3  # standard deviations of the logarithms: TTFT weighs little
 _SLOPE = 0.05  # change of a logarithm by which a replay shows a slope
 _ROUNDS = 12
@@ -83,7 +81,7 @@ class Point:
     """One measured run: the server, what it was sent, the limit of requests in flight, and what was measured."""
 
     launch: Launch
-    posts: Sequence[Posted]
+    posts: Sequence[TimedRequest]
     concurrency: int | None
     measured: Means
 
@@ -95,7 +93,7 @@ class Point:
 
 
 def replayed(
-    launch: Launch, posts: Sequence[Posted], concurrency: int | None, coefficients: Coefficients
+    launch: Launch, posts: Sequence[TimedRequest], concurrency: int | None, coefficients: Coefficients
 ) -> Means:
     """Mean TTFT and TPOT of requests that a server gets.
 
@@ -105,7 +103,9 @@ def replayed(
     deployment = Deployment(launch.config, StepTime(launch.config, coefficients))
     service = Service(launch, deployment, Faults(), 0, 0)
     ttft_ns, tpot_ns = [], []
-    for request in simulate_client(service, posts, concurrency, Patience(_NEVER_NS, _NEVER_NS, _NEVER_NS)):
+    planned = tuple(PlannedRequest(index, "", b"", at_ns) for index, (at_ns, _) in enumerate(posts))
+    plan = LoadPlan("", 0, planned, concurrency=concurrency, limits=_UNLIMITED)
+    for request in Client(service, plan, asks=[ask for _, ask in posts]).run():
         if request.reply is not None:
             raise StartError(f"a request was refused: {request.reply.body.decode()}")
         (line,) = request.token_times
@@ -170,25 +170,22 @@ def _placed(shipped: Mapping[str, float], numbers: Mapping[str, float]) -> Coeff
 def read_point(row: Mapping[str, Any], task: Mapping[str, Any]) -> Point:
     """A point of the task's JSON."""
     launch = {"vllm": vllm_launch, "sglang": sglang_launch}[task["engine"]]
-    posts = [Posted(index, "", b"", at_ns, None, 0,
-                    GenerationRequest("completion", (tuple(prompt),), tokens, stream=True))
-             for index, (prompt, tokens, at_ns) in enumerate(row["requests"])]  # fmt: skip
+    posts = [(at_ns, GenerationRequest("completion", (tuple(prompt),), tokens, stream=True))
+             for prompt, tokens, at_ns in row["requests"]]
     return Point(launch(row["argv"], machine(task["kind"], 8, task["row"]), {}), posts, row["concurrency"],
                  Means(row["ttft_ms"], row["tpot_ms"]))
 
 
-def main() -> int:
-    """Reads a task and writes the numbers with their error outside the fit."""
-    task = json.load(sys.stdin)
+def fit_host(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that fit the runs of a task, with their error outside the fit.
+
+    Raises:
+        StartError, UsageError: the emulator cannot start one of the measured servers.
+    """
     points = [read_point(row, task) for row in task["points"]]
     config = points[0].launch.config
     shipped = numbers_of(coefficients_for(config.engine, config.gpu, family_of(config)))
     before, after = held_out(points, shipped)
     numbers = fitted(points, shipped)
     peaks = [name for name, (_, most) in OF_A_HOST.items() if numbers[name] > 0.995 * most]
-    json.dump({"before": before, "after": after, "numbers": numbers, "at_peak": peaks}, sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"before": before, "after": after, "numbers": numbers, "at_peak": peaks}
