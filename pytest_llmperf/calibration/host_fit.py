@@ -107,7 +107,7 @@ def replayed(
     plan = LoadPlan("", 0, planned, concurrency=concurrency, limits=_UNLIMITED)
     for request in Client(service, plan, asks=[ask for _, ask in posts]).run():
         if request.reply is not None:
-            raise StartError(f"a request was refused: {request.reply.body.decode()}")
+            raise StartError(f"the server must take each request, and refused one: {request.reply.body.decode()}")
         (line,) = request.token_times
         ttft_ns.append(line.token_ns[0] - request.sent_ns)
         if line.sequence.generated > 1:
