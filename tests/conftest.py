@@ -161,7 +161,7 @@ def podman(empty_root, tmp_path):
                 "--security-opt=no-new-privileges", *LIMITS, *mounts,
                 *(f"--env={name}={value}" for name, value in variables.items()), *options, image, *command]
         arguments = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return start(argv, **arguments, **({"timeout": 300} if start is subprocess.run else {}))
+        return start(argv, **arguments, **({"timeout": 900} if start is subprocess.run else {}))
 
     yield run
     subprocess.run([program, "rmi", "--force", image], check=False, capture_output=True, timeout=120)
