@@ -1,25 +1,21 @@
-"""Read baselines, and write several at once under a lock.
-
-Every file is old or new at any moment. An error before the first file is replaced changes no file.
-"""
+"""Read baselines, and write several at once under a lock. A reader sees all files of an update or none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
+from pytest_llmperf.baseline.disk import Disk
+from pytest_llmperf.baseline.journal import LOCK, Journal, inside
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.text import decode, encode
-from pytest_llmperf.bounded_file import check_inside, read_file
+from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.baseline import Baseline
 
-FOLDER, LOCK = ".update", "lock"
-SUFFIX = ".new"  # of a draft beside the file that it replaces
 LOCK_TIMEOUT_S = 60.0
 LOCK_POLL_S = 0.01
 
@@ -29,14 +25,22 @@ class Store:
 
     Args:
         root: the folder, e.g. PROJECT/baselines; made when something is first written.
+        disk: what touches it.
         make_lock: a lock that the operating system frees when its holder dies.
         timeout_s: how long to wait for another process that is writing.
     """
 
     def __init__(
-        self, root: Path, *, make_lock: Callable[[Path], BaseFileLock] = FileLock, timeout_s: float = LOCK_TIMEOUT_S
+        self,
+        root: Path,
+        *,
+        disk: Disk | None = None,
+        make_lock: Callable[[Path], BaseFileLock] = FileLock,
+        timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         self.root = root
+        self._disk = disk or Disk()
+        self._journal = Journal(root, self._disk)
         self._make_lock = make_lock
         self._timeout_s = timeout_s
 
@@ -49,6 +53,7 @@ class Store:
         Raises:
             BaselineError: the baseline file is unreadable or invalid.
         """
+        self._settle()
         return self.owned(self._read(baseline_path(test, kind)), test, kind)
 
     def owned(self, baseline: Baseline | None, test: str, kind: str) -> Baseline | None:
@@ -67,7 +72,7 @@ class Store:
         return baseline
 
     def read_all(self, kind: str) -> dict[str, Baseline]:
-        """Path → baseline, of all tests of a kind.
+        """Path → baseline, of all tests of a kind, in a consistent state between two updates.
 
         Raises:
             BaselineError: a baseline file is unreadable or invalid.
@@ -75,41 +80,59 @@ class Store:
         return believed(self.read_each(kind))
 
     def read_each(self, kind: str) -> dict[str, Baseline | BaselineError]:
-        """Path → baseline of every test of a kind; an error for a file that cannot be read."""
-        folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])
-        paths = sorted(path.relative_to(self.root).as_posix() for path in folder.glob("*/[!.]*.json"))
-        baselines = {path: self._read_or_error(path) for path in paths}
-        return {path: baseline for path, baseline in baselines.items() if baseline is not None}
+        """Path → baseline of every test of a kind, as one update left them; an error for a file that cannot be read.
+
+        Raises:
+            BaselineError: an interrupted update cannot be finished, or the lock cannot be had.
+        """
+        self._settle()
+        stamp = self._journal.stamp()
+        baselines = self._read_kind(kind)
+        if self._journal.pending or self._journal.stamp() != stamp:  # somebody writes just now
+            with self._locked():
+                return self._read_kind(kind)
+        return baselines
 
     @contextmanager
     def update(self) -> Iterator[Callable[[Mapping[str, Baseline | None]], None]]:
         """Hold the lock from reading to writing, so that no update of another process is lost in between.
 
         Yields:
-            Writes path → baseline; None removes a file. Raises BaselineError for a read-only folder, a full disk, …;
-            the message says whether a file was changed.
+            Writes all files of path → baseline, or none; None removes a file. Raises BaselineError for a read-only
+            folder, a full disk, …; the message says whether a file was changed.
 
         Raises:
             BaselineError: the lock cannot be had.
         """
+        with self._locked():
+            yield self._write
+
+    def _settle(self) -> None:
+        """Finish what a killed writer left."""
+        if self._journal.pending:
+            with self._locked():
+                pass
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         lock = self._acquire()
         try:
-            self._discard_drafts()  # of a writer that was killed
-            yield self._write
+            try:
+                self._journal.recover()
+            except OSError as error:
+                raise BaselineError(
+                    f"{self.root}: an update that was interrupted cannot be finished: {error}. "
+                    "Make the folder writable, and look whether its disk is full."
+                ) from error
+            yield
         finally:
-            self._discard_drafts()  # of this update, if it failed
             lock.release()
 
-    def _discard_drafts(self) -> None:
-        for draft in list(self.root.rglob(f".*{SUFFIX}*")):
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-
     def _acquire(self) -> BaseFileLock:
-        path = self.root / FOLDER / LOCK
+        path = self._journal.folder / LOCK
         lock = self._make_lock(path)
         try:
-            self._prepare(path)
+            self._journal.prepare()
             lock.acquire(timeout=self._timeout_s, poll_interval=LOCK_POLL_S)
         except Timeout as error:
             raise BaselineError(
@@ -128,25 +151,19 @@ class Store:
             )
         return lock
 
-    @staticmethod
-    def _prepare(lock: Path) -> None:
-        """Make the folder of the lock, which git ignores.
-
-        Raises:
-            BaselineError: the folder or its lock is a link, through which another place would be written.
-        """
-        for path in (lock.parent, lock):
-            if path.is_symlink():
-                raise BaselineError(f"{path} is a symbolic link, and nothing is written through it. Remove the link.")
-        if not (ignore := lock.with_name(".gitignore")).exists():
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(ignore, b"*\n")
+    def _read_kind(self, kind: str) -> dict[str, Baseline | BaselineError]:
+        baselines = {path: self._read_or_error(path) for path in self._paths(kind)}
+        return {path: baseline for path, baseline in baselines.items() if baseline is not None}
 
     def _read_or_error(self, path: str) -> Baseline | BaselineError | None:
         try:
             return self._read(path)
         except BaselineError as error:
             return error
+
+    def _paths(self, kind: str) -> list[str]:
+        folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])
+        return sorted(path.relative_to(self.root).as_posix() for path in folder.glob("*/[!.]*.json"))
 
     def _read(self, path: str) -> Baseline | None:
         target = inside(self.root, path)
@@ -165,42 +182,15 @@ class Store:
         for path, content in contents.items():
             if content is not None:
                 decode(content, path)  # what could not be read again is never written
-        targets = {inside(self.root, path): content for path, content in contents.items()}
-        state = "Nothing was changed"
         try:
-            for target, content in targets.items():
-                if content is not None:
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    write_whole(_draft(target), content, durable=True)
-            state = "Some files are new, and the others are old. Take the session in again: llmperf baselines take RUN"
-            for target, content in targets.items():
-                if content is None:
-                    target.unlink(missing_ok=True)
-                else:
-                    _draft(target).replace(target)
+            self._journal.commit(contents)
         except OSError as error:
+            state = (
+                "The update is written down, and whoever reads next finishes it"
+                if self._journal.pending
+                else "Nothing was changed"
+            )
             raise BaselineError(f"{self.root} cannot be written: {error}. {state}.") from error
-
-
-def inside(root: Path, path: str) -> Path:
-    """The place of a relative path.
-
-    Raises:
-        BaselineError: it leads out of `root`, by its parts or by a symbolic link.
-    """
-    target = root / path
-    try:
-        check_inside(target if path else root.parent, root)
-    except OSError as error:
-        raise BaselineError(
-            f"{target} leads out of the folder of baselines, {root}. Nothing is read or written there: "
-            "remove the symbolic link, or name the test and its hardware kind without slashes and dots."
-        ) from error
-    return target
-
-
-def _draft(target: Path) -> Path:
-    return target.with_name(f".{target.name}{SUFFIX}")
 
 
 def believed(baselines: Mapping[str, Baseline | BaselineError]) -> dict[str, Baseline]:

@@ -51,21 +51,21 @@ def test_a_missing_baseline_is_no_pass(emulate, pytester):
 
 
 def test_a_plan_is_shown_before_a_write_that_fails(emulate, pytester):
-    folder = emulate.path.parent
-    folder.parent.mkdir(parents=True)
-    folder.write_text("a file where a folder of baselines belongs")
+    log = Path(pytester.path, "baselines/.update")
+    log.mkdir(parents=True)
+    (log / "journal.new").symlink_to("/dev/full")  # no link is followed
     result, _ = emulate("--update-baselines-new", "--llmperf-missing-baseline", "skip")
     assert result.ret == 1
     result.stdout.fnmatch_lines([
         "baselines: 1 created", f"  created * {STORED.partition('/')[2]} *",
-        "baselines: nothing was updated: * File exists*Nothing was changed.",
+        "baselines: nothing was updated: * Too many levels of symbolic links*Nothing was changed.",
     ])
     assert not emulate.path.exists()
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
     result = take(pytester, folder)
     assert result.ret == 2
     result.stdout.fnmatch_lines(["baselines: 1 created"])
-    result.stderr.fnmatch_lines(["*File exists*"])
+    result.stderr.fnmatch_lines(["*Too many levels of symbolic links*"])
 
 
 @pytest.mark.parametrize("how", ["ci", "option"])

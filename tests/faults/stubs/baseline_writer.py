@@ -38,9 +38,20 @@ def generation_of(baseline):
     return int(generation)
 
 
-def latest(baselines):
-    """The newest generation among the files; a killed writer may have replaced some of them."""
-    return max(map(generation_of, baselines.values()), default=0)
+def consistent(baselines):
+    """The common generation of all files. An odd generation also has the file `SOMETIMES`.
+
+    Raises:
+        ValueError: the files have different generations, or a file is missing or superfluous.
+    """
+    generations = {generation_of(baseline) for baseline in baselines.values()} or {0}
+    if len(generations) != 1:
+        raise ValueError(f"files of generations {sorted(generations)}")
+    generation = generations.pop()
+    expected = set() if not generation else {*PATHS, *([SOMETIMES] if generation % 2 else [])}
+    if set(baselines) != expected:
+        raise ValueError(f"generation {generation} with {sorted(baselines)}")
+    return generation
 
 
 def write_on(root, pipe):
@@ -49,7 +60,7 @@ def write_on(root, pipe):
         while True:
             store = Store(root)
             with store.update() as write:
-                generation = latest(store.read_all(KIND)) + 1
+                generation = consistent(store.read_all(KIND)) + 1
                 files = {path: content(path, generation) for path in PATHS}
                 files[SOMETIMES] = content(SOMETIMES, generation) if generation % 2 else None
                 os.write(pipe, b"begun %d\n" % generation)
@@ -90,13 +101,10 @@ def kill(writers, delays):
 
 
 def left_behind(root):
-    if any(root.rglob(".*.new*")):
-        return "drafts"
-    return "files of two generations" if len(generations(root)) > 1 else "between two updates"
-
-
-def generations(root):
-    return {generation_of(decode((root / path).read_bytes(), path)) for path in PATHS if (root / path).exists()}
+    if (root / ".update" / "journal.json").exists():
+        waiting = sum(path.exists() for path in (root / p for p in PATHS)) and any(root.rglob(".*.new"))
+        return "decided, some files old" if waiting else "decided, all files new"
+    return "undecided, temporaries" if any(root.rglob(".*.new")) else "between two updates"
 
 
 def look(root, counts):
@@ -124,12 +132,12 @@ def main(root, kills, rng):
         states[left_behind(root)] += 1
         look(root, counts)
         if number % 2:  # otherwise the next writer has to
-            generation = latest(Store(root).read_all(KIND))
+            generation = consistent(Store(root).read_all(KIND))
             if not counts["done"] <= generation <= counts["begun"]:
                 raise ValueError(f"generation {generation}, and {counts}: lost")
     with Store(root).update() as write:
         write({SOMETIMES: content(SOMETIMES, 1)})
-    if any(root.rglob(".*.new*")):
+    if any(root.rglob(".*.new")):
         raise ValueError("a killed writer's temporaries are still there")
     seconds = time.monotonic() - started_s
     return {"kills": kills, "generations": counts["begun"], "seconds": seconds, "update_s": took_s, **states}

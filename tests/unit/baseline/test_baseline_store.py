@@ -1,16 +1,18 @@
-"""Reading, and writing several files under a lock: at any moment each file is old or new."""
+"""Reading, and writing several files at once: whatever fails at whatever moment, all of an update or nothing of it."""
 
 import errno
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from filelock import FileLock, SoftFileLock
 
+from pytest_llmperf.baseline.disk import Disk
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.process.scratch import write_whole
 
 KIND = "h200"
 TESTS = tuple(f"test_{suite}.py::test_{name}" for suite in "ab" for name in "xy")
@@ -18,6 +20,11 @@ TESTS = tuple(f"test_{suite}.py::test_{name}" for suite in "ab" for name in "xy"
 
 def files_of(make, value, tests=TESTS):
     return {baseline_path(test, KIND): make.baseline(make.history(value), test=test) for test in tests}
+
+
+def quick(root):
+    """A store that does not wait for the device."""
+    return Store(root, disk=DyingDisk())
 
 
 def write(store, files):
@@ -35,36 +42,85 @@ def texts(root):
 
 
 def leftovers(root):
-    return list(root.rglob(".*.new*"))
+    return list(root.rglob(".*.new"))
 
 
 class Killed(BaseException):
     """The process is no more."""
 
 
-@pytest.fixture
-def fail_at(monkeypatch):
-    """Let the step with this number fail: a draft is written, or a file is replaced or removed."""
-    steps = []
+class DyingDisk(Disk):
+    """A disk on which the process dies at step `at`. A write step dies after half of the data. It skips fsync."""
 
-    def arm(number, error):
-        steps.clear()
+    def __init__(self, at=10**9):
+        self.steps = []
+        self.at = at
 
-        def failing(step):
-            def call(*arguments, **options):
-                steps.append(step.__name__)
-                if len(steps) - 1 == number:
-                    raise error
-                return step(*arguments, **options)
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) > self.at:
+            raise Killed
 
-            return call
+    def write(self, path, data):
+        if len(self.steps) == self.at:
+            path.write_bytes(data[: len(data) // 2])
+        self.step("write", path)
+        path.write_bytes(data)
 
-        monkeypatch.undo()
-        monkeypatch.setattr("pytest_llmperf.baseline.store.write_whole", failing(write_whole))
-        monkeypatch.setattr(Path, "replace", failing(Path.replace))
-        return steps
+    def make_folder(self, path):
+        self.step("make_folder", path)
+        super().make_folder(path)
 
-    return arm
+    def rename(self, source, target):
+        self.step("rename", target)
+        super().rename(source, target)
+
+    def remove(self, path):
+        self.step("remove", path)
+        super().remove(path)
+
+    def remove_empty(self, folder):
+        self.step("remove_empty", folder)
+        super().remove_empty(folder)
+
+    def sync_folder(self, path):
+        self.step("sync_folder", path)
+
+
+class FullDisk(DyingDisk):
+    """A disk that is full from step `at` on: writes and new folders fail, other steps still work."""
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) > self.at and name in ("write", "make_folder"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class FailingDisk(DyingDisk):
+    """From one step on nothing works, the first time for a reason of its own."""
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) - 1 == self.at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if len(self.steps) > self.at:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+
+class BrokenOnce(DyingDisk):
+    """One step fails, for no reason of its own."""
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) - 1 == self.at:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def steps_of_an_update(make, root):
+    disk = DyingDisk()
+    write(quick(root), files_of(make, 1.0))
+    write(Store(root, disk=disk), changes(make))
+    return disk.steps
 
 
 def changes(make):
@@ -154,59 +210,98 @@ def test_invalid_baseline_is_not_written(tmp_path, make):
     assert not texts(tmp_path)
 
 
-DRAFTS, STEPS = 8, 12  # two steps for each of 4 drafts, then 4 files
-
-
-def test_killed_update_leaves_each_file_old_or_new(tmp_path, make, fail_at, monkeypatch):
-    write(Store(tmp_path / "whole"), files_of(make, 1.0))
-    write(Store(tmp_path / "whole"), changes(make))
-    new = texts(tmp_path / "whole")
-    for number in range(STEPS):
-        root = tmp_path / str(number)
-        write(Store(root), files_of(make, 1.0))
+def test_killed_update_is_completed_or_discarded_by_next_reader(tmp_path, make):
+    steps = steps_of_an_update(make, tmp_path / "whole")
+    assert len(steps) > 20
+    before, after = set(), set()
+    for at in range(len(steps)):
+        root = tmp_path / str(at)
+        write(quick(root), files_of(make, 1.0))
         old = texts(root)
-        fail_at(number, Killed())
         with pytest.raises(Killed):
-            write(Store(root), changes(make))
-        monkeypatch.undo()
-        assert all(data in (old.get(path), new.get(path)) for path, data in texts(root).items())
-        write(Store(root), changes(make))
-        assert texts(root) == new
+            write(Store(root, disk=DyingDisk(at)), changes(make))
+        new = texts(tmp_path / "whole")
+        assert all(data in (old.get(path), new.get(path)) for path, data in texts(root).items())  # never torn
+        (before if quick(root).read(TESTS[1], KIND).measurements[""].sessions[0].values("tpot_mean")[0] == 1
+         else after).add(at)
+        assert texts(root) == (old if at in before else new)  # the reader has finished or discarded it
+        write(quick(root), files_of(make, 3.0))
+        assert set(values(quick(root).read_all(KIND)).values()) <= {2.0, 3.0}
         assert not leftovers(root)
+    assert before
+    assert after
+    assert max(before) < min(after)  # there is one moment at which it happens
+    assert steps[max(before)] == ("rename", "journal.json")
 
 
-def test_drafts_of_a_killed_writer_are_neither_read_nor_kept(tmp_path, make):
-    write(Store(tmp_path), files_of(make, 1.0))
-    path = tmp_path / baseline_path(TESTS[0], KIND)
-    for name in (f".{path.name}.new", f"..{path.name}.new.0123abcd.tmp"):
-        path.with_name(name).write_text("torn")
-    assert set(values(Store(tmp_path).read_all(KIND)).values()) == {1.0}
-    write(Store(tmp_path), {})
-    assert not leftovers(tmp_path)
+def test_killed_recovery_is_repeated_by_next_reader(tmp_path, make):
+    steps = steps_of_an_update(make, tmp_path / "whole")
+    happened = steps.index(("rename", "journal.json")) + 1
+    for at in range(12):
+        root = tmp_path / str(at)
+        write(quick(root), files_of(make, 1.0))
+        with pytest.raises(Killed):
+            write(Store(root, disk=DyingDisk(happened)), changes(make))
+        with suppress(Killed):
+            Store(root, disk=DyingDisk(at)).read_all(KIND)
+        assert set(values(quick(root).read_all(KIND)).values()) == {2.0}
+        assert texts(root) == texts(tmp_path / "whole")
 
 
-def test_disk_error_changes_no_file_or_names_the_command_that_completes(tmp_path, make, fail_at, monkeypatch):
-    for number in range(STEPS):
-        root = tmp_path / str(number)
-        write(Store(root), files_of(make, 1.0))
+@pytest.mark.parametrize("disk", [FullDisk, BrokenOnce, FailingDisk])
+def test_disk_error_changes_no_file_or_reports_unfinished_update(tmp_path, make, disk):
+    steps = steps_of_an_update(make, tmp_path / "whole")
+    happened = steps.index(("rename", "journal.json"))
+    seen = 0
+    for at in range(len(steps)):
+        root = tmp_path / str(at)
+        write(quick(root), files_of(make, 1.0))
         old = texts(root)
-        fail_at(number, OSError(errno.ENOSPC, "No space left on device"))
-        with pytest.raises(BaselineError, match="No space left") as caught:
-            write(Store(root), changes(make))
-        monkeypatch.undo()
-        assert not leftovers(root)
-        if number < DRAFTS:
-            assert "Nothing was changed" in str(caught.value)
+        said = error_of(Store(root, disk=disk(at)), changes(make))
+        seen += bool(said)
+        assert not said or str(root) in said
+        assert not said or "No space left" in said or "Input/output" in said
+        if "Nothing was changed" in said:
             assert texts(root) == old
+            assert not leftovers(root) or disk is FailingDisk  # the next one removes them
         else:
-            assert "llmperf baselines take RUN" in str(caught.value)
+            assert at > happened or not said
+            assert not said or "whoever reads next finishes it" in said
+            assert set(values(quick(root).read_all(KIND)).values()) == {2.0}
+        write(quick(root), files_of(make, 3.0))
+        assert not leftovers(root)
+    assert seen > 5
 
 
-def test_all_drafts_are_written_before_the_first_file_is_replaced(tmp_path, make, fail_at):
+def error_of(store, files):
+    try:
+        write(store, files)
+    except BaselineError as error:
+        return str(error)
+    return ""
+
+
+def test_everything_is_on_the_device_before_anything_is_replaced(tmp_path, make):
+    steps = steps_of_an_update(make, tmp_path)
+    journal = steps.index(("rename", "journal.json"))
+    written = [i for i, (name, _) in enumerate(steps) if name == "write"]
+    assert max(written) < journal
+    synced = {name for step, name in steps[max(written[:-1]):journal] if step == "sync_folder"}
+    assert {"a", "b", "c", KIND} <= synced
+    assert steps[journal + 1] == ("sync_folder", ".update")  # it has happened from here on
+    last = max(i for i, step in enumerate(steps) if step == ("rename", "test_z.json"))
+    done = steps.index(("rename", "done.json"))
+    assert {"a", "b", "c"} <= {name for step, name in steps[last:done] if step == "sync_folder"}
+
+
+def test_failed_update_removes_its_new_folders(tmp_path, make):
     write(Store(tmp_path), files_of(make, 1.0))
-    steps = fail_at(None, None)
-    write(Store(tmp_path), changes(make))
-    assert steps == ["write_whole", "replace"] * 4 + ["replace"] * 4
+    disk = FullDisk(10**9)
+    write(Store(tmp_path, disk=disk), files_of(make, 2.0))
+    disk = FullDisk(len(disk.steps) - 8)
+    with pytest.raises(BaselineError):
+        write(Store(tmp_path, disk=disk), files_of(make, 1.0, tuple(f"test_n{i}.py::test_x" for i in range(9))))
+    assert {path.name for path in (tmp_path / KIND).iterdir()} == {"a", "b"}
 
 
 def test_writer_waits_for_lock_and_reports_timeout(tmp_path, make):
@@ -214,6 +309,52 @@ def test_writer_waits_for_lock_and_reports_timeout(tmp_path, make):
     with store.update(), pytest.raises(BaselineError, match=r"Another process.*for 0.05 s.*Nothing was changed"):
         write(Store(tmp_path, timeout_s=0.05), files_of(make, 1.0))
     write(Store(tmp_path, timeout_s=0.05), files_of(make, 1.0))
+
+
+def test_a_reader_waits_for_a_writer_that_is_in_the_middle(tmp_path, make):
+    """It never sees half of an update, although it takes no lock otherwise."""
+    write(quick(tmp_path), files_of(make, 0.0))
+    torn, stop = [], threading.Event()
+
+    def read():
+        store = quick(tmp_path)
+        while not stop.is_set():
+            seen = set(values(store.read_all(KIND)).values())
+            if len(seen) != 1:
+                torn.append(seen)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for value in range(1, 60):
+        write(quick(tmp_path), files_of(make, float(value)))
+    stop.set()
+    reader.join()
+    assert not torn
+
+
+def test_an_update_between_two_files_of_a_reader_is_seen_whole(tmp_path, make):
+    """The reader has read the first file, and is about to read the second, when everything is replaced."""
+    files, new = files_of(make, 1.0), files_of(make, 2.0)
+    write(Store(tmp_path), files)
+    second, updates = sorted(files)[1], [new]
+
+    class Interrupted(Store):
+        def _read(self, path):
+            if path == second and updates:
+                write(Store(tmp_path), updates.pop())
+            return super()._read(path)
+
+    assert values(Interrupted(tmp_path).read_all(KIND)) == dict.fromkeys(new, 2.0)
+    assert not updates
+
+
+def test_a_rename_is_one_step_of_the_file_system(tmp_path):
+    source, target = tmp_path / "new", tmp_path / "old"
+    source.write_text("new")
+    target.write_text("old")
+    number = source.stat().st_ino
+    Disk().rename(source, target)
+    assert (target.stat().st_ino, source.exists()) == (number, False)
 
 
 class Unsupported(FileLock):

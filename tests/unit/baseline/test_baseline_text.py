@@ -155,7 +155,6 @@ WRONG = {
     "empty": (b"", "line 1, column 1"),
     "truncated": (json.dumps(VALID, indent=2).encode()[:300], r"line \d+, column \d+"),
     "binary": (b'{"schema": \xff}', "no UTF-8 at byte 11"),
-    "byte order mark": (b"\xef\xbb\xbf{}", "line 1, column 1"),
     "conflict": (b"{\n<<<<<<< HEAD\n}\n", "conflict markers"),
     "deep": (b"[" * 100_000, "recursion"),
     "no object": (b"[]", r"\[\] stands where an object belongs"),
