@@ -251,7 +251,7 @@ def worse_when_larger(metric: Metric) -> bool:
 ENOUGH_DF = 8
 #: Negligible margins that a FAIL against two stored sessions must exceed even if the suite shows its spread. Metrics
 #: of a session can share its effect. Then two sessions show one difference, however many metrics the suite has.
-MARGINS_OF_TWO_SESSIONS = 9
+MARGINS_OF_TWO_SESSIONS = 8.2
 
 
 @dataclass(frozen=True, slots=True)
