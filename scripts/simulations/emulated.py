@@ -33,13 +33,13 @@ class Planted:
         fault: as `--emulate-fault`; "" for nothing.
         watched_by: `-k` expression of the tests that are run; "" for all of them.
         cause: text in a FAIL or ERROR that names the fault.
-        part: suite runs per suite run with nothing planted.
+        part: suite runs per suite run with one fault.
     """
 
     fault: str = ""
     watched_by: str = ""
     cause: str = ""
-    part: float = field(default=0.25, compare=False)
+    part: int = field(default=1, compare=False)
 
 
 #: Not the search for the highest rate beside it, which is compared with nothing and costs ten times as much.
@@ -56,7 +56,7 @@ FAULTS = (
     Planted("throttle", SERVING, "not steady: tpot_mean"),
 )  # fmt: skip
 #: The tests that watch for a fault, with nothing planted.
-UNCHANGED = Planted(watched_by=f"({' or '.join(dict.fromkeys(each.watched_by for each in FAULTS))})", part=1.0)
+UNCHANGED = Planted(watched_by=f"({' or '.join(dict.fromkeys(each.watched_by for each in FAULTS))})", part=3)
 ABOUT = f"""
 A suite run is a pytest session: `pytest suites --emulate {KIND}` with a noise seed of its own. Noise: a factor per
 server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues amplify the noise: in
@@ -67,8 +67,8 @@ SuiteRun = dict[str, Any]
 
 
 def whole_suites_table(suites: int, _rng: np.random.Generator) -> Iterator[str]:
-    """Suite runs without a fault, and a quarter as many with each fault. Continues after an interruption."""
-    wanted = [(planted, number) for planted in (UNCHANGED, *FAULTS) for number in range(round(planted.part * suites))]
+    """Suite runs with each fault, and three times as many without one. Continues after an interruption."""
+    wanted = [(planted, number) for planted in (*FAULTS, UNCHANGED) for number in range(planted.part * suites)]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True,
                             check=True).stdout.strip()
     journal = ROOT / ".llmperf" / f"whole_suites-{commit}.jsonl"
