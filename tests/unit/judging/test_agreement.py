@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from pytest_llmperf.judging.accuracy import judge_agreement
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
@@ -14,9 +16,22 @@ def judged(deployment, floor, different=200, first_difference=(1, 1)):
     return judge_agreement(*sides, different=different, first_difference=first_difference)
 
 
-def test_200_equal_pairs_give_no_alarm():
+def equal_pairs():
+    """200 pairs of two equal servers, each right on 97 % of 400 prompts; the pair with the largest loss is first."""
     rng = Random(47)
-    verdicts = [judged(*([rng.random() > 0.03 for _ in range(400)] for _ in range(2))).verdict for _ in range(200)]
+    pairs = [tuple([rng.random() > 0.03 for _ in range(400)] for _ in range(2)) for _ in range(200)]
+    return sorted(pairs, key=lambda pair: sum(pair[0]) - sum(pair[1]))
+
+
+def test_equal_pairs_with_the_largest_losses_give_no_alarm_and_the_twentieth_passes():
+    verdicts = [judged(*pair).verdict for pair in (*equal_pairs()[:3], equal_pairs()[19])]
+    assert Verdict.FAIL not in verdicts
+    assert verdicts[-1] is Verdict.PASS
+
+
+@pytest.mark.thorough
+def test_200_equal_pairs_give_no_alarm():
+    verdicts = [judged(*pair).verdict for pair in equal_pairs()]
     assert Verdict.FAIL not in verdicts
     assert verdicts.count(Verdict.PASS) > 180
 
