@@ -14,7 +14,6 @@ from pytest_llmperf.stats.decision import LOOKS
 from pytest_llmperf.stats.priors import Margins
 from simulations.baselines import (
     FAIL,
-    IMPROVED,
     INCONCLUSIVE,
     RERUNS,
     STEP,
@@ -59,10 +58,8 @@ class Column:
 RED = Column("red suites, nothing changed", lambda runs: share_of(runs.red()))
 RED_LIMIT = Column("at most (95 %)",
                    lambda runs: percent(share_interval(sum(runs.red()), len(runs.verdicts), 0.95).high))
-GREEN = Column("suites with IMPROVED", lambda runs: str(sum(runs.red(IMPROVED))))
 OPEN = Column("tests INCONCLUSIVE", lambda runs: percent(runs.tests_with(INCONCLUSIVE)))
 RUNS = Column("runs per test", lambda runs: f"{np.mean(runs.runs):.2f}")
-A_A = (RED, RED_LIMIT, GREEN, OPEN, RUNS)
 
 
 def fails(slower: float) -> Column:
@@ -101,11 +98,6 @@ YOUNG_NOISE = {
     "0.6 %": Noise(0.003, 0.006), "2 %": Noise(0.003, 0.02), "5 %": Noise(0.003, 0.05),
     "2 %, t(3)": Noise(0.003, 0.02, session_df=3),
     "2 %, common": Noise(0.003, 0.02, common=1.0), "5 %, common": Noise(0.003, 0.05, common=1.0),
-}  # fmt: skip
-STRANGE = {
-    "runs t(3)": Noise(0, 0, run_df=3), "5 % of runs +20 %": Noise(0, 0, spoilt=0.05),
-    "runs and sessions t(3)": Noise(0, 0, run_df=3, session_df=3),
-    "another host than all stored sessions': sd 0.9 %": Noise(0, 0, host=0.009),
 }  # fmt: skip
 #: Named by tests of the time to the first token, which depends on the host.
 WIDE = Margins(0.12, 0.5)
@@ -150,7 +142,6 @@ def calm(metric: Judged, metrics: int, sessions: int) -> Suite:
 
 ENDPOINTS = (("ttft_p50", 0.005, 0.005), ("ttft_p50", 0.02, 0.027), ("ttft_p50", 0.1, 0.1),
              ("tpot_mean", 0.005, 0.005), ("tpot_mean", 0.02, 0.03), ("tpot_mean", 0.08, 0.16))
-TTFT_MARGINS = (Margins(0.02, 0.05), Margins(0.03, 0.10), Margins(0.03, 0.15), Margins(0.05, 0.15))
 
 
 def reruns_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -201,12 +192,6 @@ TABLES: dict[str, Table] = {
                   [(("learnt" if learns else "default", sessions), h200_suite(sessions, learns_margins=learns))
                    for learns in (False, True) for sessions in SESSIONS],
                   RED, OPEN, Column("least decided test", least_decided), RUNS, *map(failing_steps, (1.058, 1.2))),
-    "alarms": table("A/A: nothing changed", ("noise, run / session", "M", "stored sessions"),
-                    [((name, metrics, sessions), suite) for metrics in (9, 30) for sessions in SESSIONS
-                     for name, suite in each_noise(Suite(Noise(0, 0), sessions), metrics)], *A_A),
-    "robust": table("A/A under noise that is not normal, M = 30", ("noise, run / session", "what", "stored sessions"),
-                    [((name, what, sessions), suite) for what, noise in STRANGE.items() for sessions in SESSIONS
-                     for name, suite in each_noise(Suite(noise, sessions))], *A_A),
     "reruns": reruns_table,
     "slower": table("Power of the first look against few sessions, tests of one metric, noise of the prior",
                     ("metric", "M", "stored sessions"),
@@ -220,15 +205,5 @@ TABLES: dict[str, Table] = {
                         for name, run, session in ENDPOINTS for hardware in ("cpu", UNKNOWN_HARDWARE)
                         for sessions in (1, 3, 5, 10)],
                        RED, RED_LIMIT, fails(1.2), opens(1.2)),
-    "power": table("Power, tests of one metric", ("noise, run / session", "M", "stored sessions"),
-                   [((name, metrics, sessions), suite) for metrics in (10, 30) for sessions in SESSIONS
-                    for name, suite in each_noise(Suite(Noise(0, 0), sessions), metrics, 1)],
-                   *map(fails, (1.05, 1.1, 1.2)), opens(1.1)),
-    "margins": table("Margins for the median TTFT (run 2 %, session 2.7 %), M = 30, tests of one metric",
-                     ("negligible / tolerated", "stored sessions"),
-                     [((f"{percent(margins.negligible)} / {percent(margins.tolerated)}", sessions),
-                       Suite(Noise(0.02, 0.027), sessions, of_tests(replace(TTFT, named=margins), 30)))
-                      for margins in TTFT_MARGINS for sessions in (1, 3, 5, 10)],
-                     RED, OPEN, *map(fails, (1.15, 1.3))),
     "trust": trust_table,
 }  # fmt: skip

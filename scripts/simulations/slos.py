@@ -9,21 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
-from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.judging.claim_judge import judge_slos
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
-from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import worst
-from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.parse import parse_slo
-from simulations.tables import Table, heading, row, share, share_of
+from simulations.tables import Table, heading, row, share
 from simulations.traffic import (
     RATE_PER_S,
     TTFT_S,
@@ -232,40 +226,10 @@ def table(title: str, cases: Sequence[Case], columns: dict[str, tuple[float, str
     return lines
 
 
-def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
-    """Compare `perf.measure(until=…)` with a fixed measurement of three runs: false verdicts, decisions and runs."""
-    yield from heading(f"SLOs that may end a measurement after one run, {trials} trials", "server", "metric",
-                       "runs × requests", "run ÷ period", "truth ÷ limit", "PASS: until / three runs",
-                       "FAIL: until / three runs", "runs: until, mean")
-    independent = [case for case in SLOW if case.process is steady and case.metric != "itl_p99"]
-    for case, excess in product(independent, (1.0, 0.8, 0.5, 1.5)):
-        limit = slo_text(case.metric, case.truth(rng) / excess)
-        trial_ends = [judged_until(case, limit, rng) for _ in range(trials)]
-        yield row(*case.labels, f"{excess:g}",
-                  *(" / ".join(share_of(end[place] is verdict for end in trial_ends) for place in (0, 1))
-                    for verdict in (Verdict.PASS, Verdict.FAIL)), f"{np.mean([end[2] for end in trial_ends]):.2f}")
-
-
-def judged_until(case: Case, limit: str, rng: np.random.Generator) -> tuple[Verdict, Verdict, int]:
-    """The verdict of a measurement that may end after each run, of all its runs at once, and the runs of the first."""
-    metrics = case.sample(rng)
-    runs = [Run(seed, 1, run.records, cache_reset=True) for seed, run in enumerate(metrics)]
-    whole = Measurement("simulated", case.server, {}, tuple(runs), tuple(metrics))
-
-    def judged(count: int, looks: int) -> Verdict:
-        part = replace(whole, runs=whole.runs[:count], metrics=whole.metrics[:count], looks=looks)
-        return worst(judge_slos(part, [parse_slo(limit)], Settings()))
-
-    verdict, count = next((verdict, count) for count in range(1, case.runs + 1) if
-                           (verdict := judged(count, case.runs)) is not Verdict.INCONCLUSIVE or count == case.runs)
-    return verdict, judged(case.runs, 1), count
-
-
 TABLES: dict[str, Table] = {
     "slow": table("SLOs on servers that change slowly", (*SLOW, *(replace(case, runs=1) for case in SLOW)),
                   FALSE | {"PASS where the limit is 2 × the truth": (0.5, "PASS")}),
     "means": table("Mean TTFT", MEANS, FALSE | WITHIN),
     "one_run": table("One run", ONE_RUN, FALSE | WITHIN | BEYOND),
     "starts_apart": table("SLOs on server starts that differ", STARTS, FALSE),
-    "until": until_table,
 }
