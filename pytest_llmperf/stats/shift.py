@@ -3,7 +3,7 @@
 SE² = s_session² (1 + 1/D) + s_run² (1/k + 1/m) with k runs today and m over D stored sessions, or what least squares
 make of it where seeds and numbers are uneven (`layout`). The variances are the data's and a prior's (`spread`).
 
-t limits hold for runs with heavy tails (t with 3 degrees of freedom; simulated in tests/unit/scripts/test_simulations.py). A few
+t limits hold for runs with heavy tails (t with 3 degrees of freedom; tests/unit/scripts/test_simulations.py). A few
 spoilt runs among today's do move a mean, so an alarm must not be carried by a minority (`LevelShift.carried`).
 """
 
