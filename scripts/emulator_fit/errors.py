@@ -7,11 +7,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.emulator.fit import Means
-
 from emulator_fit.replayed import row_replayed
 from emulator_fit.rows import Row
 from emulator_fit.splits import ROUNDS, Split, read_splits
+from pytest_llmperf.calibration.host_fit import Means
 
 REPLAYS = Path("scripts/data/replays.csv")
 

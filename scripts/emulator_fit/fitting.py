@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from pytest_llmperf.emulator.fit import solve
 
 from emulator_fit.anchors import ANCHORS
 from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Slot, per_engine, placed, start
 from emulator_fit.replayed import row_replayed
 from emulator_fit.rows import Row
 from emulator_fit.surrogate import estimate
+from pytest_llmperf.calibration.host_fit import solve
 from pytest_llmperf.emulator.cost.coefficients import Coefficients, family_of, from_numbers
 from pytest_llmperf.emulator.cost.step_time import StepTime
 

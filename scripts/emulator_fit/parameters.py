@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from pytest_llmperf.emulator.fit import Parameter
+
+from pytest_llmperf.calibration.host_fit import Parameter
 
 ENGINES = ("vllm", "sglang")
 HARDWARE = (  # one value for both engines

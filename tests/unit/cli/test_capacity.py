@@ -171,7 +171,7 @@ def interrupted(tmp_path, monkeypatch):
             return store_and_interrupt
 
         with monkeypatch.context() as patch:
-            for name in ("_keep", "judged"):
+            for name in ("keep", "judged"):
                 patch.setattr(RateSeries, name, interrupting(getattr(RateSeries, name)))
             ended = main(SHORT_SEARCH) == 0
         return None if ended else next(tmp_path.glob(".llmperf/runs/*/tests/*.json"))
