@@ -24,7 +24,7 @@ from pytest_llmperf.results.sentences import (
     problem_text,
     reason_text,
 )
-from pytest_llmperf.results.strict_json import Node
+from pytest_llmperf.results.strict_json import SMALLEST_NUMBER, Node
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
 
@@ -186,7 +186,14 @@ def _fact(node: Node, expected: object) -> object:
 
 
 def _facts_json(facts: Mapping[str, object]) -> dict[str, object]:
-    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in facts.items()}
+    return {name: _fact_json(value) for name, value in facts.items()}
+
+
+def _fact_json(value: object) -> object:
+    """A number that is not finite as null, and a number that is too small for a file, such as a p value, as 0."""
+    if not isinstance(value, float):
+        return value
+    return None if not isfinite(value) else value if abs(value) >= SMALLEST_NUMBER else 0.0
 
 
 def _finite(value: float) -> float | None:
