@@ -84,7 +84,11 @@ class Client:
                 raise GivenUp
             until_ns = self._next_ns()
             step_by_step = self._requests_with_faults or self._until_token
-            done = self._deployment.advance(until_ns, fast_forwarding=not step_by_step)
+            try:
+                done = self._deployment.advance(until_ns, fast_forwarding=not step_by_step)
+            except Unreachable as unreached:  # a decode server, after the prompt was computed
+                self._lose([unreached.sequence], unreached.now_ns)
+                continue
             if done is not None:
                 self._receive(done)
             elif until_ns is None:
@@ -127,14 +131,16 @@ class Client:
                 happen(heappop(heap)[2], now_ns)
 
     def _disturb(self, event: Event, now_ns: int) -> None:
+        replica = self._deployment.number(event.pool, event.replica)
         if event.action == "restart":
-            heappush(self._revivals, (now_ns + RESTART_NS, event.replica, now_ns))
+            heappush(self._revivals, (now_ns + RESTART_NS, replica, now_ns))
             return
         self.past.append((now_ns, now_ns))
-        lost = dict.fromkeys(request for sequence, (request, _) in self._open.items()
-                             if sequence.engine == event.replica)
-        self._deployment.kill(event.replica)
-        for request in lost:
+        self._lose(self._deployment.kill(replica), now_ns)
+
+    def _lose(self, sequences: List[Sequence], now_ns: int) -> None:
+        """The router has lost the server of these sequences."""
+        for request in dict.fromkeys(self._open[sequence][0] for sequence in sequences if sequence in self._open):
             for line in request.token_times:  # the step that runs now never ends
                 while line.token_ns and line.token_ns[-1] > now_ns:
                     line.token_ns.pop()
@@ -221,9 +227,7 @@ class Client:
         try:
             refusal = self._service.submit([line.sequence for line in request.token_times], request.arrived_ns)
         except Unreachable:
-            self._requests_with_faults -= request.fault is not None
-            self._abandon(request)
-            self._route_again(request, request.arrived_ns)
+            self._lose([line.sequence for line in request.token_times], request.arrived_ns)
             return
         if refusal is not None:
             request.reply = refusal.reply()

@@ -37,8 +37,8 @@ class Event:
 
     @property
     def part(self) -> str:
-        """Name of the replica in messages and reports, where replicas are counted from 1."""
-        return str(self.replica + 1)
+        """Name of the server in messages and reports, where servers are counted from 1: "2", "decode-1"."""
+        return f"{self.pool}-{self.replica + 1}" if self.pool else str(self.replica + 1)
 
     def due(self, requests: int) -> int:
         """Number of requests that are sent before the event, of so many requests of a run."""
@@ -90,8 +90,8 @@ def kill(pool: str = "", *, replica: int, at_requests: float) -> Event:
     """Kill a replica during each run: its processes end at once, as in a crash.
 
     Args:
-        pool: pool of the replica, such as "decode"; left out for plain `replicas(…)`, which have no pools.
-        replica: the replica, counted from 0: replica 0 is "replica 1" in reports.
+        pool: pool of the replica, "prefill" or "decode"; left out for plain `replicas(…)`, which have no pools.
+        replica: the replica of the pool, counted from 0: replica 0 is "replica 1" or "decode-1" in reports.
         at_requests: share of the requests that are sent before, above 0 and below 1.
 
     Raises:

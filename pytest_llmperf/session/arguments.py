@@ -17,7 +17,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
-from pytest_llmperf.model.deployment import Deployment, Pool, PrefillDecode
+from pytest_llmperf.model.deployment import Deployment, Pool
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.event import Event
 from pytest_llmperf.model.request import Request
@@ -356,9 +356,6 @@ def check_events(events: object, spec: EngineSpec, workload: Workload, session: 
     if not isinstance(spec, Deployment):
         raise SpecError(f"{CALL}: {spec} is one server, and without it nothing would answer. Measure replicas behind a "
                         "router: replicas(spec, 2, router=vllm_router()).")
-    if isinstance(spec, PrefillDecode):
-        raise SpecError(f"{CALL}: the servers of {spec} cannot be ended during a run yet. Measure replicas behind a "
-                        "router: replicas(spec, 2, router=vllm_router()).")
     if session.hardware.emulated and not isinstance(session.clock, VirtualClock):
         raise SpecError(f"{CALL}: the emulator in real time is one process, of which no part can end. Leave "
                         "--emulate-clock real out.")
@@ -369,24 +366,28 @@ def check_events(events: object, spec: EngineSpec, workload: Workload, session: 
 
 
 def _check_order(events: Sequence[Event], spec: Deployment, workload: Workload, count: int) -> None:
-    dead: set[int] = set()
-    moments: dict[tuple[int, int], Event] = {}
+    dead: set[str] = set()
+    moments: dict[tuple[str, int], Event] = {}
     for event in events:
-        if event.pool:
-            raise SpecError(f"{event}: {spec} has no pools. Name the replica alone: {replace(event, pool='')}.")
-        if event.replica >= spec.servers:
-            raise SpecError(f"{event}: {spec} has {spec.servers} replicas, 0 to {spec.servers - 1}. Name one of them.")
+        pool = spec.pools.get(event.pool)
+        if pool is None:
+            named = replace(event, pool=next(iter(spec.pools)))
+            pools = f"the pools {' and '.join(spec.pools)}. Name the pool and" if named.pool else "no pools. Name"
+            raise SpecError(f"{event}: {spec} has {pools} the replica{'' if named.pool else ' alone'}: {named}.")
+        if event.replica >= pool.servers:
+            numbers = f"{pool.servers} replicas, 0 to {pool.servers - 1}" if pool.servers > 1 else "one replica, 0"
+            raise SpecError(f"{event}: {pool if event.pool else spec} has {numbers}. Name one of them.")
         if not 0 < event.due(count) < count:
             raise SpecError(f"{event}: {workload} has {count} requests, so the event would come "
                             f"{'after the last' if event.due(count) else 'before the first'} of them. Choose another "
                             "at_requests, or send more requests.")
-        moment = (event.replica, event.due(count))
+        moment = (event.part, event.due(count))
         if moment in moments:
             raise SpecError(f"{moments[moment]} and {event} change one replica at the same moment, after "
                             f"{event.due(count)} of {count} requests. Give one of them another at_requests.")
         moments[moment] = event
-        if (event.action == "restart") != (event.replica in dead):
+        if (event.action == "restart") != (event.part in dead):
             state = "still runs then" if event.action == "restart" else "has ended before"
             repair = "Kill it earlier" if event.action == "restart" else "Restart it in between"
             raise SpecError(f"{event}: replica {event.replica} {state}. {repair}, or leave the event out.")
-        dead ^= {event.replica}
+        dead ^= {event.part}

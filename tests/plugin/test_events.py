@@ -8,8 +8,8 @@ pytestmark = pytest.mark.emulated
 
 SUITE = """
 import pytest
-from pytest_llmperf import (closed, endpoint, kill, nginx, poisson, random_tokens, replicas, restart, stop, vllm,
-                            vllm_router)
+from pytest_llmperf import (closed, endpoint, kill, nginx, nixl, poisson, prefill_decode, random_tokens, replicas,
+                            restart, stop, vllm, vllm_router)
 
 ENGINE = vllm("llama-3.1-8b")
 LOAD = random_tokens(input=512, output=64, arrivals=poisson(8), requests=640)
@@ -17,6 +17,11 @@ EVENTS = [kill(replica=1, at_requests=0.25), restart(replica=1, at_requests=0.3)
 
 def fleet(**options):
     return replicas(ENGINE, 2, router=vllm_router(**options))
+
+def split(each=2, **options):
+    pool = replicas(ENGINE, each)
+    router = vllm_router(policy="round_robin", **options)
+    return prefill_decode(prefill=pool, decode=pool, connector=nixl(), router=router)
 """
 CHECKS = """
 @pytest.mark.h100
@@ -52,12 +57,51 @@ def test_router_decides_how_many_requests_fail_while_a_replica_is_dead(run, pyte
     assert shares["both-cache_aware"] < 0.02
 
 
+SPLITS = """
+@pytest.mark.h100
+@pytest.mark.parametrize(("end", "pool", "each", "limit"), [
+    (kill, "prefill", 2, "(during) <= 60%"), (stop, "prefill", 1, " <= 70%"), (kill, "decode", 2, "(during) <= 60%"),
+    (kill, "decode", 1, " <= 70%")])
+def test_x(perf, end, pool, each, limit):
+    events = [end(pool, replica=each - 1, at_requests=0.25), restart(pool, replica=each - 1, at_requests=0.3)]
+    run = perf.measure(split(each), LOAD, events=events, runs=2)
+    perf.check(run, "error_rate(before) == 0", "error_rate" + limit, "error_rate(after) == 0",
+               "hung_requests == 0")
+    after = perf.measure(split(each), LOAD, runs=1)
+    perf.check(after, "error_rate == 0", "prefill_tokens(decode) == 0", "transfers == 640", "failed_transfers == 0")
+"""
+
+
+def test_dead_server_of_a_split_fails_its_share_of_requests_until_its_restart(run, pytester):
+    result, _ = run(SUITE + SPLITS, "--emulate", "h100")
+    result.assert_outcomes(passed=4)
+    shares = {}
+    for path in pytester.path.glob(".llmperf/runs/*/tests/*.json"):
+        file = json.loads(path.read_text())
+        end, pool, each, _ = file["test"].partition("[")[2].split("-")
+        measured = file["measurements"][0]["runs"][0]
+        shares[f"{end} {pool} {each}"] = sum(measured["failures"].values()) / 640
+        assert {name for name, counters in measured["replicas"].items() if set(counters.values()) == {None}} == {
+            f"{pool}-{each}"}
+        assert measured["counters"]["disturbed_until_s"] - measured["counters"]["disturbed_from_s"] > 40
+    away = 0.05 + 40 * 8 / 640  # from the death to the end of the restart, as a share of the requests
+    assert shares == pytest.approx({"kill prefill 2": away / 2, "stop prefill 1": away, "kill decode 2": away / 2,
+                                    "kill decode 1": away}, abs=0.03)
+
+
 REFUSED = {
     "after_last": ("fleet(), LOAD, events=[kill(replica=1, at_requests=1)]", "*after the last request*Write 0.25*"),
     "rounded": ("fleet(), FEW, events=[kill(replica=1, at_requests=0.1)]",
                 "*has 4 requests, so the event would come before the first of them*"),
     "unknown": ("fleet(), LOAD, events=[kill(replica=2, at_requests=0.5)]", "*has 2 replicas, 0 to 1*"),
     "pool": ("fleet(), LOAD, events=[kill('decode', replica=1, at_requests=0.5)]", "*has no pools*"),
+    "no_pool": ("split(), LOAD, events=[kill(replica=1, at_requests=0.5)]",
+                "*has the pools prefill and decode. Name the pool and the replica: kill('prefill', replica=1, at*"),
+    "of_pool": ("split(1), LOAD, events=[kill('decode', replica=1, at_requests=0.5)]", "*has one replica, 0. Name*"),
+    "pool_dead": ("split(), LOAD, events=[kill('decode', replica=0, at_requests=0.5), "
+                  "restart('prefill', replica=0, at_requests=0.6)]", "*replica 0 still runs then*"),
+    "idle": ("split(retries=True), LOAD",
+             "*before prefill and decode servers, vllm_router accepts retries and does not use it*Leave retries out*"),
     "restart": ("fleet(), LOAD, events=[restart(replica=1, at_requests=0.5)]", "*replica 1 still runs then*"),
     "dead": ("fleet(), LOAD, events=[kill(replica=1, at_requests=0.5), stop(replica=1, at_requests=0.6)]",
              "*replica 1 has ended before*"),

@@ -134,10 +134,14 @@ class Deployment:
         """Drops a sequence in any state; a finished sequence is ignored."""
         self._timeline.drop(sequence)
 
-    def kill(self, replica: int) -> None:
-        """A replica behind a router dies with all its sequences. Replicas are counted from 0."""
+    def number(self, pool: str, replica: int) -> int:
+        """Number of a replica of a pool among all replicas; each is counted from 0."""
+        return replica + (self._split.prefill if pool == "decode" and self._split is not None else 0)
+
+    def kill(self, replica: int) -> List[Sequence]:
+        """A replica behind a router dies. Replicas are counted from 0. Returns the sequences that are lost."""
         assert isinstance(self._timeline, RoutedTimeline), "only replicas behind a router die"
-        self._timeline.kill(replica)
+        return self._timeline.kill(replica)
 
     def revive(self, replica: int) -> None:
         """A dead replica serves again from now on, with empty caches and counters."""

@@ -45,7 +45,17 @@ class Routing:
 
 
 class Unreachable(Exception):
-    """The router sent a request to a replica that does not run."""
+    """The router sent a request to a replica that does not run.
+
+    Args:
+        sequence: of the request.
+        now_ns: when the router sent the request.
+    """
+
+    def __init__(self, sequence: Sequence, now_ns: int) -> None:
+        super().__init__(sequence, now_ns)
+        self.sequence = sequence
+        self.now_ns = now_ns
 
 
 class RoutedTimeline(Timeline):
@@ -78,23 +88,25 @@ class RoutedTimeline(Timeline):
         if self.routing.failures:
             self.open_to = [index for index in self._served if self._left_out_until_ns[index] <= now_ns]
         if not self.open_to:
-            raise Unreachable
+            raise Unreachable(sequence, now_ns)
         index = self._choose(sequence)
         if index in self.dead:
             self._fail(index, now_ns)
             living = [other for other in self.open_to if other not in self.dead]
             if not living or self.routing.sends == 1 or self.routing.pause_ns:
-                raise Unreachable
+                raise Unreachable(sequence, now_ns)
             index = living[0]
         self._failures[index] = 0
         self.give(index, sequence, now_ns)
 
-    def kill(self, index: int) -> None:
-        """A replica dies with all its sequences."""
+    def kill(self, index: int) -> List[Sequence]:
+        """A replica dies with all its sequences, which are returned."""
         self.dead.add(index)
         self._endings = [ending for ending in self._endings if ending[1] != index]
-        for sequence in [sequence for sequence, place in self._place.items() if place == index]:
+        lost = [sequence for sequence, place in self._place.items() if place == index]
+        for sequence in lost:
             self.drop(sequence)
+        return lost
 
     def revive(self, index: int, now_ns: int) -> None:
         """A dead replica serves again, by a new engine in the place of the old one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from heapq import heappop, heappush
 
-from pytest_llmperf.emulator.cluster.routing import POLICIES, RoutedTimeline, Routing
+from pytest_llmperf.emulator.cluster.routing import POLICIES, RoutedTimeline, Routing, Unreachable
 from pytest_llmperf.emulator.config import Link
 from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.counters import Counters
@@ -77,6 +77,10 @@ class Split(RoutedTimeline):
 
     Without a prefill engine that the router sends to, the decode engine computes the prompt itself.
 
+    If a prefill engine dies, the sequences whose KV cache is not wholly pulled are lost, as under vLLM's default
+    `kv_load_failure_policy`. A prompt whose decode engine is dead when the prompt is computed is lost then, as by
+    vllm-router 0.1.17, which sends no request of a split again.
+
     Args:
         engines: the prefill engines, then the decode engines.
         routing: their router.
@@ -92,18 +96,42 @@ class Split(RoutedTimeline):
         self._handovers: list[tuple[int, int, Sequence]] = []
         self._number = 0
         self._cached_tokens: dict[Sequence, int] = {}
+        self._sources: dict[Sequence, int] = {}  # prefill engine of what a decode engine has
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
         prompt = Sequence(sequence.id, sequence.prompt, 1, now_ns, sequence.salt)
         self.engines[-1].scheduler.check(sequence)
         self.open_to, decode = self._pools
         if self.open_to:
-            self.give(self._choose(prompt), prompt, now_ns)
+            self.give(self._living(self._choose(prompt), sequence, now_ns), prompt, now_ns)
             sequence.arrived_ns = now_ns
             self._prompts[prompt] = sequence
         else:
             self.open_to = decode
-            self.give(self._choose_decode(sequence), sequence, now_ns)
+            self.give(self._living(self._choose_decode(sequence), sequence, now_ns), sequence, now_ns)
+
+    def kill(self, index: int) -> List[Sequence]:
+        """A server dies. Returns the clients' sequences that are lost, wherever they are."""
+        lost = [self._prompts.pop(sequence, sequence) for sequence in super().kill(index)]
+        lost += [self._prompts.pop(prompt) for _, _, prompt in self._handovers
+                 if prompt.engine == index and prompt in self._prompts]
+        for engine in self.engines[self._prefill:]:
+            unloaded = [*engine.scheduler.waiting, *(sequence for _, sequence in engine.scheduler.loading)]
+            failed = [sequence for sequence in unloaded
+                      if self._sources.get(sequence) == index and not sequence.preemptions]
+            engine.counters.failed_transfers += len(failed)
+            lost += failed
+        return lost
+
+    def _living(self, index: int, sequence: Sequence, now_ns: int) -> int:
+        """The index of an engine.
+
+        Raises:
+            Unreachable: the engine is dead.
+        """
+        if index in self.dead:
+            raise Unreachable(sequence, now_ns)
+        return index
 
     def drop(self, sequence: Sequence) -> None:
         for prompt in [p for p, s in self._prompts.items() if s is sequence]:
@@ -112,6 +140,7 @@ class Split(RoutedTimeline):
             sequence.end = "abort"
         super().drop(sequence)
         self._cached_tokens.pop(sequence, None)
+        self._sources.pop(sequence, None)
 
     def next_ns(self) -> int | None:
         starts = [super().next_ns(), self._handover_ns]
@@ -146,7 +175,8 @@ class Split(RoutedTimeline):
         arrived_ns, sequence.first_scheduled_ns = sequence.arrived_ns, prompt.first_scheduled_ns
         self._cached_tokens[sequence] = prompt.cached_tokens or 0
         self.open_to = self._pools[1]
-        index = self._choose_decode(sequence)
+        index = self._living(self._choose_decode(sequence), sequence, now_ns)
+        self._sources[sequence] = prompt.engine
         handed = self.engines[index].scheduler.external
         assert isinstance(handed, TransferredKv), "decode engines get transferred KV cache"
         handed.offer(sequence)
@@ -157,4 +187,5 @@ class Split(RoutedTimeline):
         """Reports the cached tokens of the prefill engine to the client, not the transferred tokens."""
         for sequence in done.finished:
             sequence.cached_tokens = self._cached_tokens.pop(sequence, sequence.cached_tokens)
+            self._sources.pop(sequence, None)
         return done

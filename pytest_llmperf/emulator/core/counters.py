@@ -29,6 +29,7 @@ class Counters:
         spec_draft_tokens, spec_accepted_tokens: proposed draft tokens and accepted draft tokens.
         spec_accepted_per_position: accepted draft tokens by draft position.
         transfers, transferred_bytes, transfer_ns: number, size and time of transfers from a prefill engine.
+        failed_transfers: transfers that the death of a prefill engine ended or prevented.
     """
 
     prompt_tokens: int = 0
@@ -49,6 +50,7 @@ class Counters:
     spec_accepted_tokens: int = 0
     spec_accepted_per_position: Counter[int] = field(default_factory=Counter)
     transfers: int = 0
+    failed_transfers: int = 0
     transferred_bytes: int = 0
     transfer_ns: int = 0
 

@@ -34,7 +34,10 @@ _TRANSFERS: dict[str, Callable[[Counters], float]] = {
     "nixl_bytes_transferred_count": lambda counters: counters.transfers,
     "nixl_xfer_time_seconds_sum": lambda counters: counters.transfer_ns / 1e9,
 }
-_FAILED_TRANSFERS = ("nixl_num_failed_transfers_total", "nixl_num_kv_expired_reqs_total")
+_FAILED_TRANSFERS: dict[str, Callable[[Counters], float]] = {
+    "nixl_num_failed_transfers_total": lambda counters: counters.failed_transfers,
+    "nixl_num_kv_expired_reqs_total": lambda _counters: 0.0,
+}
 _ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "time_to_first_token_seconds",
@@ -80,8 +83,8 @@ def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, 
         for name, value in _TRANSFERS.items():
             add(name, "counter", "Of KV cache from another server.", [value(counters) for counters, _, _ in engines])
         add_by("source", "prompt_tokens_cached_by_source", "Cached prompt tokens by where they were.", _cached_sources)
-        for name in _FAILED_TRANSFERS:
-            add(name, "counter", "Of transfers that failed.", [0.0] * len(engines))
+        for name, value in _FAILED_TRANSFERS.items():
+            add(name, "counter", "Of transfers that failed.", [value(counters) for counters, _, _ in engines])
     speculation = launch.config.speculation
     for name, (attribute, text) in _GAUGES.items():
         add(name, "gauge", text, [getattr(gauges, attribute) for _, gauges, _ in engines])

@@ -8,7 +8,7 @@ from pytest_llmperf.config.emulation import GPUS
 from pytest_llmperf.engines.connectors.door import connector_adapter_of
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.deployment.pages import NumberedPages
-from pytest_llmperf.engines.routers.door import router_adapter_of
+from pytest_llmperf.engines.routers.door import adapter_before
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS
@@ -33,7 +33,7 @@ def emulated_words(spec: EngineSpec) -> list[str]:
                         "out, or drop --emulate.")
     if spec.gpus > GPUS:
         raise SpecError(f"{spec} needs {spec.gpus} GPUs, and an emulated host has {GPUS}. Name fewer replicas.")
-    adapter, options = router_adapter_of(spec.router), spec.router.values
+    adapter, options = adapter_before(spec), spec.router.values
     router = ["--router", adapter.policies[spec.router.policy]]
     for name in THRESHOLDS:
         if name in options:

@@ -23,7 +23,7 @@ from pytest_llmperf.engines.process.launch import Launcher, Start, served_name_o
 from pytest_llmperf.engines.process.readiness import wait_ready
 from pytest_llmperf.engines.process.variables import inherited_environment
 from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
-from pytest_llmperf.engines.routers.door import router_adapter_of
+from pytest_llmperf.engines.routers.door import adapter_before, router_adapter_of
 from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -65,7 +65,7 @@ class DeploymentLauncher(Launcher):
         if self.emulation is not None:
             super().check(spec)
             return
-        adapter = router_adapter_of(spec.router)
+        adapter = adapter_before(spec)
         if (reason := adapter.emulated_only.get(spec.router.policy)) is not None:
             policies = ", ".join(policy for policy in adapter.policies if policy not in adapter.emulated_only)
             raise SpecError(f"{spec.router}: {reason}. Choose one of the policies {policies}, or emulate the "

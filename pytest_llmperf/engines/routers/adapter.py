@@ -59,6 +59,8 @@ class RouterAdapter(ABC):
 
     splits: bool = False
     """Whether the router can send a request to a prefill server and then to a decode server."""
+    idle_in_splits: tuple[str, ...] = ()
+    """Options that have no effect before prefill and decode servers."""
     session_policies: frozenset[str] = frozenset()
     """Policies that choose by the header X-Session-Id. Requests to a router with such a policy have this header."""
     emulated_only: Mapping[str, str] = MappingProxyType({})

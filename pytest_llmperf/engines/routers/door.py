@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmperf.doors import Door
 from pytest_llmperf.engines.routers.adapter import RouterAdapter
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.deployment import Deployment, Router
+from pytest_llmperf.model.deployment import Deployment, PrefillDecode, Router
 from pytest_llmperf.model.engine import EngineSpec
 
 ROUTERS = Door[RouterAdapter]("router", "a RouterAdapter", lambda value: isinstance(value, RouterAdapter), {
@@ -32,4 +32,18 @@ def router_adapter_of(router: Router) -> RouterAdapter:
         raise SpecError(ROUTERS.unknown(router.name))
     if (refusal := adapter.refusal(router)) is not None:
         raise SpecError(f"{router}: {refusal}")
+    return adapter
+
+
+def adapter_before(spec: Deployment) -> RouterAdapter:
+    """The adapter of the router of a deployment.
+
+    Raises:
+        SpecError: as of `router_adapter_of`, or the router would ignore an option before these servers.
+    """
+    adapter = router_adapter_of(spec.router)
+    for name in adapter.idle_in_splits if isinstance(spec, PrefillDecode) else ():
+        if spec.router.values.get(name):
+            raise SpecError(f"{spec.router}: before prefill and decode servers, {adapter.name} accepts {name} and does "
+                            f"not use it: requests to a dead server fail all the same. Leave {name} out.")
     return adapter

@@ -24,6 +24,7 @@ class VllmRouter(RustRouter):
                     "KV events yet",
     })
     splits = True
+    idle_in_splits = ("retries", "circuit_breaker")  # tried: half of the requests failed with both, as without
 
     def workers(self, placement: RouterPlacement) -> list[str]:
         if not placement.decoders:

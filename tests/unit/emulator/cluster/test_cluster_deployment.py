@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.cluster.routing import Unreachable
 from pytest_llmperf.emulator.config import EngineConfig, Link, Tier
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
@@ -388,3 +390,50 @@ def test_replica_finds_only_finished_chunks_of_other_replica(
     assert [first.cached_tokens, early.cached_tokens] == [0, 0]
     assert ttft_ms(first) == pytest.approx(ttft_ms(early), abs=0.1)
     assert late.cached_tokens == 2048
+
+
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("dead", [0, 1], ids=["prefill", "decode"])
+@pytest.mark.parametrize("steps", range(12))
+def test_death_in_a_split_loses_what_the_server_still_held_and_nothing_else(
+    engine: EngineConfig, dead: int, steps: int
+) -> None:
+    server = deployment(engine, transfer=Link(1e7, 1e-4))
+    pair = [Sequence(i, prompt(i, 900), 20, 0) for i in range(2)]
+    for member in pair:
+        server.submit(member, 0)
+    for _ in range(steps):
+        server.advance(None, fast_forwarding=False)
+    generating = [member for member in pair if member.generated]
+    lost = server.kill(dead)
+    for sequence in lost:
+        server.abort(sequence)
+    if dead == 0:
+        assert not set(lost) & set(generating)
+        assert server.engines[1].counters.failed_transfers <= len(lost)
+    else:
+        assert {member for member in generating if not member.finished} <= set(lost)
+    for _ in range(2):  # a prompt that is computed after the death of its decode server
+        with suppress(Unreachable):
+            while server.advance(None) is not None:
+                pass
+    assert held(server) == [0, 0]
+    finished = {member for member in pair if member.finished}
+    assert dead == 1 or finished == set(pair) - set(lost)
+    server.begin_run()
+    third = Sequence(3, prompt(3, 900), 20, server.now_ns)
+    server.submit(third, server.now_ns)
+    while server.advance(None) is not None:
+        pass
+    assert third.finished
+
+
+def test_transfer_from_a_dead_prefill_server_is_counted_as_failed() -> None:
+    server = deployment(transfer=Link(1e6, 1e-4))
+    sequence = Sequence(0, prompt(0, 400), 20, 0)
+    server.submit(sequence, 0)
+    while not server.engines[1].scheduler.loading:  # the link needs 0.8 s
+        server.advance(server.now_ns + MS)
+        server.sleep_until(server.now_ns + MS)
+    assert server.kill(0) == [sequence]
+    assert server.counters.failed_transfers == 1
