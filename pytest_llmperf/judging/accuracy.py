@@ -76,7 +76,7 @@ def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | N
 
 
 def judge_agreement(
-    deployment: Accuracy, floor: Accuracy, *, different: int, first_difference: tuple[int, int] | None
+    deployment: Accuracy, floor: Accuracy, *, different: int, first_difference: tuple[int, int, float | None] | None
 ) -> CheckResult:
     """Whether a deployment answers like one server, except for at most 5 points of all prompts.
 
@@ -84,7 +84,8 @@ def judge_agreement(
         deployment: prompt → whether both answers of the deployment equal the first answer of the one server.
         floor: prompt → whether the further answers of the one server equal its first answer.
         different: number of different answers of the one server.
-        first_difference: prompt and token, from 1, at which the deployment first differs; None without a difference.
+        first_difference: prompt and token, from 1, at which the deployment first differs, and the cause's `margin`;
+            None without a difference.
     """
     result = judge_loss(deployment, floor, AGREEMENT_MARGIN, None)
     cause = result.cause

@@ -32,6 +32,8 @@ class ServerReader:
     memory_in_log: Mapping[str, str] = MappingProxyType({})
     """Regular expressions for the lines of the engine's log that state GPU memory in GiB, under the names "weights",
     "graphs" and "kv". The sizes of one line add up."""
+    two_largest: Mapping[str, object] = MappingProxyType({})
+    """Fields of a request that ask for the two largest log-probabilities at each token; empty if there are none."""
 
     counter_names: Mapping[str, str] = MappingProxyType({})
     """Canonical name of a counter (metrics/server.py) → name on the metrics page, whose samples add up."""

@@ -85,6 +85,7 @@ class SglangAdapter(EngineAdapter):
     program: tuple[str, ...] = ("sglang.launch_server",)
     context_flag = "context_length"
     sizes_by_free_memory = True
+    two_largest: Mapping[str, object] = MappingProxyType({"return_logprob": True, "top_logprobs_num": 2})
     sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_memory_saver": True})
     memory_in_log: Mapping[str, str] = MappingProxyType({
         "weights": r"Load weight end\..*mem usage=([\d.]+) GB",

@@ -90,6 +90,7 @@ class VllmAdapter(EngineAdapter):
     emulated = True
     program: tuple[str, ...] = ("vllm.entrypoints.cli.main", "serve")
     context_flag = "max_model_len"
+    two_largest: Mapping[str, object] = MappingProxyType({"logprobs": 2, "return_tokens_as_token_ids": True})
     counter_names = COUNTERS
     gauge_names = GAUGES
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile

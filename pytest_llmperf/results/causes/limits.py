@@ -233,17 +233,29 @@ class AccuracyLost(Cause):
 
 @dataclass(frozen=True, slots=True)
 class AnswersDiffer(Cause):
-    """The deployment answers otherwise than one server; prompt and token are counted from 1."""
+    """The deployment answers otherwise than one server; prompt and token are counted from 1.
+
+    `margin` is the median log-probability of the one server's choice above its second choice, at the first tokens that
+    differ; None if the server sends no log-probabilities.
+    """
 
     prompt: int
     token: int
+    margin: float | None = None
 
     def reason(self, result: CheckResult, /) -> str:
         before, after = Unit.SHARE.number(result.before or 0.0), Unit.SHARE.show(result.after or 0.0)
         return (f"the deployment repeats fewer answers of one server than this server itself ({before} → {after}), and "
                 f"the {bare_interval(result)} excludes a loss of {100 * -(result.limit or 0.0):g} points. The first "
-                f"difference is in prompt {self.prompt}, token {self.token}. Compare weights and KV transfers of the "
-                "replicas")
+                f"difference is in prompt {self.prompt}, token {self.token}.{self._preferred} Compare weights and KV "
+                "transfers of the replicas")
+
+    @property
+    def _preferred(self) -> str:
+        if self.margin is None:
+            return ""
+        return (" Where the answers part, the one server preferred its token by a log-probability of "
+                f"{self.margin:.2g} (median).")
 
 
 @dataclass(frozen=True, slots=True)

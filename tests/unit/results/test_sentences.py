@@ -278,6 +278,7 @@ RESULTS = [
                                          "claim_holds": False}),
     accuracy(FAIL, AccuracyLost),
     accuracy(FAIL, AnswersDiffer, {"prompt": 8, "token": 3}),
+    accuracy(FAIL, AnswersDiffer, {"prompt": 8, "token": 3, "margin": 0.34}),
     accuracy(OPEN, AnswersAlike, {"different": 3, "prompts": 400}),
     accuracy(OPEN, QuestionsTooFew, {"needed": 5000}, estimate=-0.001, after=0.919,
              interval=Interval(-0.014, 0.012, 0.99)),
