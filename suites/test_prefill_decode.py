@@ -13,12 +13,14 @@ from pytest_llmperf import (
     Workload,
     by_kind,
     closed,
+    kill,
     mixed,
     nixl,
     poisson,
     prefill_decode,
     random_tokens,
     replicas,
+    restart,
     vllm,
     vllm_router,
 )
@@ -38,9 +40,9 @@ CASES = by_kind(l4=Case("phi-4-mini", rate=2, prompt_rate=4), a100=Case(rate=3, 
 LINKED = ["prefill_tokens(a.decode) == 0", "transferred_bytes(a) >= 0.95 * expected", "failed_transfers(a) == 0"]
 
 
-def apart(engine: EngineSpec) -> EngineSpec:
+def apart(engine: EngineSpec, **options: float) -> EngineSpec:
     return prefill_decode(prefill=replicas(engine, 1), decode=replicas(engine, 1), connector=nixl(),
-                          router=vllm_router(policy="round_robin"))
+                          router=vllm_router(policy="round_robin", **options))
 
 
 def plain(engine: EngineSpec) -> EngineSpec:
@@ -68,7 +70,21 @@ def test_decode_server_fetches_each_prompt_and_computes_none(case: Case, perf: P
 def test_split_smooths_streams_beside_long_prompts(case: Case, perf: Perf) -> None:
     engine = vllm(case.model, max_model_len=8192)
     perf.claim(apart(engine), plain(engine), mixed_lengths(case), "itl_p99(b) / itl_p99(a) >= 1.5", mechanism=LINKED,
-               allow={"ttft_p50": 3.0})
+               allow={"ttft_p50": 3.0}, runs=5)  # on two H200 three pairs between 2.3 and 4.0 did not decide
+
+
+@CASES
+@pytest.mark.gpus(2)
+def test_killed_decode_server_is_back_after_its_restart(case: Case, perf: Perf) -> None:
+    """Without a decode server each request fails, and none hangs. A start on a GPU takes 76 to 170 s.
+
+    By default the router looks every 60 s whether the server is back.
+    """
+    split = apart(vllm(case.model, max_model_len=8192), health_check_interval_secs=1, health_success_threshold=1)
+    load = random_tokens(input=512, output=64, arrivals=poisson(case.rate), requests=int(240 * case.rate))
+    events = [kill("decode", replica=0, at_requests=0.1), restart("decode", replica=0, at_requests=0.12)]
+    run = perf.measure(split, load, runs=2, events=events)
+    perf.check(run, "error_rate(before) == 0", "error_rate <= 90%", "error_rate(after) <= 5%", "hung_requests == 0")
 
 
 @CASES

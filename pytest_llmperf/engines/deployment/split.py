@@ -72,8 +72,9 @@ def _check_together(prefill: EngineSpec, decode: EngineSpec, connector: Connecto
                             f"{getattr(decode, name)!r}. Give both pools the same {name}.")
     adapter = connector_adapter_of(connector)
     if prefill.engine not in adapter.engines:
-        raise SpecError(f"{CALL}: {prefill.engine} has no connector {connector.name}; {' and '.join(adapter.engines)} "
-                        "has. Write another engine or another connector.")
+        raise SpecError(f"{CALL}: {connector.name} is started here for {' and '.join(adapter.engines)} alone, and not "
+                        f"for {prefill.engine}. Name the router of servers that you split yourself, as with SGLang's "
+                        '--disaggregation-mode: endpoint(URL, model="ID", metrics=["http://…", …]).')
     flags = flags_of(prefill), flags_of(decode)
     for flag in adapter.equal_flags:
         first, second = (each.get(flag) for each in flags)
