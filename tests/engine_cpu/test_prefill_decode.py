@@ -1,6 +1,7 @@
 """A real prefill server and a real decode server, NIXL between them and vLLM's router before them. No times."""
 
 import json
+import sys
 
 import pytest
 
@@ -43,3 +44,43 @@ def test_transferred_bytes_equal_whole_blocks_of_every_prompt(run_real, pytester
     blocks, rest = divmod(decode["transferred_bytes"], BLOCK_TOKENS * BYTES_PER_TOKEN)
     assert rest == 0
     assert 0 <= blocks * BLOCK_TOKENS - decode["prompt_tokens"] < 30 * BLOCK_TOKENS
+
+
+ROUTER = f"""
+from pytest_llmperf.extending import RouterAdapter
+
+class Faulty(RouterAdapter):
+    api, name, program, splits = 1, "faulty", {sys.executable!r}, True
+    policies = {{"round_robin": "round_robin"}}
+
+    def arguments(self, router, placement):
+        program = {str(ROOT / "tests" / "stubs" / "faulty_split_router.py")!r}
+        return [program, str(placement.port), router.values["fault"], *placement.workers, *placement.decoders]
+
+def pytest_llmperf_routers(config):
+    return [Faulty()]
+"""
+ANSWERS = SUITE.partition("def test_split")[0] + """
+from pytest_llmperf.extending import Router
+
+
+def test_answers(perf):
+    fault = {fault!r}
+    split = SPLIT.with_router(Router("faulty", "round_robin", (("fault", '"' + fault + '"'),))) if fault else SPLIT
+    perf.check_answers(split, prompts=60)
+"""
+
+
+@pytest.mark.thorough  # 500 s each on a busy machine
+@pytest.mark.parametrize("fault", ["", "stale"])
+def test_split_answers_as_one_server_unless_a_transfer_is_wrong(run_real, pytester, fault):
+    pytester.makeconftest(ROUTER)
+    _, cases = run_real(ANSWERS.replace("{fault!r}", repr(fault)), f"--llmperf-engine=vllm={NIXL.parents[1]}",
+                        f"--llmperf-engine=vllm_router={ROUTERS.parents[1]}")
+    assert cases == {"test_answers": {"failure"} if fault else set()}
+    (file,) = (json.loads(path.read_text()) for path in pytester.path.glob(".llmperf/runs/*/tests/*.json"))
+    (check,) = file["checks"]
+    assert check["before"] > 0.95
+    assert (check["after"] < 0.85) is bool(fault)
+    if fault:
+        assert check["facts"]["margin"] > 0
