@@ -46,6 +46,7 @@ class VirtualEngine:
         self.begun_ns = clock.now_ns()
         self._service: Service | None = None
         self._ending: str | None = None
+        self._lock = threading.Lock()  # of the service: several threads ask for answers
         self._armed: Sequence[Event] = ()
         self._past: tuple[PastEvent, ...] = ()
         launch.prepare()
@@ -137,19 +138,20 @@ class VirtualEngine:
     def _at_work(self) -> Iterator[Service]:
         """The engine at the time of the session's clock, which then follows. An interrupt in the midst of a step ends
         the engine."""
-        service = self._service
-        if service is None:
-            raise EngineError(f"The emulator ended: {self._ending}.", self.evidence())
-        service.deployment.sleep_until(self.clock.now_ns() - self.begun_ns)
-        try:
-            yield service
-        except Exception as error:
-            self._end(str(error) or "the load was given up")
-            raise EngineError(f"The emulator ended: {self._ending}.", self.evidence()) from error
-        except BaseException:
-            self._end("interrupted")
-            raise
-        self.clock.advance_to(self.begun_ns + service.deployment.now_ns)
+        with self._lock:
+            service = self._service
+            if service is None:
+                raise EngineError(f"The emulator ended: {self._ending}.", self.evidence())
+            service.deployment.sleep_until(self.clock.now_ns() - self.begun_ns)
+            try:
+                yield service
+            except Exception as error:
+                self._end(str(error) or "the load was given up")
+                raise EngineError(f"The emulator ended: {self._ending}.", self.evidence()) from error
+            except BaseException:
+                self._end("interrupted")
+                raise
+            self.clock.advance_to(self.begun_ns + service.deployment.now_ns)
 
     def _end(self, how: str) -> None:
         self._ending = self._ending or how
