@@ -102,5 +102,5 @@ def test_pool_alone_and_too_many_gpus_are_refused_before_a_start(run):
     result, junit = run(ALONE, "--emulate", "h100", "-k", "pool or gpus")
     result.assert_outcomes(failed=2)
     text = text_of(junit, "failure")
-    assert "an engine is the `engine` fixture or a spec" in text
+    assert "these servers have no router. Write replicas(" in text
     assert "needs 9 GPUs, and an emulated host has 8" in text
