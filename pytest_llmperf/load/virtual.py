@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.emulator.build import build_service, refused
@@ -50,7 +50,7 @@ class VirtualEngine:
         self._armed: Sequence[Event] = ()
         self._past: tuple[PastEvent, ...] = ()
         launch.prepare()
-        with launch.open_log(launch.log_name) as log:
+        with launch.open_log(launch.log_name) as log, chdir(launch.cwd):  # files of flags may be relative
             try:
                 self._service = build_service(read_options(words), launch.env)
             except (UsageError, StartError) as error:

@@ -2,6 +2,8 @@
 
 import json
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -116,6 +118,16 @@ def test_engine_that_does_not_start_leaves_its_error_in_the_log(launch, clock, w
         VirtualEngine("vllm", launch, (*WORDS[:7], *words), clock)
     assert caught.value.evidence.log_tail[-1].startswith(line)
     assert launch.log_path.read_text().startswith(line)
+
+
+def test_relative_configuration_file_counts_from_the_folder_of_the_launch(launch, clock, tmp_path, monkeypatch):
+    (tmp_path / "lmcache.yaml").write_text("chunk_size: 128\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    connector = ("--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}')
+    launch = replace(launch, env={"LMCACHE_CONFIG_FILE": "lmcache.yaml"})
+    assert VirtualEngine("vllm", launch, (*WORDS, *connector), clock).ending() is None
+    assert Path.cwd() == tmp_path / "elsewhere"
 
 
 def test_unanswered_control_request_names_its_ending(launch, clock):
