@@ -231,7 +231,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
     """Before pytest captures output, refuse a machine without a temporary folder, and replace short option names."""
-    if early_config.known_args_namespace.capture == "fd":
+    if getattr(early_config.known_args_namespace, "capture", "no") == "fd":  # absent with -p no:capture
         try:
             tempfile.gettempdir()
         except FileNotFoundError as error:

@@ -157,7 +157,7 @@ def test_time_limit_of_gpu_job_is_below_step_timeout(tmp_path):
     (step,) = [entry for entry in job["steps"] if entry.get("run") == MEASURE]
     limit, grace = int(step["env"]["LIMIT"].removesuffix("m")), int(re.search(r"--kill-after=(\d+)m ", MEASURE)[1])
     assert limit + grace < step["timeout-minutes"] < job["timeout-minutes"]
-    assert f"After {limit} minutes the workflow ends pytest" in (ROOT / "docs" / "gpu_runners.md").read_text()
+    assert f"After {limit} minutes the workflow interrupts pytest" in (ROOT / "docs" / "gpu_runners.md").read_text()
 
 
 @pytest.mark.parametrize(("code", "red"), [(0, 0), (1, 1), (4, 4), (10, 10), (11, 0), (12, 12)])

@@ -39,12 +39,12 @@ def test_killed_and_restarted_replica_makes_no_error_and_the_run_has_phases(suit
 
 
 def test_router_that_retries_loses_only_streams_of_the_killed_replica(suite):
-    text = SUITE.format(options="retries=True", events="stop(replica=0, at_requests=0.3)").replace("70%", "99%")
+    text = SUITE.format(options="retries=True", events="stop(replica=0, at_requests=0.3)")
+    text = text.replace("error_rate(during) <= 70%", "error_rate <= 5%")  # few requests are in flight at the stop
     result, _ = suite.run(text)
     assert result.ret == 0
     measured, after = suite.run_files()["test_x"]["measurements"]
-    failures = [sum(run["failures"].values()) for run in measured["runs"]]
-    assert max(failures) <= 2  # at 40 requests a second of 10 ms each, two are seldom in flight
+    assert {kind for run in measured["runs"] for kind in run["failures"]} <= {"truncated"}  # and no HTTP 502
     assert {name: counters["requests_finished"] for name, counters in after["runs"][0]["replicas"].items()} == {
         "1": 6, "2": 6}  # the stopped replica was started again for the next measurement
     suite.nothing_left()
