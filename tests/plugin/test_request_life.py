@@ -34,7 +34,7 @@ def suite(workload, *checks, runs=1, arrivals="closed(8)"):
 @pytest.mark.parametrize("clock", ["virtual", "real"])
 def test_cancelled_requests_have_first_tokens_and_no_end(run, pytester, clock):
     text = suite("cancelled(CHAT, share=0.5, after_tokens=10)", "cancelled_rate >= 20%", "error_rate == 0",
-                 "ttft_p50 <= 10s", runs=2)
+                 "ttft_p50 <= 10s", runs=3)  # two runs of a busy client can differ too much to decide
     result, _ = run(text, "--emulate", "h200", "--emulate-clock", clock)
     assert result.ret == 0, result.outlines
     counts = {record.output_tokens for record in records_of(pytester)
