@@ -33,12 +33,12 @@ def suite(workload, *checks, runs=1, arrivals="closed(8)"):
 @pytest.mark.emulated
 @pytest.mark.parametrize("clock", ["virtual", "real"])
 def test_cancelled_requests_have_first_tokens_and_no_end(run, pytester, clock):
-    text = suite("cancelled(CHAT, share=0.5, after_tokens=10)", "cancelled_rate >= 20%", "error_rate == 0",
-                 "ttft_p50 <= 10s", runs=3)  # two runs of a busy client can differ too much to decide
+    text = suite("cancelled(CHAT, share=0.5, after_tokens=10)", "cancelled_rate >= 20%", "error_rate == 0", runs=2)
     result, _ = run(text, "--emulate", "h200", "--emulate-clock", clock)
     assert result.ret == 0, result.outlines
-    counts = {record.output_tokens for record in records_of(pytester)
-              if record.outcome.value == "cancelled by the client"}
+    cancelled = [record for record in records_of(pytester) if record.outcome.value == "cancelled by the client"]
+    assert all(record.arrivals_ns for record in cancelled)
+    counts = {record.output_tokens for record in cancelled}
     assert min(counts) == 10
     assert clock == "real" or counts == {10}  # a busy client reads several tokens at once
 
