@@ -52,7 +52,7 @@ class Server:
         fresh: whether whoever asked for it last had it started anew.
         requested_spec: its spec before flags were planted and memory was shared out.
         siblings: number of other servers that run on the same GPUs, idle during a measurement.
-        elsewhere: number of other servers of the session that run on other GPUs.
+        elsewhere: number of servers of this session on other GPUs.
         takes_turns: whether the siblings sleep during a measurement.
         disturber: ends and restarts replicas during a run; None for one server.
     """

@@ -106,7 +106,7 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
 
 
 def _notes(metrics: Collection[str], runs: Sequence[RunMetrics]) -> Facts:
-    """Facts that every verdict about these metrics states: PASS, FAIL and INCONCLUSIVE."""
+    """Facts for each verdict about these metrics, whether PASS, FAIL or INCONCLUSIVE."""
     return (counted_by_text(metrics, runs) | energy_disagreement(metrics, runs)
             | nothing_counted(filter(is_metric, metrics), runs))
 

@@ -132,7 +132,7 @@ def remarks(lock: Path, env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def not_shared_by(folder: Path, proc: Path = Path("/proc/self")) -> str:
-    """Who cannot see the files of this folder: "other containers", "other pods", or "" for nobody that is known.
+    """Which other sessions cannot see the files of this folder: "other containers", "other pods", or "" if all can.
 
     Args:
         proc: tells the namespace of process ids and the mounts of this process.

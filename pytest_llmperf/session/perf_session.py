@@ -198,8 +198,11 @@ class PerfSession:
         return spec.with_installation(REFERENCE)
 
     def beside(self, spec: EngineSpec, *, compares: bool) -> tuple[EngineSpec, ...]:
-        """The specs whose servers start with the server of this spec: its reference build, if one is named, and in a
-        test that compares them both builds on other GPUs."""
+        """The specs whose servers start together with the server of this spec.
+
+        These are the reference build and, in a test that compares the builds, both builds on further GPUs. There are
+        none in a session without a reference build.
+        """
         reference = self.reference_of(spec)
         if reference is None or not compares:
             return () if reference is None else (reference,)

@@ -426,7 +426,7 @@ class Series:
         return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 
     def keep(self, measured: Measurement, run: Run, *, complete: bool) -> Measurement:
-        """Add a run to what was measured before it, and store both.
+        """Add a run to the earlier runs of this series, and store the measurement.
 
         Args:
             complete: whether it is the last of the runs that were asked for.

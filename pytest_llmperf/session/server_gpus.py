@@ -107,7 +107,7 @@ class ServerGpus:
         return self._accelerators.watched(gpus, pids)
 
     def share(self, specs: Sequence[EngineSpec], in_turn: bool) -> Shares | str:
-        """A share of the memory of its GPU set for each spec. A server that has its set alone takes all of it."""
+        """Each spec with its share of the memory of its GPU set. A server alone on a set takes all memory."""
         sets = sorted({spec.gpu_set for spec in specs})
         if len(sets) == 1:
             return self._share_of_set(specs, in_turn=in_turn)

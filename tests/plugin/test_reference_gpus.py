@@ -1,4 +1,4 @@
-"""`--reference` on several GPUs of a host: both builds on each GPU, or builds that exchange their GPUs."""
+"""`--reference` on several GPUs: both builds on each GPU, or one build a GPU with an exchange."""
 
 import json
 from collections import Counter

@@ -1,7 +1,7 @@
 """Fit the emulator to measured runs of one host and engine version.
 
 The coefficients are written to emulator-NAME.json in the folder of baselines, and --emulate NAME takes them from there.
-Each half of the runs predicts the other half. Coefficients that predict them worse than the shipped ones are refused.
+Each half of the runs predicts the other half. A fit that predicts worse than the shipped coefficients is refused.
 
     llmperf fit .llmperf/runs/* --kind h100
 """
@@ -81,7 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _points(
     folder: Path, kind: str, origins: set[tuple[str, ...]], left_out: Counter[str]
 ) -> list[dict[str, Any]]:
-    """The measurements of a run folder that can be replayed. Adds where they come from, and what is left out and why.
+    """The measurements of a run folder that can be replayed.
+
+    Args:
+        origins: gets host, hardware, engine and version of each measurement.
+        left_out: gets the reason for each other measurement.
 
     Raises:
         UsageError: a test is an ERROR, or the runs are of another kind.

@@ -1,4 +1,4 @@
-"""Answers of servers side by side: where they part, and how sure the one server was there."""
+"""Answers of two servers side by side: the first differing token, and its margin of log-probability."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Run folders in a store: what arrives, what is removed, and what a store that refuses is told as."""
+"""Run folders in a store: copies, removal of old folders, and the error if the store refuses."""
 
 import sys
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 28, 10, 0, tzinfo=UTC)
 
 @pytest.fixture
 def memory(tmp_path):
-    """A folder of this test in fsspec's store in memory; gives its URL and a function that lists its files."""
+    """The URL of a folder in fsspec's memory store, and a function that lists the files of the folder."""
     system, root = fsspec.filesystem("memory"), f"/{tmp_path.name}"
     return f"memory:/{root}", lambda: sorted(path.removeprefix(f"{root}/") for path in system.find(root))
 

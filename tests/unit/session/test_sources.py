@@ -126,7 +126,7 @@ def test_texts_of_code_are_looked_for_only_where_their_folder_has_such_a_name(pr
 
 
 def test_packages_of_a_target_folder_are_not_of_the_project(tmp_path, monkeypatch):
-    """`pip install --target` makes a folder with any name. A folder that holds the project itself is none."""
+    """`pip install --target` makes a folder with any name. A folder with the project in it is no such folder."""
     for target, installed in (("plugin", True), ("helpers", False)):
         (tmp_path / target / "numpy").mkdir(parents=True)
         if installed:
