@@ -15,10 +15,10 @@ from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending
 from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.wire.completions import CUT_SHORT, GIVEN_UP
+from pytest_llmperf.wire.stream import SHOWN_BYTES
 
-SHOWN_BYTES = 200  # of a refusal's body
-OUTCOMES = {Ending.COMPLETE: Outcome.OK, Ending.CLOSED_EARLY: Outcome.TRUNCATED, Ending.ABANDONED: Outcome.ABANDONED,
-            Ending.NOT_CONTINUED: Outcome.NOT_CONTINUED}
+_OUTCOMES = {Ending.COMPLETE: Outcome.OK, **GIVEN_UP, **CUT_SHORT}
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class EmulatedRequest:
     def outcome(self) -> Outcome:
         if self.reply is not None and self.reply.status != 200:
             return Outcome.RATE_LIMITED if self.reply.status == 429 else Outcome.HTTP_STATUS
-        return Outcome.ERROR_IN_STREAM if self.failed else OUTCOMES.get(self.ending, Outcome.TIMEOUT)
+        return Outcome.ERROR_IN_STREAM if self.failed else _OUTCOMES[self.ending]
 
     def exchange(self, begun_ns: int, limits: StreamLimits) -> EmulatedExchange:
         """What the client has seen.

@@ -106,7 +106,7 @@ _Judgement = tuple[Outcome, str | None]
 # The longest tokens of the vocabularies in use are runs of 128 spaces or signs (o200k, Llama 3).
 LONGEST_TOKEN = 128
 
-_GIVEN_UP = {
+GIVEN_UP = {
     Ending.CANCELLED: Outcome.CANCELLED,
     Ending.NOT_SENT: Outcome.CANCELLED,
     Ending.CONNECT_FAILED: Outcome.NO_CONNECTION,
@@ -114,7 +114,7 @@ _GIVEN_UP = {
     Ending.ABANDONED: Outcome.ABANDONED,
     Ending.STALE: Outcome.STALE,
 }
-_CUT_SHORT = {
+CUT_SHORT = {
     Ending.RESET: Outcome.RESET,
     Ending.CLOSED_EARLY: Outcome.TRUNCATED,
     Ending.CONNECT_TIMEOUT: Outcome.TIMEOUT,
@@ -214,7 +214,7 @@ def answer_fault(answer: Answer, stream: Stream, api: Api) -> str | None:
 
 
 def _client_timeout(exchange: Exchange) -> _Judgement | None:
-    outcome = _GIVEN_UP.get(exchange.ending)
+    outcome = GIVEN_UP.get(exchange.ending)
     return (outcome, _ending(exchange)) if outcome else None
 
 
@@ -259,7 +259,7 @@ def _stream_problem(stream: Stream, api: Api) -> _Judgement | None:
 
 
 def _truncation(exchange: Exchange, stream: Stream) -> _Judgement | None:
-    outcome = _CUT_SHORT.get(exchange.ending)
+    outcome = CUT_SHORT.get(exchange.ending)
     return (outcome, f"{_ending(exchange)} after {len(stream.arrivals_ns)} content chunks") if outcome else None
 
 
