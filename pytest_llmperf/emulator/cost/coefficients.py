@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.config import EngineConfig
-    from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.emulator.config import EngineConfig
+from pytest_llmperf.kinds.rows import HardwareKind
 
 _FITTED_GPUS = ("h100", "h200")
 
@@ -26,7 +25,8 @@ class Coefficients:
         matrix, matrix_fp8, attention: share of peak FLOP/s of matrix products in bfloat16 and fp8, and of attention.
         expert_bandwidth, expert_matrix: the same for routed experts, on top of the dense ones.
         expert_tile: the work of an expert is padded to whole tiles of so many rows.
-        expert_alike: tokens of a batch choose alike: it visits as many experts as tokens ** expert_alike even choices.
+        expert_alike: the tokens of a batch choose similar experts. They visit as many experts as
+            tokens ** expert_alike tokens with independent choices.
         sharpness: exponent p of max(a, b) ≈ (a^p + b^p)^(1/p) between reading weights and computing.
         step_s, layer_s, sequence_s: fixed time of a step, of a layer, and of a sequence in a step.
         fp8_layer_s: further time of a layer that brings its activations into fp8.
@@ -116,7 +116,7 @@ def coefficients_for(
 
 
 def digest_of(path: str) -> str:
-    """Of a file of fitted coefficients, in eight letters."""
+    """The first eight hexadecimal digits of the SHA-256 of a file of fitted coefficients."""
     return sha256(Path(path).read_bytes()).hexdigest()[:8]
 
 

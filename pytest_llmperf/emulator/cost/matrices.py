@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-
-if TYPE_CHECKING:
-    from pytest_llmperf.emulator.config import EngineConfig
-
 
 _PACKED = 0.5  # of the share of bandwidth, for weights that a kernel unpacks: docs/evidence/suite_limits.md
 

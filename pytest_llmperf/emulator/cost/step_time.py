@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
+from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.matrices import matrices_of
 from pytest_llmperf.shapes import ModelShape
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pytest_llmperf.emulator.config import EngineConfig
 
 
 class StepTime:
