@@ -13,16 +13,17 @@ import argparse
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
+
+from pytest_llmperf.process.ports import HOST, reserve_port
 
 NOISE = "session=0.3%,run=0.5%,step=1%"
 DENSE, EXPERTS = "llama-3.1-8b", "qwen3-30b-a3b"
@@ -58,7 +59,7 @@ for line in sys.stdin:
     print(result["mean_tpot_ms"], flush=True)
 """
 BENCH_LIMIT = 1.05
-STARTS = 600  # looks for a started server
+ATTEMPTS = 600  # to reach a server that starts, 0.2 s apart
 
 
 def draw(seed: int, pairs: int) -> list[tuple[str, str]]:
@@ -75,21 +76,22 @@ def draw(seed: int, pairs: int) -> list[tuple[str, str]]:
 @contextmanager
 def server(model: str, planted: str, seed: int) -> Iterator[str]:
     """Address of an emulated server, when it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
     options, flags = PLANTED[planted]
-    command = [sys.executable, "-m", "pytest_llmperf.emulator", "--hardware", "h200", "--noise", NOISE, "--noise-seed",
-               str(seed), *options, "--", "serve", model, "--port", url.rpartition(":")[2], *flags]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            for _ in range(STARTS):
-                with suppress(OSError), urlopen(f"{url}/v1/models"):
-                    break
-                time.sleep(0.2)
-            yield url
-        finally:
-            process.terminate()
+    with closing(reserve_port(random.Random(seed))) as lease:
+        url = f"http://{HOST}:{lease.port}"
+        command = [sys.executable, "-m", "pytest_llmperf.emulator", "--hardware", "h200", "--noise", NOISE,
+                   "--noise-seed", str(seed), *options, "--", "serve", model, "--port", str(lease.port), *flags]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                for _ in range(ATTEMPTS):
+                    with suppress(OSError), urlopen(f"{url}/v1/models"):
+                        break
+                    time.sleep(0.2)
+                else:
+                    raise RuntimeError(f"{url} does not answer: {command}")
+                yield url
+            finally:
+                process.terminate()
 
 
 def judged(folder: Path, number: int, model: str, urls: Sequence[str]) -> str:
