@@ -90,7 +90,7 @@ def _routing(options: Options, config: EngineConfig, split: SplitPools | None) -
 
 
 @cache
-def known_flags(engine: str) -> frozenset[str]:
+def emulated_flags(engine: str) -> frozenset[str]:
     """Every engine option that the emulator accepts, with or without an effect."""
     options = EngineParser(FLAGS[engine])._option_string_actions if engine in FLAGS else ()
     return frozenset(option.replace("_", "-") for option in options)

@@ -39,7 +39,7 @@ class Client:
         plan: what to send. Its host and port mean nothing here.
         events: deaths and restarts of replicas on the way.
         given_up: asked before each event; true ends the load.
-        asks: the requests by index as the server reads them, in place of the bodies of the plan; empty: their bodies.
+        asks: parsed requests by index, in place of the bodies of the plan; empty: the server parses the bodies.
 
     Attributes:
         past: begin and end of each event that has ended, in ns.

@@ -1,4 +1,4 @@
-"""The emulator in place of an engine: the engine's own command line, read by another program."""
+"""Starts emulated engines in virtual time, each from the command line of the engine that it emulates."""
 
 from __future__ import annotations
 

@@ -122,6 +122,6 @@ def _check_emulated(spec: EngineSpec) -> None:
     emulated_words(spec)
     check_variables(spec, None)
     if spec.flags:
-        from pytest_llmperf.emulator.build import known_flags as emulated_flags
+        from pytest_llmperf.emulator.build import emulated_flags
 
         check_flags(spec, emulated_flags(spec.engine), near_only=True)

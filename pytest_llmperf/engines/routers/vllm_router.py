@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from pytest_llmperf.engines.routers.adapter import RouterPlacement, switched_on
+from pytest_llmperf.engines.routers.adapter import SWITCHES, RouterPlacement, switched_on
 from pytest_llmperf.engines.routers.rust_router import RustRouter
 from pytest_llmperf.model.deployment import Router, router_of
 from pytest_llmperf.model.engine import Flag
@@ -24,7 +24,7 @@ class VllmRouter(RustRouter):
                     "KV events yet",
     })
     splits = True
-    idle_in_splits = ("retries", "circuit_breaker")  # tried: half of the requests failed with both, as without
+    idle_in_splits = SWITCHES  # tried: half of the requests failed with both, as without
 
     def workers(self, placement: RouterPlacement) -> list[str]:
         if not placement.decoders:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf import sglang, vllm
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.emulator.build import known_flags as emulated_flags
+from pytest_llmperf.emulator.build import emulated_flags
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import check_flags, known_flags
