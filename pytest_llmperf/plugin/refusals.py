@@ -104,10 +104,6 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
             from pytest_llmperf.load.ray_hosts import check_load_hosts
 
             check_load_hosts(state.settings.load_hosts)
-        if state.settings.runs_store and not option("collectonly"):
-            from pytest_llmperf.session.run_store import RunStore
-
-            RunStore(state.settings).begin(state.session_id)
     except (UsageError, EnvironmentMissing) as error:
         raise pytest.UsageError(str(error)) from error
 

@@ -15,7 +15,7 @@ from pytest_llmperf.errors import BaselineError, LlmperfError
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.summary import repeated_options
-from pytest_llmperf.plugin.verdicts import ending_of, reason_of_skip
+from pytest_llmperf.plugin.verdicts import ending_of, reason_of_skip, uses_llmperf
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"
@@ -34,6 +34,22 @@ class SessionRecord:
         self._seconds: defaultdict[str, float] = defaultdict(float)  # node id → setup, call and teardown
         self._test_by_node: dict[str, str] = {}
         self._text = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Refuse a store that cannot be written, before the first test. A session without performance tests leaves the
+        store alone; of xdist the controller does not know the tests.
+        """
+        option, state = self._config.getoption, self._config.stash[STATE]
+        may_measure = any(map(uses_llmperf, session.items)) or option("numprocesses", default=None)
+        if not state.settings.runs_store or not may_measure or option("collectonly"):
+            return
+        from pytest_llmperf.session.run_store import RunStore
+
+        try:
+            RunStore(state.settings).begin(state.session_id)
+        except LlmperfError as error:
+            raise pytest.UsageError(str(error)) from error
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := ending_of(report).path) is not None:
@@ -109,7 +125,6 @@ class SessionRecord:
         settings = self._config.stash[STATE].settings
         if not settings.runs_store:
             return
-        from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.session.run_store import RunStore
 
         for folder in folders:

@@ -10,7 +10,7 @@ from pytest_llmperf import closed, random_tokens, vllm
 
 @pytest.mark.h200
 def test_it(perf):
-    Path("collected").touch()
+    Path("began").touch()
     run = perf.measure(vllm("tiny", max_model_len=1024),
                        random_tokens(input=64, output=8, arrivals=closed(2), requests=12), runs=1)
     perf.check(run, "error_rate == 0")
@@ -46,12 +46,13 @@ def test_copy_holds_the_files_of_all_workers(run, pytester):
     assert len(list(pytester.path.glob("store/*/tests/*.gw?.json"))) == 1
 
 
-def test_store_that_refuses_ends_session_before_collection(run, pytester):
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_store_that_refuses_ends_session_before_the_first_test(run, pytester, workers):
     (pytester.path / "file").touch()
-    result = run(f"file://{pytester.path}/file/store")
+    result = run(f"file://{pytester.path}/file/store", "", *workers)
     assert result.ret == 4
     result.stderr.fnmatch_lines(["ERROR: The store runs_store = 'file://*/store' refuses files: *Correct the URL*"])
-    assert not (pytester.path / "collected").exists()
+    assert not (pytester.path / "began").exists()
 
 
 def test_store_that_fails_at_the_end_leaves_verdict_and_local_run_folder(run, pytester):
@@ -59,3 +60,10 @@ def test_store_that_fails_at_the_end_leaves_verdict_and_local_run_folder(run, py
     assert result.ret == 0
     result.stdout.fnmatch_lines(["llmperf run folder: *runs/* alone. The store runs_store = * refuses files: *"])
     assert len(list(pytester.path.glob(".llmperf/runs/*/report.html"))) == 1
+
+
+@pytest.mark.parametrize("arguments", [("-k", "plain"), ("--collect-only",), ("--fixtures",)])
+def test_session_that_measures_nothing_leaves_the_store_alone(run, pytester, arguments):
+    pytester.makepyfile(test_other="def test_plain(): pass")
+    assert run(f"file://{pytester.path}/store", "", "-m", "", *arguments).ret == 0
+    assert not (pytester.path / "store").exists()
