@@ -48,7 +48,6 @@ def _git(root: Path, place: str, *arguments: str) -> str:
     return output.decode("utf-8")
 
 
-
 CREATE = "Create baselines with: pytest suites --update-baselines-new"
 
 

@@ -229,9 +229,9 @@ def _compared(tests: Sequence[TestResult], name: str, metric: str | None, second
     checks = {check.metric: check for check in test.checks if check.subject.startswith(REFERENCE_COMPARISON)}
     pairs = [pair for pair in pairwise(test.measurements) if _has_reference(pair[1]) and not _has_reference(pair[0])]
     differences = {}
-    for compared in checks if pairs else ():
+    for each in checks if pairs else ():
         with suppress(ValueError):
-            differences[compared] = [new - old for new, old in paired_readings(find(compared), *pairs[0])]
+            differences[each] = [new - old for new, old in paired_readings(find(each), *pairs[0])]
     if test.ending.verdict == Verdict.ERROR.value or not differences or metric not in (None, *differences):
         why = test.reason or "no metric was compared with the reference build. Write perf.compare_with_baseline(run)"
         raise UsageError(f"{test.test}: {why}")

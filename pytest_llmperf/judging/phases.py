@@ -54,7 +54,6 @@ def _records_of(run: Run, name: str) -> RunRecords:
     return RunRecords(record for record in run.records if phase_of(record) == name)
 
 
-
 FAILED = {"error_rate"}
 
 

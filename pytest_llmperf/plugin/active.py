@@ -113,30 +113,12 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 HEARING = ("llmperf-reports", "llmperf-outcomes", "llmperf-baselines")
 
 
-
 def hear_broken_files(config: pytest.Config, reports: Iterable[pytest.CollectReport]) -> None:
     """Tell the parts of the session about files that broke before the first performance test was collected."""
     for name in HEARING:
         if (part := config.pluginmanager.get_plugin(name)) is not None:
             for report in reports:
                 part.pytest_collectreport(report)
-
-
-__all__ = [
-    "pytest_collection_finish",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_itemcollected",
-    "pytest_report_header",
-    "pytest_report_teststatus",
-    "pytest_runtest_call",
-    "pytest_runtest_makereport",
-    "pytest_runtest_setup",
-    "pytest_runtest_teardown",
-    "pytest_runtestloop",
-    "pytest_sessionfinish",
-    "pytest_unconfigure",
-]
 
 
 CONFTEST = "conftest.py"
@@ -178,3 +160,20 @@ def _door(name: str) -> Door[Any]:
         "workloads": WORKLOADS, "sinks": SINKS,
     }
     return doors[name]
+
+
+__all__ = [
+    "pytest_collection_finish",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_itemcollected",
+    "pytest_report_header",
+    "pytest_report_teststatus",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "pytest_runtestloop",
+    "pytest_sessionfinish",
+    "pytest_unconfigure",
+]

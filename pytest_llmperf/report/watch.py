@@ -53,7 +53,6 @@ def duration(value_s: float) -> str:
     return f"{whole_s} s" if whole_s < MINUTE_S else f"{whole_s // MINUTE_S} min {whole_s % MINUTE_S} s"
 
 
-
 TICK_S = 0.25
 FIRST_LINE_S = 1.0  # a phase that ends before is no news: in virtual time nearly all do
 EVERY_S = 10.0

@@ -54,7 +54,6 @@ def deciding_limit(check: CheckResult) -> float | None:
     return check.limit
 
 
-
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 #: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
 #: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.

@@ -82,7 +82,6 @@ def cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None
         yield
 
 
-
 CONSTANTS = {  # metric → names of the fact, by engine
     "chunk_budget": ("max_num_batched_tokens",),
     "kv_blocks": ("num_gpu_blocks",),

@@ -125,7 +125,6 @@ def _read_unit(cursor: Cursor) -> str:
     return name
 
 
-
 _PHASE_RATIO = re.compile(rf"\(\s*({'|'.join(PHASES)})\s*\)\s*/")
 TRANSFERRED = "transferred_bytes"
 _EXACT_UNITS = (Unit.COUNT, Unit.SHARE)

@@ -24,9 +24,9 @@ An endpoint on a different machine has unknown hardware and takes the priors and
 the degrees of freedom, so stored sessions outweigh the priors sooner. The error rates are in
 docs/evidence/baseline_comparisons.md.
 
-Margins were chosen by simulation, for a median TTFT that moves by 2.7 % between
-sessions. With margins of 2 and 5 % the comparison is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of cases.
-With margins of 3 and 15 % the comparison is INCONCLUSIVE in 0.2 to 7 % of cases.
+Margins were chosen by simulation, for a median TTFT that moves by 2.7 % between sessions. With margins of 2 and 5 % the
+comparison is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of cases. With margins of 3 and 15 % the
+comparison is INCONCLUSIVE in 0.2 to 7 % of cases.
 """
 
 from __future__ import annotations

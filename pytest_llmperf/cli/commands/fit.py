@@ -25,6 +25,7 @@ from pytest_llmperf.engines.spec import command_line
 from pytest_llmperf.errors import SpecError, UsageError
 from pytest_llmperf.kinds import GPU_KINDS, SHIPPED_NAMES
 from pytest_llmperf.kinds.rows import row_of_kind
+from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.conditions import VERSION, stored_flags
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.reader import read_run
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"engine": engine, "version": version, "measurements": len(points), "held_out_before": answer["before"],
                "held_out_after": answer["after"], "numbers": answer["numbers"]}
-    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
     say(f"{quality}.\n{path}: written; --emulate {arguments.kind} uses it for {engine}")
     return 0
 

@@ -27,7 +27,6 @@ class Sink:
     files: Callable[[Sequence[TestResult]], Mapping[str, bytes]]
 
 
-
 SINKS = Door[Sink]("sink", "a Sink", lambda value: isinstance(value, Sink), {
     "pytest-benchmark": "pytest_llmperf.report.export.benchmark:SINK",
     "vllm": "pytest_llmperf.report.export.detailed:SINK",
