@@ -76,7 +76,7 @@ def judge_loss(a: Accuracy, b: Accuracy, margin: float, claimed: CheckResult | N
 
 
 def judge_agreement(
-    deployment: Accuracy, floor: Accuracy, *, different: int, first_difference: tuple[int, int, float | None] | None
+    deployment: Accuracy, floor: Accuracy, *, different: int, first_difference: AnswersDiffer | None
 ) -> CheckResult:
     """Whether a deployment answers like one server, except for at most 5 points of all prompts.
 
@@ -84,14 +84,13 @@ def judge_agreement(
         deployment: prompt → whether both answers of the deployment equal the first answer of the one server.
         floor: prompt → whether the further answers of the one server equal its first answer.
         different: number of different answers of the one server.
-        first_difference: prompt and token, from 1, at which the deployment first differs, and the cause's `margin`;
-            None without a difference.
+        first_difference: where the deployment first differs; None without a difference.
     """
     result = judge_loss(deployment, floor, AGREEMENT_MARGIN, None)
     cause = result.cause
     verdict = result.verdict
     if verdict is Verdict.FAIL and first_difference is not None:
-        cause = AnswersDiffer(*first_difference)
+        cause = first_difference
     elif 2 * different < floor.questions:
         verdict, cause = Verdict.INCONCLUSIVE, AnswersAlike(different, floor.questions)
     return replace(result, subject="agreement of the first tokens", metric="agreement", verdict=verdict, cause=cause)

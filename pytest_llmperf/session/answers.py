@@ -17,6 +17,7 @@ from pytest_llmperf.judging.accuracy import judge_agreement, judge_recall
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.accuracy import Accuracy
+from pytest_llmperf.results.causes.limits import AnswersDiffer
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.wire.conversation import AnswerReader
@@ -98,11 +99,9 @@ def _equal(*sides: Answers) -> dict[str, bool]:
     return {str(number): len(set(answers)) == 1 for number, answers in enumerate(zip(*sides, strict=True))}
 
 
-def _first_difference(right: Answers, *sides: Answers) -> tuple[int, int, float | None] | None:
-    """Prompt and token, from 1, at which a side first differs from the right answers; None without a difference.
-
-    The third value is the median margin of the right answers at the first token that differs, over all prompts with a
-    difference; None if it is unknown.
+def _first_difference(right: Answers, *sides: Answers) -> AnswersDiffer | None:
+    """Where a side first differs from the right answers, and the median margin of the right answers at the first token
+    that differs, over all prompts with a difference; None without a difference.
     """
     places: list[tuple[int, int]] = []
     margins: list[float] = []
@@ -114,7 +113,7 @@ def _first_difference(right: Answers, *sides: Answers) -> tuple[int, int, float 
                 places.append((number, 1 + at))
                 margins += expected.margins[at : at + 1]
                 break
-    return (*places[0], median(margins) if margins else None) if places else None
+    return AnswersDiffer(*places[0], median(margins) if margins else None) if places else None
 
 
 def _round(server: Server, requests: Sequence[Request], *, empty: bool, margins: bool) -> Answers:

@@ -9,8 +9,10 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
 from pytest_llmperf.results.causes.limits import AnswersAlike, AnswersDiffer
 
+FIRST = AnswersDiffer(1, 1)
 
-def judged(deployment, floor, different=200, first_difference=(1, 1, None)):
+
+def judged(deployment, floor, different=200, first_difference=FIRST):
     sides = [Accuracy("agreement", name, "first tokens", {str(number): right for number, right in enumerate(rights)})
              for name, rights in (("fleet", deployment), ("one", floor))]
     return judge_agreement(*sides, different=different, first_difference=first_difference)
@@ -37,8 +39,9 @@ def test_200_equal_pairs_give_no_alarm():
 
 
 def test_loss_of_15_points_fails_and_names_the_first_difference():
-    result = judged([number % 7 > 0 for number in range(200)], [True] * 200, first_difference=(8, 3, 1.25))
-    assert (result.verdict, result.cause) == (Verdict.FAIL, AnswersDiffer(8, 3, 1.25))
+    place = AnswersDiffer(8, 3, 1.25)
+    result = judged([number % 7 > 0 for number in range(200)], [True] * 200, first_difference=place)
+    assert (result.verdict, result.cause) == (Verdict.FAIL, place)
 
 
 def test_loss_near_the_margin_is_inconclusive():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytest_llmperf.results.causes.limits import AnswersDiffer
 from pytest_llmperf.session.answers import Answer, _first_difference, _margins
 
 VLLM = {"choices": [{"token_ids": [5, 7], "logprobs": {"top_logprobs": [
@@ -27,6 +28,6 @@ def test_first_difference_has_the_median_margin_of_all_tokens_at_which_answers_p
              Answer((4, 4), (0.0, 0.0))]
     cold = [Answer((1, 2, 3)), Answer((1, 2, 9)), Answer((1, 2)), Answer((4, 4))]
     warm = [Answer((1, 2, 3)), Answer((7, 2, 3)), Answer((9, 2)), Answer((4, 5))]
-    assert _first_difference(right, cold, warm) == (2, 3, 0.5)
+    assert _first_difference(right, cold, warm) == AnswersDiffer(2, 3, 0.5)
     assert _first_difference(right, right) is None
-    assert _first_difference([Answer("ab")], [Answer("ax")]) == (1, 2, None)
+    assert _first_difference([Answer("ab")], [Answer("ax")]) == AnswersDiffer(1, 2)
