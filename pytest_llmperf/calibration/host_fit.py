@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +25,13 @@ from pytest_llmperf.emulator.cost.coefficients import (
 )
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.faults import Faults
-from pytest_llmperf.emulator.flags.launch import Launch, machine
+from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.flags.parser import StartError
-from pytest_llmperf.emulator.flags.sglang import sglang_launch
-from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.load.virtual_client import Client
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.request import Request
 
 _NEVER_NS = 10**18
 _UNLIMITED = StreamLimits(first_byte_ns=_NEVER_NS, idle_ns=_NEVER_NS, total_ns=_NEVER_NS)
@@ -167,25 +165,46 @@ def _placed(shipped: Mapping[str, float], numbers: Mapping[str, float]) -> Coeff
     return from_numbers({**shipped, **numbers}, "being fitted")
 
 
-def read_point(row: Mapping[str, Any], task: Mapping[str, Any]) -> Point:
-    """A point of the task's JSON."""
-    launch = {"vllm": vllm_launch, "sglang": sglang_launch}[task["engine"]]
-    posts = [(at_ns, GenerationRequest("completion", (tuple(prompt),), tokens, stream=True))
-             for prompt, tokens, at_ns in row["requests"]]
-    return Point(launch(row["argv"], machine(task["kind"], 8, task["row"]), {}), posts, row["concurrency"],
-                 Means(row["ttft_ms"], row["tpot_ms"]))
+def point_of(launch: Launch, requests: Sequence[Request], concurrency: int | None, measured: Means) -> Point:
+    """A measured run.
+
+    Args:
+        launch: of the server.
+        requests: with prompts of tokens.
+        concurrency: limit of requests in flight.
+        measured: what the run measured.
+    """
+    posts = [(request.at_ns, GenerationRequest("completion", (tuple(request.prompt),), request.output_tokens,
+                                               stream=True))
+             for request in requests if not isinstance(request.prompt, str)]
+    return Point(launch, posts, concurrency, measured)
 
 
-def fit_host(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers that fit the runs of a task, with their error outside the fit.
+@dataclass(frozen=True, slots=True)
+class HostFit:
+    """A fit to the runs of a host.
+
+    Args:
+        numbers: coefficient → fitted value.
+        before, after: mean size of the TPOT error of runs outside the fit, with the shipped and the fitted numbers.
+        at_peak: coefficients that end at the peak of the data sheet.
+    """
+
+    numbers: Mapping[str, float]
+    before: float
+    after: float
+    at_peak: Sequence[str] = ()
+
+
+def fit_host(points: Sequence[Point]) -> HostFit:
+    """Fit the coefficients of one engine on one host.
 
     Raises:
-        StartError, UsageError: the emulator cannot start one of the measured servers.
+        StartError: the server refused a request.
     """
-    points = [read_point(row, task) for row in task["points"]]
     config = points[0].launch.config
     shipped = numbers_of(coefficients_for(config.engine, config.gpu, family_of(config)))
     before, after = held_out(points, shipped)
     numbers = fitted(points, shipped)
-    peaks = [name for name, (_, most) in OF_A_HOST.items() if numbers[name] > 0.995 * most]
-    return {"before": before, "after": after, "numbers": numbers, "at_peak": peaks}
+    return HostFit(numbers, before, after,
+                   [name for name, (_, most) in OF_A_HOST.items() if numbers[name] > 0.995 * most])

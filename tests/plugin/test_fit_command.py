@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pytest_llmperf.calibration.host_fit import HostFit
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands import fit
 
@@ -100,9 +101,16 @@ def test_runs_that_do_not_belong_together_are_refused(slow_host, refused):
 def test_runs_that_tell_nothing_of_the_steps_are_refused(slow_host, refused):
     hits = changed(slow_host, '"prefix_cache_hit_rate": 0.0', '"prefix_cache_hit_rate": 0.5')
     assert "0 measurements can be fitted, and at least 8 are needed; 8 left out: prefix hits" in refused(hits)
+    other = changed(slow_host, '"engine": "vllm"', '"engine": "other"')
+    assert "8 left out: an engine without an emulator" in refused(other)
     for path in sorted(slow_host.glob("tests/*.json"))[1:]:
         path.unlink()
     assert "1 measurements can be fitted, and at least 8 are needed. Name more" in refused(slow_host)
+
+
+def test_server_that_the_emulator_cannot_start_is_refused(slow_host, refused):
+    unknown = changed(slow_host, '"model": "llama-3.1-8b"', '"model": "unknown"')
+    assert "the emulator cannot replay these runs: " in refused(unknown)
 
 
 def test_invalid_run_is_refused_with_its_reason(slow_host, refused):
@@ -113,11 +121,11 @@ def test_invalid_run_is_refused_with_its_reason(slow_host, refused):
 
 
 @pytest.mark.parametrize(("answer", "reason"), [
-    ({"before": 0.05, "after": 0.06, "at_peak": []}, "5.0% off with the shipped coefficients, 6.0% with the "),
-    ({"before": 0.05, "after": 0.01, "at_peak": ["kv_bandwidth"]}, "the peak that the data sheet of h100 allows (kv_"),
+    (HostFit({}, 0.05, 0.06), "5.0% off with the shipped coefficients, 6.0% with the "),
+    (HostFit({}, 0.05, 0.01, ["kv_bandwidth"]), "the peak that the data sheet of h100 allows (kv_"),
 ])
 def test_fit_that_is_worse_or_beyond_the_data_sheet_is_refused(slow_host, refused, monkeypatch, answer, reason):
-    monkeypatch.setattr(fit, "_fitted", lambda _: answer)
+    monkeypatch.setattr(fit, "fit_host", lambda _: answer)
     text = refused(slow_host)
     assert reason in text
     assert "Nothing was stored." in text

@@ -5,11 +5,14 @@ from math import exp
 
 import pytest
 
-from pytest_llmperf.calibration.host_fit import OF_A_HOST, Means, fitted, held_out, read_point
+from pytest_llmperf.calibration.host_fit import OF_A_HOST, Means, fitted, held_out, point_of
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for, from_numbers, numbers_of
+from pytest_llmperf.emulator.flags.launch import machine
+from pytest_llmperf.emulator.flags.vllm import vllm_launch
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.model.request import Request
 
-TASK = {"kind": "h100", "row": None, "engine": "vllm"}
+LAUNCH = vllm_launch(["serve", "llama-3.1-8b", "--max-model-len", "4096"], machine("h100", 8), {})
 LOADS = [(1, 64, 16), (4, 256, 8), (12, 128, 8), (24, 256, 6), (2, 800, 8), (8, 64, 16), (16, 256, 8), (1, 512, 16)]
 SHIPPED = numbers_of(coefficients_for("vllm", GPU_KINDS["h100"]))
 
@@ -17,9 +20,9 @@ SHIPPED = numbers_of(coefficients_for("vllm", GPU_KINDS["h100"]))
 def measured(host):
     """Points whose TPOT and TTFT a host with these coefficients has."""
     for number, (clients, prompt, tokens) in enumerate(LOADS):
-        requests = [[[-1 - k - 1000 * number, *range(prompt - 1)], tokens, None] for k in range(clients + 2)]
-        point = read_point({"argv": ["serve", "llama-3.1-8b", "--max-model-len", "4096"], "concurrency": clients,
-                            "requests": requests, "tpot_ms": 1.0, "ttft_ms": 1.0}, TASK)  # fmt: skip
+        requests = [Request(k, (-1 - k - 1000 * number, *range(prompt - 1)), tokens, prompt)
+                    for k in range(clients + 2)]
+        point = point_of(LAUNCH, requests, clients, Means(1.0, 1.0))
         tpot, ttft = point.errors(from_numbers(host, "a host"))
         yield replace(point, measured=Means(ttft_ms=exp(ttft), tpot_ms=exp(tpot)))
 
