@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         What the command returns; 2 where the input is wrong, with one sentence on stderr and nothing written.
     """
     words = sys.argv[1:] if argv is None else argv
-    arguments = parser("".join(words[:1])).parse_args(words)
+    arguments = parser(words[0] if words else "").parse_args(words)
     prepare()
     try:
         return _run(arguments)

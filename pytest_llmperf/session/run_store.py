@@ -56,34 +56,31 @@ class RunStore:
         with self._explained():
             self._put({path: f"{folder.name}/{path.relative_to(folder)}"
                        for path in sorted(folder.rglob("*")) if path.is_file()})
-            for name in self._outdated(now) if self._days else ():
-                self._system.rm(f"{self._root}/{name}", recursive=True)
+            if self._days:
+                self._remove_outdated(now)
         return mask(f"{self._url.rstrip('/')}/{folder.name}")
 
     def _put(self, files: dict[Path, str]) -> None:
-        self._system.put(list(map(str, files)), [f"{self._root}/{name}" for name in files.values()])
+        system, root = self._opened
+        system.put(list(map(str, files)), [f"{root}/{name}" for name in files.values()])
 
-    def _outdated(self, now: datetime) -> list[str]:
+    def _remove_outdated(self, now: datetime) -> None:
+        system, root = self._opened
         oldest = f"{(now - timedelta(days=self._days)).astimezone(UTC):%Y%m%dT%H%M%SZ}"
-        names = [path.rstrip("/").rpartition("/")[2] for path in self._system.ls(self._root, detail=False)]
-        return [name for name in names if (match := SESSION.fullmatch(name)) and match[1] < oldest]
+        for path in system.ls(root, detail=False):
+            name = path.rstrip("/").rpartition("/")[2]
+            if (match := SESSION.fullmatch(name)) and match[1] < oldest:
+                system.rm(f"{root}/{name}", recursive=True)
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
+        """The file system of the store, and the path of the store there."""
         from fsspec.core import url_to_fs
 
         system, root = url_to_fs(self._url)
         if hasattr(system, "auto_mkdir"):  # a folder of this machine; an object store has none to make
             system.auto_mkdir = True
         return system, root.rstrip("/")
-
-    @property
-    def _system(self) -> Any:  # noqa: ANN401 - fsspec has no types
-        return self._opened[0]
-
-    @property
-    def _root(self) -> str:
-        return self._opened[1]
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
