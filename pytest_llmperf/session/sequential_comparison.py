@@ -104,7 +104,8 @@ def compare_with_reference(execution: Execution, series: Series, reference: Engi
         (candidate, "candidate", reference), (reference, "reference", candidate))]
     layout = session.layout(candidate) if series.several_at_once else GpuLayout()
     together = len(layout.sets) == 1 and session.pool.lives_beside(candidate, [reference])
-    placements, set_of = layout.placements(candidate, reference), dict[int, int]()
+    placements = layout.placements(candidate, reference)
+    set_of: dict[int, int] = {}  # each round adds its server starts, and the terms show them to the judge
     kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)
     suite_primaries = session.baselines.of(kind).terms(measurement.primaries, {}).suite_primaries
     terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {}, layout.looks, set_of)
