@@ -245,17 +245,17 @@ class AnswersDiffer(Cause):
 
     def reason(self, result: CheckResult, /) -> str:
         before, after = Unit.SHARE.number(result.before or 0.0), Unit.SHARE.show(result.after or 0.0)
-        return (f"the deployment repeats fewer answers of one server than this server itself ({before} → {after}), and "
-                f"the {bare_interval(result)} excludes a loss of {100 * -(result.limit or 0.0):g} points. The first "
-                f"difference is in prompt {self.prompt}, token {self.token}.{self._preferred} Compare weights and KV "
-                "transfers of the replicas")
+        return (f"the deployment repeats fewer answers of one server than this server itself ({before} → {after}), "
+                f"and the {bare_interval(result)} proves a loss of more than {100 * -(result.limit or 0.0):g} pp. "
+                f"The first difference is in prompt {self.prompt}, token {self.token}.{self._preferred} "
+                "Compare weights and KV transfers of the replicas")
 
     @property
     def _preferred(self) -> str:
         if self.margin is None:
             return ""
-        return (" Where the answers part, the one server preferred its token by a log-probability of "
-                f"{self.margin:.2g} (median).")
+        return (" At the first differing token, the log-probability of the one server's token is "
+                f"{self.margin:.2g} above that of its second choice (median).")
 
 
 @dataclass(frozen=True, slots=True)
