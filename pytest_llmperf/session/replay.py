@@ -68,7 +68,7 @@ def cancelled_at_deadline(timeout_s: float, cancel: threading.Event) -> Iterator
 @contextmanager
 def cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None]:
     """Set `cancel` as soon as a process of the server's unit ends."""
-    if server.unit.process is None:
+    if not server.unit.pids():  # an endpoint, or an engine in virtual time, which only this session ends
         yield
         return
 
@@ -99,6 +99,8 @@ LEAST_ANSWERS = 4
 ANSWERS_BYTES = 64 * 2**20  # that answers may have together, however little was asked for
 SWITCHES = {"True": 1.0, "False": 0.0}
 Watch = Callable[[Progress, LoadPlan], None]
+#: Outcomes of requests whose server may be dying.
+CUT_OFF = (Outcome.NO_CONNECTION, Outcome.TRUNCATED, Outcome.RESET)
 SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
 
 
@@ -168,10 +170,14 @@ class Replayer:
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         served = sum(record.choices for record in records if record.ok)
         after = server.counters.wait_idle(counters_before.get("requests_finished", 0.0), 0 if events else served)
-        server.unit.check_alive()
+        scaled = server.counters.scaling()
+        if scaled or bool(after) != bool(counters_before) or (
+                not events and any(record.outcome in CUT_OFF for record in records)):
+            server.unit.check_dying()
+        else:
+            server.unit.check_alive()
         if not keep and any(record.outcome is Outcome.ABANDONED for record in records):
             server.reset_cache()  # fails if the server still holds the blocks of cancelled requests
-        scaled = server.counters.scaling()
         _check_counted(counters_before, after, scaled)
         by_replica = increases(counters_before, after) | {
             name: dict.fromkeys(counters) for name, counters in counters_before.replicas.items() if name in disturbed}
@@ -263,7 +269,7 @@ class Replayer:
                     raise
                 raise self._timeout_error() from error
             except LoadError:
-                server.unit.check_alive()  # whoever sends may hang, once the server has died
+                server.unit.check_dying()  # whoever sends may hang, once the server has died
                 raise
         server.unit.check_alive()
         if late.is_set():

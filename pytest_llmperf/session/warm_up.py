@@ -26,8 +26,6 @@ CONCURRENCY = 2
 OUTPUT_TOKENS = 32
 AGREE = 1.25
 MOST_BATCHES = 12
-#: A server whose engine process has died answers with errors for some seconds before its own process ends.
-DEATH_FOLLOWS_S = 3.0
 
 
 def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
@@ -52,8 +50,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         records = replayer.records(server, requests, replay)
         failed = [record for record in records if not record.ok]
         if failed:
-            server.unit.wait_death(DEATH_FOLLOWS_S)
-            server.unit.check_alive()
+            server.unit.check_dying()
             raise EngineError(
                 f"{len(failed)} of {len(records)} warm-up requests failed ({reasons_text(failure_counts(failed))}; "
                 f"first: {failed[0].detail}). Nothing was measured.",

@@ -10,7 +10,7 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.json_answers import json_list
 from pytest_llmperf.engines.control.reader import ServerReader
-from pytest_llmperf.engines.process.unit import DEATH_TELLS_S, Unit
+from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import Endpoint
@@ -56,9 +56,7 @@ class ControlApi:
         try:
             yield
         except httpx.HTTPError as error:
-            if self.unit.process is not None:
-                self.unit.process.wait_exit(DEATH_TELLS_S)
-            self.unit.check_alive()
+            self.unit.check_dying()
             self.unit.hung = True
             raise EngineError(
                 f"The {self.unit.spec.engine} server hangs: asked for {what}, it did not answer "

@@ -57,14 +57,14 @@ class ServerCounters:
             response = self._control.client.get(route, headers=ACCEPT)
             scrape = parse(response.text) if response.status_code == 200 else None
         except (AnswerTooLarge, httpx.TimeoutException) as problem:
-            unit.check_alive()
+            unit.check_dying()
             raise EngineError(
                 f"{self._control.contact.service.url(route)} cannot be read: {problem}. Without the counters nobody "
                 "sees a restart, cached prompts or preemptions. Mend the page, or raise control_timeout_s.",
                 unit.evidence,
             ) from problem
         except (httpx.HTTPError, MetricUnavailable):
-            unit.check_alive()
+            unit.check_dying()
             scrape = None
         return PagesReading({} if scrape is None else {ALONE: scrape})
 

@@ -13,7 +13,9 @@ from pytest_llmperf.process.supervisor import Supervised
 if TYPE_CHECKING:
     from pytest_llmperf.load.virtual import VirtualEngine
 
-DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
+#: The sockets of a dying server close before its end is known, and a server whose engine process has died answers with
+#: errors for some seconds.
+DEATH_FOLLOWS_S = 3.0
 
 
 class Unit:
@@ -79,6 +81,11 @@ class Unit:
             return True
         beside = None if self.lmcache is None else self.lmcache.process
         return beside is not None and beside.ending() is not None
+
+    def check_dying(self) -> None:
+        """As `check_alive`, after a sign of its death: waits `DEATH_FOLLOWS_S` for the end of a process."""
+        self.wait_death(DEATH_FOLLOWS_S)
+        self.check_alive()
 
     def stop(self, grace_s: float) -> None:
         """End the processes and wait until every descendant is gone. May be called again.

@@ -14,6 +14,7 @@ from pytest_llmperf import closed, constant, endpoint, random_tokens, sglang, vl
 from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS
+from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.telemetry import CpuUse
 from pytest_llmperf.session.replay import Replayer, most_bytes
@@ -162,6 +163,30 @@ def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replay
     fake_engine.on_replay = lambda: fake_engine.answers.update(gone)
     with pytest.raises(EngineError, match="showed its counters before the run, and not after it"):
         replayer().run(make_server(), WORKLOAD, 0)
+
+
+@pytest.mark.parametrize("sign", ["no counters", "broken answers"])
+def test_server_whose_end_is_known_only_after_its_sockets_closed_is_named(
+    make_server, replayer, fake_engine, fake_process, monkeypatch, sign
+):
+    server = make_server(vllm("m"), process=fake_process)
+
+    def ends_late(timeout_s=None):
+        if timeout_s and timeout_s >= 1:
+            fake_process.ended = "signal 9 (SIGKILL)"
+        return fake_process.ended
+
+    def dies():
+        monkeypatch.setattr(fake_process, "wait_exit", ends_late)
+        if sign == "no counters":
+            fake_engine.answers["/metrics"] = httpx.ConnectError("refused")
+
+    fake_engine.on_replay = dies
+    if sign == "broken answers":
+        answer_with(fake_engine, b"HTTP/1.1 200 OK\r\nContent-Length: 1200\r\n\r\ndata:", Ending.CLOSED_EARLY)
+        monkeypatch.setattr(fake_process, "wait_exit", ends_late)
+    with pytest.raises(ServerDied, match="The vllm server died: signal 9"):
+        replayer().run(server, WORKLOAD, 0)
 
 
 def test_counters_missing_before_run_raise_error(make_server, replayer, fake_engine):
@@ -359,12 +384,12 @@ def test_header_that_names_no_replica_is_an_error(make_server, replayer, fake_en
         replayer().run(server, WORKLOAD, 0)
 
 
-def answer_with(fake_engine, data):
+def answer_with(fake_engine, data, ending=Ending.COMPLETE):
     """Each request gets these bytes as its answer."""
     exchanges = fake_engine.exchanges
     fake_engine.transport = ScriptedTransport(lambda plan: [
         replace(exchange, data=data, read_bytes=type(exchange.read_bytes)("q", [len(data)]),
-                read_ns=exchange.read_ns[:1]) for exchange in exchanges(plan)])
+                read_ns=exchange.read_ns[:1], ending=ending) for exchange in exchanges(plan)])
 
 
 @pytest.mark.parametrize("allowed", [False, True])
