@@ -17,7 +17,7 @@ from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.testing.replaying import replay_scripts
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import Close, Send, StreamShape, plain, streamed
-from pytest_llmperf.testing.waiting import least, until
+from pytest_llmperf.testing.waiting import until
 
 EVENTS = StreamShape().events()
 GOOD = streamed(EVENTS, ttft_s=0.03, itl_s=0.01)
@@ -218,10 +218,8 @@ def test_fresh_connections_serve_one_request_each():
 def test_fresh_connections_of_an_open_loop_are_opened_ahead():
     at_ns = tuple(index * 20_000_000 for index in range(10))
 
-    def late_ns():
-        with ScriptedServer([*plain(200, b"x"), Send(b"")]) as server:
-            replayed = replay_scripts(server, requests=10, at_ns=at_ns, channel=Channel(fresh=True))
-            assert server.connections >= 10
-        return median(e.sent_ns - e.intended_ns for e in replayed.replay.exchanges)
-
-    assert least(late_ns, 5_000_000) < 5_000_000
+    with ScriptedServer([*plain(200, b"x"), Send(b"")]) as server:
+        replay = replay_scripts(server, requests=10, at_ns=at_ns, channel=Channel(fresh=True)).replay
+        assert server.connections >= 10
+    # Beside what a busy machine delays the loop itself.
+    assert median(e.sent_ns - e.intended_ns for e in replay.exchanges) < 5_000_000 + max(replay.loop_lag_ns)

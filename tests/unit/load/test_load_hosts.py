@@ -94,7 +94,7 @@ def test_replay_over_two_hosts_keeps_one_schedule_on_our_clock(host_pair):
     assert {exchange.ending for exchange in replay.exchanges} == {Ending.COMPLETE}
     assert begin_ns < replay.started_ns < replay.ended_ns < time.monotonic_ns()
     error_ns = sum(host.clock_error_ns + abs(host.start_delay_ns) for host in replay.load.hosts)
-    assert error_ns < 50 * MS
+    assert error_ns < 1 * S  # the clocks are 1,000 s and 70,000 s ahead; each error is a round trip of a busy machine
     for number, exchange in enumerate(replay.exchanges):
         assert abs(exchange.intended_ns - replay.started_ns - number * 10 * MS) <= error_ns
         assert exchange.intended_ns <= exchange.sent_ns < exchange.read_ns[-1] == exchange.ended_ns
@@ -146,23 +146,23 @@ def test_cancelled_replay_over_hosts_has_every_request(host_pair):
 
 
 class HostWhoseClockIsSet(HostLoad):
-    """In this process; its clock jumps by 90 ms in the middle of the replay."""
+    """In this process; `set` moves its clock by 90 ms."""
 
     name = "10.0.0.3"
 
     def __init__(self):
-        self.set_at_ns = None
-        super().__init__(clock=self.read)
+        self.ahead_ns = 0
+        super().__init__(clock=lambda: time.monotonic_ns() + self.ahead_ns)
 
-    def read(self):
-        now_ns = time.monotonic_ns()
-        self.set_at_ns = now_ns + 1500 * MS if self.set_at_ns is None else self.set_at_ns
-        return now_ns + (90 * MS if now_ns >= self.set_at_ns else 0)
+    def set(self, progress):
+        if progress.done:
+            self.ahead_ns = 90 * MS
 
 
 def test_clock_that_is_set_during_replay_is_error_that_names_host():
+    host = HostWhoseClockIsSet()
     with ScriptedServer(GOOD) as server, pytest.raises(LoadError, match=r"clock of load host 10\.0\.0\.3 .*was set"):
-        transport_on([HostWhoseClockIsSet()]).replay(plan_of(server, 30, 100 * MS), cancel=threading.Event())
+        transport_on([host]).replay(plan_of(server, 30, 100 * MS), cancel=threading.Event(), progress=host.set)
 
 
 def test_host_without_calls_ends_load_processes_and_process():

@@ -49,7 +49,8 @@ def test_reports_count_reads_of_an_answer_in_flight(tmp_path):
         replayer = PlanReplayer(plan, route_of(plan), RecordingWriter(tmp_path / "recording"), report)
         replayer.run()
     reads = [report[4] for report in reports]
-    assert 0 < reads[1] < reads[-1] == len(read_recording(tmp_path / "recording").exchanges[0].read_ns)
+    assert any(0 < read < reads[-1] for read in reads)
+    assert reads[-1] == len(read_recording(tmp_path / "recording").exchanges[0].read_ns)
 
 
 def test_closed_loop_of_many_streams_opens_all_connections_before_the_clock_starts(tmp_path):

@@ -1,7 +1,6 @@
 """Requests that the client sends again or cancels, over real sockets."""
 
 import threading
-import time
 
 import pytest
 
@@ -38,7 +37,7 @@ def test_limited_request_is_sent_again_after_pause_of_policy():
     record = replayed.record
     assert (record.outcome, record.attempts, len(server.requests)) == (Outcome.OK, 3, 3)
     assert record.arrivals_ns[0] - record.intended_ns >= 150 * MS  # 50 ms and 100 ms
-    assert record.sent_ns - record.intended_ns < 50 * MS
+    assert record.arrivals_ns[0] - record.sent_ns >= 150 * MS  # the first attempt was sent before both pauses
     metrics = measure(replayed.records)
     assert metrics.value("retries") == 2
     assert metrics.value("retried_prompt_tokens") == 2 * 8
@@ -88,9 +87,9 @@ def test_refused_body_and_broken_answer_are_not_sent_again(first):
 
 def test_silent_attempt_is_sent_again_after_timeout():
     with ScriptedServer([Hang()], GOOD) as server:
-        record = replay_scripts(server, retry=TWICE, limits=StreamLimits(first_byte_ns=200 * MS)).record
+        record = replay_scripts(server, retry=TWICE, limits=StreamLimits(first_byte_ns=2_000 * MS)).record
     assert (record.outcome, record.attempts) == (Outcome.OK, 2)
-    assert record.arrivals_ns[0] - record.intended_ns >= 250 * MS
+    assert record.arrivals_ns[0] - record.intended_ns >= 2_050 * MS
 
 
 def test_timeout_names_the_setting_that_ended_the_request():
@@ -112,16 +111,13 @@ def test_cancelled_run_ends_request_that_waits_for_next_attempt():
     cancel = threading.Event()
     with ScriptedServer(LIMITED) as server:
         plan = LoadPlan("127.0.0.1", server.port, (
-            PlannedRequest(0, "/", b"{}", retry=RetryPolicy(attempts=2, backoff_ns=60_000 * MS)),))
-        begun = time.monotonic()
+            PlannedRequest(0, "/", b"{}", retry=RetryPolicy(attempts=2, backoff_ns=600_000 * MS)),))
         replay = ProcessTransport().replay(plan, cancel=cancel, progress=lambda now: now.sent and cancel.set())
-    assert time.monotonic() - begun < 30
     assert replay.exchanges[0].ending is Ending.CANCELLED
 
 
 def test_request_is_cancelled_at_stated_token():
-    slow = streamed(EVENTS, itl_s=0.1)
-    with ScriptedServer(slow) as server:
+    with ScriptedServer([*streamed(EVENTS[:2], end="open"), Hang()]) as server:
         replayed = replay_scripts(server, requests=2, cancellation=Cancellation(after_tokens=2))
     assert {record.outcome for record in replayed.records} == {Outcome.ABANDONED}
     assert {sum(record.chunk_tokens) for record in replayed.records} == {2}
@@ -133,10 +129,10 @@ def test_request_is_cancelled_at_stated_token():
 
 
 def test_request_is_cancelled_at_stated_time():
-    with ScriptedServer(streamed(EVENTS, ttft_s=0.02, itl_s=5.0)) as server:
-        record = replay_scripts(server, cancellation=Cancellation(after_ns=200 * MS)).record
+    with ScriptedServer([*streamed(EVENTS[:1], end="open"), Hang()]) as server:
+        record = replay_scripts(server, cancellation=Cancellation(after_ns=1_000 * MS)).record
     assert record.outcome is Outcome.ABANDONED
-    assert 200 * MS <= record.ended_ns - record.intended_ns < 2_000 * MS
+    assert record.ended_ns - record.intended_ns >= 1_000 * MS
     assert len(record.arrivals_ns) == 1
 
 
@@ -148,13 +144,13 @@ def test_cancellation_before_first_token_counts_as_infinitely_slow():
 
 def test_client_gives_up_during_pause_before_next_attempt():
     with ScriptedServer(LIMITED) as server:
-        record = replay_scripts(server, cancellation=Cancellation(after_ns=200 * MS),
+        record = replay_scripts(server, cancellation=Cancellation(after_ns=1_000 * MS),
                                 retry=RetryPolicy(attempts=2, backoff_ns=60_000 * MS)).record
     assert (record.outcome, record.attempts, len(server.requests)) == (Outcome.ABANDONED, 1, 1)
 
 
 def test_retries_and_cancellations_survive_several_load_processes():
-    with ScriptedServer(streamed(EVENTS, itl_s=0.1)) as server:
+    with ScriptedServer([*streamed(EVENTS[:1], end="open"), Hang()]) as server:
         replayed = replay_scripts(server, requests=8, concurrency=4, processes=2, retry=TWICE,
                                   cancellation=Cancellation(after_tokens=1))
     assert {record.outcome for record in replayed.records} == {Outcome.ABANDONED}

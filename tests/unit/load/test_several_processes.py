@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +33,8 @@ def test_open_loop_over_several_processes_keeps_intended_send_times():
 
 
 def test_closed_loop_over_several_processes_keeps_concurrency():
-    with ScriptedServer(GOOD) as server:
-        replayed = replay_scripts(server, requests=12, concurrency=4, processes=2)
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.5)) as server:
+        replayed = replay_scripts(server, requests=8, concurrency=4, processes=2)
         assert server.connections == 4
     assert all(record.ok for record in replayed.records)
     spans = [(e.sent_ns, e.ended_ns) for e in replayed.replay.exchanges]
@@ -66,26 +65,25 @@ def test_cancel_ends_all_load_processes():
 
 
 def test_death_of_one_load_process_ends_replay_and_keeps_recordings(tmp_path):
-    killed_s = []
+    killed = []
 
     def kill_one(progress):
-        if progress.done == 2 and not killed_s:
+        if progress.done == 2 and not killed:
             for entry in Path("/proc").iterdir():
                 if entry.name.isdigit() and f"{tmp_path}".encode() in _command(entry):
                     os.kill(int(entry.name), signal.SIGKILL)
-                    killed_s.append(time.monotonic())
+                    killed.append(entry.name)
                     return
 
     def answer(number, _):
         return GOOD if number < 2 else [Send(STREAM_HEAD), Hang()]
 
-    limits = StreamLimits(first_byte_ns=100_000 * MS)  # so long the other one would wait for its answer
+    limits = StreamLimits(first_byte_ns=600_000 * MS)  # so long the other one would wait for its answer
     with ScriptedServer(answer=answer) as server:
         requests = tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4))
         plan = LoadPlan("127.0.0.1", server.port, requests, limits=limits)
         with pytest.raises(LoadError, match="killed by signal 9"):
             ProcessTransport(folder=tmp_path, processes=2).replay(plan, cancel=threading.Event(), progress=kill_one)
-    assert time.monotonic() - killed_s[0] < 60
     (recording_folder,) = tmp_path.iterdir()
     assert sorted(entry.name for entry in recording_folder.iterdir()) == ["0", "1"]
     assert all((recording_folder / part / "recording").exists() for part in "01")
