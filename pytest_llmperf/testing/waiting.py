@@ -23,16 +23,3 @@ def until(condition: Callable[[], T], limit_s: float = 60.0) -> T:
             raise TimeoutError("the condition never held")
         time.sleep(0.005)
     return value
-
-
-def least(measure: Callable[[], float], under: float, attempts: int = 5) -> float:
-    """The smallest of up to `attempts` measurements, which end with the first one below `under`.
-
-    Other work on the machine makes a measurement longer and never shorter.
-    """
-    smallest = measure()
-    for _ in range(attempts - 1):
-        if smallest < under:
-            break
-        smallest = min(smallest, measure())
-    return smallest

@@ -18,6 +18,7 @@ from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.testing.records import make_record
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+HUNG_MS = 120_000
 INSTALL = "no Chromium is installed: sh scripts/install_chromium.sh"
 
 
@@ -30,7 +31,7 @@ def chromium():
 
     with sync_playwright() as playwright:
         # A container has no user namespaces for the sandbox, and the page is ours.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=HUNG_MS)
         yield browser
         browser.close()
 
@@ -42,6 +43,7 @@ def open_page(chromium):
 
     def open_page(path, *, scheme="light", width=1280):
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        context.set_default_timeout(HUNG_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))

@@ -5,8 +5,6 @@ import time
 
 import pytest
 
-from pytest_llmperf.testing.waiting import least
-
 pytestmark = pytest.mark.browser
 STATES = ("pass", "regression", "error", "inconclusive")
 DRAWN = "[...document.querySelectorAll('details.test[open] .rest')].every((one) => one.dataset.drawn === 'yes')"
@@ -38,7 +36,7 @@ CONTRAST = """() => {
 }"""
 
 
-def until(page, condition, limit_s=10):
+def until(page, condition, limit_s=60):
     """Waits from outside: the page's own policy forbids a script that Playwright would poll within it."""
     end = time.monotonic() + limit_s
     while not page.evaluate(condition):
@@ -66,15 +64,13 @@ def test_report_page_has_no_overflow_and_readable_contrast(open_page, report, tm
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_two_hundred_tests_load_within_a_second(open_page, report, tmp_path, scheme):
-    path, pages = report(*(STATES[number % 4] for number in range(200))), []
-
-    def took_ms():
-        pages.append(open_page(path, scheme=scheme))
-        return pages[-1].evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-
-    assert 0 < least(took_ms, 1000) < 1000
-    page = pages[-1]
+def test_two_hundred_tests_load_within_a_second_of_cpu_time(open_page, report, tmp_path, scheme):
+    page = open_page(report(*(STATES[number % 4] for number in range(200))), scheme=scheme)
+    tools = page.context.new_cdp_session(page)
+    tools.send("Performance.enable", {"timeDomain": "threadTicks"})  # a busy machine makes the wall time longer
+    page.reload()
+    cpu_s = {metric["name"]: metric["value"] for metric in tools.send("Performance.getMetrics")["metrics"]}
+    assert 0 < cpu_s["TaskDuration"] < 1
     assert page.locator("details.test").count() == 200
     page.screenshot(path=tmp_path / f"200-{scheme}.png")
     assert page.evaluate(OVERFLOW) == []

@@ -4,7 +4,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 
 import httpx
@@ -30,10 +29,9 @@ class Emulated:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self):
-        """Its exit code, and how long it took, s."""
-        began = time.monotonic()
+        """Its exit code."""
         self.process.terminate()
-        return self.process.wait(10), time.monotonic() - began
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -61,11 +59,11 @@ def emulate():
     yield start
     for process in started:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()
 
 
 @pytest.fixture
 def client():
-    with httpx.Client(timeout=20, trust_env=False) as opened:
+    with httpx.Client(timeout=60, trust_env=False) as opened:
         yield opened

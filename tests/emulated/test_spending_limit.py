@@ -14,7 +14,7 @@ CHAT = random_tokens(input=100, output=10, arrivals=closed(4), requests=20)  # 2
 
 def served(server):
     """Requests that the server has finished."""
-    page = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    page = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
     lines = [line for line in page.splitlines() if line.startswith("vllm:request_success_total{")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 

@@ -77,7 +77,7 @@ def test_signal_ends_session_and_marks_results_as_partial(suite, signum, moment)
     """Faults 2 and 3: both end like Ctrl-C does."""
     process = at(moment, suite)
     os.killpg(process.pid, signum)
-    assert process.wait(20) == 2, suite.output()
+    assert process.wait(60) == 2, suite.output()
     suite.nothing_left(0.5)  # the teardowns have seen to it, not the watchdog afterwards
     assert "ended without verdict" not in suite.output()
     assert_first_whole_second_partial(suite, moment)
@@ -95,7 +95,7 @@ def test_signal_under_xdist_ends_session_and_marks_results_as_partial(suite, sig
     """The controller gets the signal. The workers and the processes of the workers end with the controller."""
     process = at("mid-run", suite, "-n1")
     process.send_signal(signum)
-    assert process.wait(20) == 2, suite.output()
+    assert process.wait(60) == 2, suite.output()
     suite.nothing_left()
     assert_first_whole_second_partial(suite, "mid-run")
 

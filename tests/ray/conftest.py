@@ -28,7 +28,7 @@ class Node:
 
     def kill(self):
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 @dataclass

@@ -127,7 +127,7 @@ def emulator():
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     yield int(process.stdout.readline().split(":")[-1].split()[0].strip("/"))
     process.kill()
-    process.wait(10)
+    process.wait(60)
     process.stdout.close()
 
 

@@ -61,7 +61,7 @@ def test_calls_at_once_end_before_the_error_of_one_is_raised():
         raise UsageError("first")
 
     def end_later():
-        first_failed.wait(20)
+        first_failed.wait(60)
         time.sleep(0.05)
         ended.append(True)
 

@@ -59,7 +59,7 @@ class PipeHost:
     def close(self):
         with suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(60)
         self.process.stdout.close()
 
 

@@ -89,38 +89,37 @@ def test_second_stop_returns_same_report(start):
 def test_many_threads_may_wait_and_stop(start):
     server = start("sleep", "60")
     said = []
-    waiting = [threading.Thread(target=lambda: said.append(server.wait_exit(10))) for _ in range(4)]
+    waiting = [threading.Thread(target=lambda: said.append(server.wait_exit(60))) for _ in range(4)]
     stopping = [threading.Thread(target=lambda: said.append(server.stop())) for _ in range(4)]
     for thread in waiting + stopping:
         thread.start()
     for thread in waiting + stopping:
-        thread.join(10)
+        thread.join(60)
     assert said.count("signal 15 (SIGTERM)") == 4
     assert len({id(report) for report in said if not isinstance(report, str)}) == 1
 
 
 def test_a_second_stop_can_shorten_the_grace(start):
     server = start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done")
-    while server.evidence().log_tail != ("deaf",):
-        time.sleep(0.005)
-    patient = threading.Thread(target=server.stop, args=(30.0,))
-    began_s = time.monotonic()
+    until(lambda: server.evidence().log_tail == ("deaf",))
+    patient = threading.Thread(target=server.stop, args=(600.0,))
     patient.start()
     time.sleep(0.1)
     server.stop(0.0)
-    patient.join(5)
+    patient.join(60)
     assert not patient.is_alive()
-    assert time.monotonic() - began_s < 5
     assert server.ending() == "signal 9 (SIGKILL)"
 
 
-@pytest.mark.parametrize(("leader_first", "order"), [(True, ["leader", "child"]), (False, ["child", "leader"])])
-def test_leader_first_option_determines_sigterm_order(start, tmp_path, leader_first, order):
+@pytest.mark.parametrize(("leader_first", "order", "until_then"), [
+    (True, ["leader", "child"], "sleep 0.4"), (False, ["child", "leader"], "until [ -e told ]; do sleep 0.02; done"),
+])
+def test_leader_first_option_determines_sigterm_order(start, tmp_path, leader_first, order, until_then):
     """vLLM's API server sends its engine process a SIGTERM; ours in addition would end that process in its teardown."""
     child = '(trap "echo child >> told; exit 0" TERM; echo up > child; while :; do sleep 0.02; done) &'
-    trap = """trap '(trap "" TERM; sleep 0.4); echo leader >> told; exit 0' TERM"""
+    trap = f"""trap '(trap "" TERM; {until_then}); echo leader >> told; exit 0' TERM"""
     leader = f"{trap}; until [ -e child ]; do sleep 0.02; done; echo up > ready; while :; do sleep 0.02; done"
-    server = start("sh", "-c", f"{child} {leader}", grace_s=5.0, leader_first=leader_first)
+    server = start("sh", "-c", f"{child} {leader}", grace_s=60.0, leader_first=leader_first)
     until((tmp_path / "ready").exists)
     assert not any(process.sigkill for process in server.stop().reaped)
     assert (tmp_path / "told").read_text().split() == order
@@ -167,7 +166,7 @@ def test_exit_callback_is_called_once_after_server_exit(start):
 def test_server_has_given_environment_tag_and_default_signals(start):
     script = "echo $COLOUR $LLMPERF_TAG; grep -E 'SigIgn|SigBlk' /proc/self/status; readlink /proc/self/fd/0"
     server = start("sh", "-c", script, env={"COLOUR": "red", "PATH": os.environ["PATH"]})
-    assert server.wait_exit(5) == "exit code 0"
+    assert server.wait_exit(60) == "exit code 0"
     tagged, blocked, ignored, stdin = server.evidence().log_tail
     assert tagged == f"red {server.launch.tag}"
     assert int(blocked.split()[1], 16) == 0
@@ -178,7 +177,7 @@ def test_server_has_given_environment_tag_and_default_signals(start):
 def test_the_server_inherits_no_pipe_of_ours(start):
     other = start("sleep", "60")
     server = start("sh", "-c", "ls -l /proc/self/fd | grep -c pipe:")
-    assert server.wait_exit(5) == "exit code 0"
+    assert server.wait_exit(60) == "exit code 0"
     assert server.evidence().log_tail == ("2",)  # stdout and stderr, which go to the log
     assert other.ending() is None
 
@@ -220,7 +219,7 @@ def test_crashing_watchdog_kills_server(start, tmp_path):
     server = start("sleep", "60")
     server._watchdog.stdin.write(b"no json\n")
     server._watchdog.stdin.flush()
-    assert server.wait_exit(5) == "signal 9 (SIGKILL)"
+    assert server.wait_exit(60) == "signal 9 (SIGKILL)"
     assert not server.pids()
     server.stop()
     assert "JSONDecodeError" in (server.launch.run_dir / "watchdog.log").read_text()
@@ -245,4 +244,4 @@ def test_server_stops_after_interrupt_left_event_locked(start, monkeypatch):
     server.stop(0)
     assert not tree.is_alive(identity)
     locked.release()
-    server._status.join(5)
+    server._status.join(60)

@@ -126,7 +126,7 @@ def test_watch_thread_shows_status_without_further_calls():
     shown = Event()
     watch = LineWatch(lambda _line: shown.set(), pace=Pace(0, 0))
     watch.notify(Starting("e"))
-    assert shown.wait(10)
+    assert shown.wait(60)
     watch.close()
 
 

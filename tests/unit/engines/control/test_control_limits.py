@@ -1,7 +1,6 @@
 """One answer to a control request has one deadline and one size, whatever the server sends."""
 
 import gzip
-import time
 import tracemalloc
 import zlib
 from random import Random
@@ -23,13 +22,12 @@ from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import Hang, Send, http_chunk, plain
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
-DRIPS = [Send(b"x", 0.02)] * 500
-SOON_S = 5.0  # far above the limits of these tests, far below the ten seconds that the drips would last
+DRIPS = [Send(b"x", 0.02)] * 20_000  # last far longer than a test may
 
 
 @pytest.fixture
 def ask(monkeypatch):
-    def ask(*scripts, timeout_s=0.3, answer_bytes=1000, requests=1, **options):
+    def ask(*scripts, timeout_s=60, answer_bytes=1000, requests=1, **options):
         monkeypatch.setattr(transports, "ANSWER_BYTES", answer_bytes)
         with ScriptedServer(*scripts) as server, control_client(
             f"http://127.0.0.1:{server.port}", Channel(), timeout_s
@@ -46,24 +44,20 @@ def ask(monkeypatch):
         [Send(HEAD + b"content-length: 1000\r\n\r\n"), *DRIPS],
         [Send(HEAD + b"\r\n"), *DRIPS],
         [Send(HEAD + b"x: "), *DRIPS],
-        [*[Send(b"HTTP/1.1 100 Continue\r\n\r\n", 0.02)] * 500],
+        [*[Send(b"HTTP/1.1 100 Continue\r\n\r\n", 0.02)] * 20_000],
         [Send(HEAD + b"content-length: 5\r\n\r\n"), Hang()],
         [Hang()],
     ],
     ids=["body", "body without a length", "head", "interim answers", "silence in the body", "silence"],
 )
 def test_slow_answer_ends_at_deadline(ask, script):
-    began_s = time.monotonic()
     with pytest.raises(httpx.ReadTimeout, match=r"no whole answer within 0\.3 s"):
-        ask(script)
-    assert time.monotonic() - began_s < SOON_S
+        ask(script, timeout_s=0.3)
 
 
 def test_timeout_of_request_limits_whole_answer(ask):
-    began_s = time.monotonic()
-    with pytest.raises(httpx.ReadTimeout, match=r"within 0\.5 s, [1-9]\d+ bytes came"):
-        ask([Send(HEAD + b"\r\n"), *DRIPS], timeout=0.5)
-    assert time.monotonic() - began_s < SOON_S
+    with pytest.raises(httpx.ReadTimeout, match=r"within 1 s, [1-9]\d+ bytes came"):
+        ask([Send(HEAD + b"\r\n"), *DRIPS], timeout=1.0)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +75,7 @@ def test_timeout_of_request_limits_whole_answer(ask):
 )
 def test_oversized_answer_is_refused(ask, script):
     with pytest.raises(AnswerTooLarge, match=r"longer than 0\.000953674 MiB, the limit"):
-        ask(script, timeout_s=5)
+        ask(script)
 
 
 def test_unpacking_a_bomb_takes_no_more_memory_than_allowed(ask):
@@ -90,7 +84,7 @@ def test_unpacking_a_bomb_takes_no_more_memory_than_allowed(ask):
     tracemalloc.start()
     try:
         with pytest.raises(AnswerTooLarge):
-            ask(script, timeout_s=5, answer_bytes=2**20)
+            ask(script, answer_bytes=2**20)
         assert tracemalloc.get_traced_memory()[1] < 2**23
     finally:
         tracemalloc.stop()
@@ -110,7 +104,7 @@ def test_answer_that_cannot_be_unpacked_is_an_error_of_httpx(ask, encoding, prob
 
 
 def test_answer_within_limits_is_complete_and_connection_is_reused(ask):
-    answer, server = ask(plain(200, b"x" * 1000), requests=3, timeout_s=5)
+    answer, server = ask(plain(200, b"x" * 1000), requests=3)
     assert len(answer.content) == 1000
     assert server.connections == 1
 
@@ -140,12 +134,10 @@ def test_timeout_within_start_never_exceeds_control_timeout(make_server):
 
 def test_dripping_model_list_ends_at_the_deadline(tmp_path):
     launcher = Launcher(Settings(control_timeout_s=0.3), tmp_path, tmp_path / "run", "cpu", SystemClock(), Random(1))
-    began_s = time.monotonic()
     with ScriptedServer([Send(HEAD + b"\r\n"), *DRIPS]) as server:
         spec = endpoint(f"http://127.0.0.1:{server.port}", model="m")
         with pytest.raises(EngineError, match=r"does not answer \(ReadTimeout: no whole answer within 0\.3 s"):
             launcher.start(spec, 1)
-    assert time.monotonic() - began_s < SOON_S
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[" + b"[]," * 300_000 + b"[]]"])

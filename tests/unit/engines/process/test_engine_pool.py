@@ -461,7 +461,7 @@ def test_workers_lock_each_endpoint_separately(launcher, tmp_path):
         other = Worker(pool_of_a_worker(launcher, tmp_path), ELSEWHERE, THERE)
         waits(launcher, "http://h:1")
         assert [server.spec for server in other.got] == [ELSEWHERE]
-    other.join(10)
+    other.join(60)
     assert [server.spec for server in other.got] == [ELSEWHERE, THERE]
 
 
@@ -472,7 +472,7 @@ def test_workers_that_want_swapped_servers_do_not_deadlock(launcher, tmp_path):
         waits(launcher, "this machine")
         assert pool.acquire(THERE).spec == THERE
         assert other.got[0].unit.stopped
-    other.join(10)
+    other.join(60)
     assert [server.spec for server in other.got] == [THERE, TWO]
 
 
