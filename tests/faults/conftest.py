@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.session import warm_up
 from pytest_llmperf.testing.waiting import until
 
 HUNG_S = 150  # below the limit of a test, 180 s
 ENGINE = Path(__file__).parents[1] / "stubs" / "engine.py"
 STUBBED = """
 from pytest_llmperf import closed, random_tokens, vllm
+from pytest_llmperf.session import warm_up
+
+warm_up.AGREE = 1000.0  # a busy machine is never steady
 
 FEW = random_tokens(input=8, output=20, arrivals=closed(2), requests=12)
 
@@ -24,11 +28,12 @@ def stub(mode="", **env):
     return vllm("tiny", env={"STUB_MODE": mode, **env})
 """
 SETTINGS = """
-ready_timeout_s = 20
+ready_timeout_s = 120
 stop_grace_s = 1
 send_delay_p99_limit_ms = 5000   # these tests share their cores
 stamp_error_p99_limit_ms = 5000
 clock_gap_limit_ms = 60000
+coalesced_limit = 1
 """
 
 
@@ -107,12 +112,25 @@ class Suite:
         """Pids of the stub servers that run."""
         return [pid for pid, command in self.living().items() if str(ENGINE) in command.split(" ")]
 
-    def nothing_left(self, limit_s=10.0):
-        """Every process of the suite has ended by then."""
-        deadline_s = time.monotonic() + limit_s
+    def nothing_left(self):
+        """Every process of the suite ends."""
+        deadline_s = time.monotonic() + 60
         while (living := self.living()) and time.monotonic() < deadline_s:
             time.sleep(0.02)
         assert not living
+
+    def teardowns_left_nothing(self):
+        """Every process of the suite ends, and pytest stopped the servers, not their watchdogs after its end."""
+        self.nothing_left()
+        reports = [json.loads(path.read_text()) for path in self.folder.rglob("reaped.json")]
+        assert reports
+        assert {report["why"] for report in reports} == {"stop"}
+
+
+@pytest.fixture(autouse=True)
+def steady_at_once(monkeypatch):
+    """A busy machine is never steady."""
+    monkeypatch.setattr(warm_up, "AGREE", 1000.0)
 
 
 @pytest.fixture

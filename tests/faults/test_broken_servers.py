@@ -49,7 +49,8 @@ def serving(stream):
 def measured(tmp_path, monkeypatch):
     """Measures an endpoint in a session of its own, and gives the results of some checks."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of the machine of its own
-    settings = Settings(send_delay_p99_limit_ms=5000.0, stamp_error_p99_limit_ms=5000.0, clock_gap_limit_ms=60_000.0)
+    settings = Settings(send_delay_p99_limit_ms=5000.0, stamp_error_p99_limit_ms=5000.0, clock_gap_limit_ms=60_000.0,
+                        coalesced_limit=1.0)
 
     def measured(url, *slos, **spec):
         session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())

@@ -48,7 +48,7 @@ def runtime(tmp_path, monkeypatch):
 
 @pytest.fixture
 def launcher(tmp_path):
-    return launcher_with(tmp_path, Settings(ready_timeout_s=20.0, stop_grace_s=2.0))
+    return launcher_with(tmp_path, Settings(ready_timeout_s=120.0, stop_grace_s=2.0))
 
 
 def launcher_with(tmp_path, settings):
@@ -99,7 +99,7 @@ def test_processes_of_container_are_no_strangers_on_gpu(runtime, launcher, monke
 
 @pytest.mark.parametrize("command", ["", "no-such-runtime top {name}", "docker fails {name}"])
 def test_server_without_process_list_has_processes_of_client(runtime, tmp_path, command):
-    settings = Settings(ready_timeout_s=20.0, stop_grace_s=2.0, engine_processes_command=command)
+    settings = Settings(ready_timeout_s=120.0, stop_grace_s=2.0, engine_processes_command=command)
     server = launcher_with(tmp_path, settings).start(vllm("tiny"), 1)
     assert server.unit.pids() == (server.unit.process.pid,)
     server.stop(2.0)
@@ -135,7 +135,7 @@ def test_missing_container_runtime_is_named(tmp_path):
 
 def test_secrets_of_template_and_spec_are_in_no_file(runtime, tmp_path):
     template = Settings().engine_command.replace("{env}", f"--env API_KEY={KEY}1 {{env}}")
-    launcher = launcher_with(tmp_path, Settings(ready_timeout_s=20.0, engine_command=template))
+    launcher = launcher_with(tmp_path, Settings(ready_timeout_s=120.0, engine_command=template))
     spec = vllm("tiny", env={"HF_TOKEN": f"{KEY}2", "STUB_MODE": "", "STUB_TELL": f"says {KEY}1 and {KEY}2"})
     launcher.start(spec, 1).stop(2.0)
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]

@@ -88,7 +88,7 @@ def test_killed_session_leaves_no_part(suite):
     until(lambda: is_measuring(suite))
     process.kill()
     process.wait()
-    suite.nothing_left(20)
+    suite.nothing_left()
 
 
 def test_router_of_conftest_is_started(suite):

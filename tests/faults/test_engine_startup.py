@@ -31,7 +31,8 @@ STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
 @pytest.fixture
 def launcher(tmp_path):
     settings = Settings(
-        engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}), ready_timeout_s=20.0, stop_grace_s=2.0
+        engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}), stop_grace_s=2.0,
+        ready_timeout_s=600.0,  # longer than a test may take: what ends before has not waited for it
     )
     return Launcher(settings, tmp_path, tmp_path / "run", "cpu", SystemClock(), random.Random(7))
 
@@ -108,10 +109,8 @@ def test_startup_time_excludes_lmcache_verification(launcher):
 
 @pytest.mark.parametrize(("mode", "ending"), [("exit-2", "exit code 2"), ("exit-0", "exit code 0")])
 def test_an_exit_in_startup_fails_at_once_with_evidence(launcher, mode, ending):
-    began = time.monotonic()
     with pytest.raises(ExitedEarly) as caught:
         launcher.start(spec(mode), 1)
-    assert time.monotonic() - began < 10  # the readiness timeout is 20 s
     assert ending in str(caught.value)
     assert "engine.py serve" in str(caught.value)
     if mode == "exit-2":
@@ -144,7 +143,7 @@ def test_server_that_never_becomes_ready_is_an_error_at_deadline(launcher):
 
 
 def test_healthy_without_tokens_is_not_ready(launcher):
-    impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=8.0))
+    impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=15.0))
     with pytest.raises(StartupTimeout, match="engine core is dead"):
         impatient.start(spec("no-tokens"), 1)
     assert not left_running(launcher)
@@ -157,10 +156,8 @@ def test_somebody_else_on_the_port_is_not_measured(launcher):
 
 
 def test_a_server_that_wants_a_key_fails_at_once(launcher):
-    began = time.monotonic()
     with pytest.raises(WrongServer, match=r"/v1/models answered 401.*Leave api_key and VLLM_API_KEY out"):
         launcher.start(spec("wants-a-key"), 1)
-    assert time.monotonic() - began < 10  # the readiness timeout is 20 s
     assert not left_running(launcher)
 
 

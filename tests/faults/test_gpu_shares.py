@@ -54,7 +54,7 @@ def test_two_workers_measure_at_the_same_time_on_a_gpu_each(suite):
     assert [(each["gpu_count"], each["host_shared_by"]) for each in conditions] == [("1", "2")] * 2
     assert sorted(path.name for path in suite.folder.glob("visible-*")) == ["visible-0", "visible-1"]
     result.stdout.fnmatch_lines(["*needs 2 GPUs; this worker of 2 has 1 × *: run it without -n*"])
-    suite.nothing_left(0.5)
+    suite.teardowns_left_nothing()
 
 
 @pytest.mark.usefixtures("host_with_two_gpus")

@@ -42,7 +42,7 @@ def test_xdist_workers_share_machine_in_sequence(suite, dist):
     assert result.ret == 0
     assert len(list(junit.iter("testcase"))) == 6
     assert len(suite.run_files()) == 6
-    suite.nothing_left(0.5)
+    suite.teardowns_left_nothing()
 
 
 KILLED = """
