@@ -71,7 +71,7 @@ def test_a_missing_program_is_named(tmp_path):
         Supervised.start(Launch(("no-such-engine",), dict(os.environ), tmp_path, tmp_path / "run"))
 
 
-def test_end_of_a_silent_server_wakes_its_watchdog(tmp_path):
+def test_killed_server_without_output_is_noticed(tmp_path):
     """Fault 24. The watchdog sleeps until something happens: without a wake-up it would never notice."""
     with Supervised.start(Launch(("sleep", "600"), dict(os.environ), tmp_path, tmp_path / "run")) as server:
         os.kill(server.pid, signal.SIGKILL)
