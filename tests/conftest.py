@@ -26,6 +26,15 @@ from pytest_llmperf.testing.waiting import until
 LEAN = "-p no:hypothesispytest -p no:benchmark -p no:anyio"
 PROXY = Path(__file__).parent / "stubs" / "proxy.py"
 SERVICE_KEY = "canary-key-of-a-service-5d1f"
+#: llmperf.toml of sessions in real time on a machine that others use, too: its delays are not what they test.
+BUSY_MACHINE = """
+send_delay_p99_limit_ms = 60000
+stamp_error_p99_limit_ms = 60000
+clock_gap_limit_ms = 60000
+coalesced_limit = 1
+"""
+#: What makes their servers steady after the shortest warm-up.
+STEADY_AT_ONCE = "from pytest_llmperf.session import warm_up\n\nwarm_up.AGREE = 1000.0\n"
 #: Folders and links of an image's root, in which this machine's files are mounted.
 FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "run")
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}

@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 
 import httpx
@@ -11,9 +12,11 @@ import pytest
 
 from pytest_llmperf import Perf
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session import warm_up
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
+from tests.conftest import BUSY_MACHINE
 
 
 @dataclass
@@ -35,11 +38,16 @@ class Emulated:
 
 
 @pytest.fixture
-def perf(tmp_path):
-    """A session on a machine that others use, with wide limits for its own delays."""
-    settings = Settings(send_delay_p99_limit_ms=60_000.0, stamp_error_p99_limit_ms=60_000.0,
-                        clock_gap_limit_ms=60_000.0)
-    session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
+def busy_machine(monkeypatch):
+    """Settings of a session on a machine that others use, with wide limits for its own delays."""
+    monkeypatch.setattr(warm_up, "AGREE", 1000.0)
+    return Settings(**tomllib.loads(BUSY_MACHINE))
+
+
+@pytest.fixture
+def perf(tmp_path, busy_machine):
+    """A session on a machine that others use."""
+    session = PerfSession(busy_machine, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
     yield Perf(begin_execution(session, "test", "cpu"))
     session.close()
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import BUSY_MACHINE, STEADY_AT_ONCE
+
 SERVE = ("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")
 UNCACHED = "--no-enable-prefix-caching"
 SUITE = """
@@ -25,8 +27,8 @@ def test_x(perf, time):
 @pytest.fixture
 def replayed(emulate, client, pytester, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
-    settings = 'clock_gap_limit_ms = 60000\nsend_delay_p99_limit_ms = 5000\ncompare_across = ["url"]\n'
-    Path(pytester.path, "llmperf.toml").write_text(settings)
+    Path(pytester.path, "llmperf.toml").write_text(f'{BUSY_MACHINE}compare_across = ["url"]\n')
+    pytester.makeconftest(STEADY_AT_ONCE)
 
     def replayed(tests, *options, caches=True, slower=2000):
         """Runs the suite on an emulator that is slower by `slower` %, so that the overhead of this machine is small."""

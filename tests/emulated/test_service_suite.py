@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import BUSY_MACHINE, STEADY_AT_ONCE
+
 pytestmark = pytest.mark.emulated
 FOLDER = Path(__file__).parents[2] / "suites" / "service"
 SMALL = (("requests_per_s = 2.0", "requests_per_s = 20.0"), ("requests = 100", "requests = 20"),
@@ -26,9 +28,8 @@ def measure_copy(pytester, emulate, monkeypatch):
             assert old in text
             text = text.replace(old, new)
         file.write_text(text)
-        # Other programs may use this machine.
-        limits = "send_delay_p99_limit_ms = 60000\nstamp_error_p99_limit_ms = 60000\nclock_gap_limit_ms = 60000\n"
-        pytester.makepyprojecttoml(f"[tool.llmperf]\n{limits}")
+        pytester.makepyprojecttoml(f"[tool.llmperf]\n{BUSY_MACHINE}")
+        pytester.makeconftest(STEADY_AT_ONCE)
         return pytester.runpytest_subprocess("service", "-rs")
 
     return measure_copy

@@ -4,11 +4,11 @@ import json
 import os
 import random
 import tempfile
+from dataclasses import replace
 
 import pytest
 
 from pytest_llmperf import Perf, Verdict, closed, endpoint, shared_prefix, trace
-from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import WrongServer
 from pytest_llmperf.model.status import Measuring
 from pytest_llmperf.results.reader import read_test
@@ -28,8 +28,8 @@ LONG = shared_prefix(prefix=64, suffix=(16, 32), output=60, groups=2, arrivals=c
 class Service:
     """Two replicas behind a proxy."""
 
-    def __init__(self, url, replicas, folder):
-        self.url, self.replicas, self.folder = url, replicas, folder
+    def __init__(self, url, replicas, folder, settings):
+        self.url, self.replicas, self.folder, self.settings = url, replicas, folder, settings
         self.on_measuring = lambda _status: None
 
     @property
@@ -48,8 +48,7 @@ class Service:
             session.close()
 
     def _session(self):
-        settings = Settings(tls_ca_file=str(self.folder / "proxy" / "ca.pem"), send_delay_p99_limit_ms=60_000.0,
-                            stamp_error_p99_limit_ms=60_000.0, clock_gap_limit_ms=60_000.0)
+        settings = replace(self.settings, tls_ca_file=str(self.folder / "proxy" / "ca.pem"))
         return PerfSession(settings, self.folder, Hardware(), self._tell, rng=random.Random())
 
     def _tell(self, status):
@@ -70,10 +69,10 @@ class Service:
 
 
 @pytest.fixture
-def service(proxy, emulate, behind_proxy, tmp_path, monkeypatch):
+def service(proxy, emulate, behind_proxy, tmp_path, monkeypatch, busy_machine):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of the machine of its own
     replicas = [emulate(engine=ENGINE) for _ in range(2)]
-    return Service(behind_proxy(proxy, *(replica.port for replica in replicas)), replicas, tmp_path)
+    return Service(behind_proxy(proxy, *(replica.port for replica in replicas)), replicas, tmp_path, busy_machine)
 
 
 def pages(service):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import BUSY_MACHINE, STEADY_AT_ONCE
+
 # Results are handed in as values: how they come about is tested elsewhere, here it is what pytest makes of them.
 RESULTS = """
 from pytest_llmperf.results.check import Stated
@@ -28,6 +30,9 @@ def run(pytester):
 
     def run(text, *args):
         pytester.makepyfile(test_it=f"from results import give\n\n{text}")
+        if "real" in args:
+            Path(pytester.path, "llmperf.toml").write_text(BUSY_MACHINE)
+            pytester.makeconftest(STEADY_AT_ONCE)
         result = pytester.runpytest_subprocess("--junitxml=junit.xml", "-p", "no:cacheprovider", *args)
         path = Path(pytester.path, "junit.xml")
         return result, ET.parse(path).getroot() if path.exists() else None

@@ -127,7 +127,6 @@ def test_emulated_suite_passes_under_xdist(emulate):
 
 
 def test_emulated_test_passes_in_real_time_over_http(emulate, pytester):
-    Path(pytester.path, "llmperf.toml").write_text("clock_gap_limit_ms = 60000\nsend_delay_p99_limit_ms = 5000\n")
     result, junit = emulate("h200", "--emulate-clock", "real", "-k", "test_slo")
     result.assert_outcomes(passed=1, skipped=2)
     assert properties(junit)["llmperf.emulated"] == "emulated h200, real time"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import BUSY_MACHINE, STEADY_AT_ONCE
+
 SUITE = """
 from pytest_llmperf import closed, random_tokens, vllm
 SPEC = vllm("tiny", max_model_len=4096, env={"STUB_MODE": ""})
@@ -27,6 +29,8 @@ def calls(pytester):
 
     def run(*options):
         pytester.makepyfile(test_it=SUITE)
+        pytester.makeconftest(STEADY_AT_ONCE)
+        Path(pytester.path, "llmperf.toml").write_text(BUSY_MACHINE)
         profile = Path(pytester.path, "calls.pstats")
         result = pytester.run(sys.executable, "-m", "cProfile", "-o", profile, "-m", "pytest", "-p", "no:cacheprovider",
                               *options)

@@ -39,8 +39,7 @@ def test_cancelled_requests_have_first_tokens_and_no_end(run, pytester, clock):
     cancelled = [record for record in records_of(pytester) if record.outcome.value == "cancelled by the client"]
     assert all(record.arrivals_ns for record in cancelled)
     counts = {record.output_tokens for record in cancelled}
-    assert min(counts) == 10
-    assert clock == "real" or counts == {10}  # a busy client reads several tokens at once
+    assert counts == {10} if clock == "virtual" else min(counts) >= 10  # a busy client reads several tokens at once
 
 
 @pytest.mark.emulated
@@ -49,11 +48,11 @@ def test_requests_are_cancelled_after_stated_time(run, pytester, clock):
     text = suite("cancelled(CHAT, share=0.5, after_s=0.06)", "cancelled_rate >= 20%", "error_rate == 0")
     result, _ = run(text, "--emulate", "h200", "--emulate-clock", clock)
     assert result.ret == 0, result.outlines
-    lasted_ms = [(record.ended_ns - record.sent_ns) / 1e6 for record in records_of(pytester)
+    lasted_ms = [(record.ended_ns - record.intended_ns) / 1e6 for record in records_of(pytester)
                  if record.outcome.value == "cancelled by the client"]
     assert len(lasted_ms) >= 12
-    assert min(lasted_ms) >= 55  # counted from the release, and a new connection takes a moment
-    assert sorted(lasted_ms)[len(lasted_ms) // 2] < 120
+    assert min(lasted_ms) >= 60
+    assert clock == "real" or max(lasted_ms) < 61
 
 
 @pytest.mark.emulated
