@@ -59,7 +59,7 @@ def bash(text, folder, **variables):
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
     inherited["WHEEL"] = WHEEL
-    return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, timeout=120,
+    return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, timeout=600,
                           env=inherited | {"PATH": path} | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False)
 
@@ -418,7 +418,7 @@ def test_flagger_webhook_answers_with_the_verdict_in_one_line(project, code, sta
     payload = {"name": "llm", "namespace": "test", "phase": "Progressing", "metadata": hook["metadata"]}
     server = subprocess.Popen([sys.executable, "ci/flagger_webhook.py", str(port)], cwd=project)
     try:
-        client = httpx.Client(transport=httpx.HTTPTransport(retries=5))
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=8))
         answer = client.post(f"http://127.0.0.1:{port}/", json=payload, timeout=60)
     finally:
         server.kill()

@@ -55,7 +55,7 @@ def run(project, line):
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     path = f"{project / ENVIRONMENT / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(["bash", "-c", line], cwd=project, env=clean | {"PATH": path, "COLUMNS": "200"},
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
     return done.returncode, done.stdout
 
 

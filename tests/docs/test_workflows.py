@@ -33,7 +33,7 @@ def script(name, job, step):
 def bash(text, folder, **variables):
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"} | variables
     return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, env=environment,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
 
 
 def stub(path, log, code=0):
@@ -106,7 +106,7 @@ def test_endless_after_it():
 '''
 
 
-def measure(folder, limit="60", **variables):
+def measure(folder, limit="600", **variables):
     return bash(MEASURE, folder, **{"KIND": "h200", "UPDATE": "", "ACCEPT": "", "LIMIT": limit} | variables)
 
 

@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from pytest_llmperf.testing.waiting import until
 
 SUITE = """
 import pytest
@@ -80,9 +81,7 @@ def test_sigterm_runs_the_teardowns(pytester):
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     process = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while not Path(pytester.path, "started").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(Path(pytester.path, "started").exists)
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(60) == 2
     assert Path(pytester.path, "torn-down").exists()

@@ -30,12 +30,12 @@ def test_values_of_gpu_program_join_values_of_host(program):
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [("raise SystemExit(3)", "exit code 3"), ("import time; time.sleep(60)", "did not answer within 0.5 s"),
-     ("print([1])", "exit code 0")],
+    ("text", "reason", "timeout_s"),
+    [("raise SystemExit(3)", "exit code 3", 60), ("import time; time.sleep(60)", "did not answer within 0.5 s", 0.5),
+     ("print([1])", "exit code 0", 60)],
 )
-def test_failing_gpu_program_is_noted_as_not_seen(program, text, reason):
-    values = canary(program(text), timeout_s=0.5)
+def test_failing_gpu_program_is_noted_as_not_seen(program, text, reason, timeout_s):
+    values = canary(program(text), timeout_s=timeout_s)
     assert values.keys() == {*HOST, "not_seen"}
     assert reason in values["not_seen"]
 

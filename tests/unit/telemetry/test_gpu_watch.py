@@ -23,7 +23,7 @@ def nvml():
 def seen(nvml):
     """Returns a function that runs `between` after the first sample of a watch and returns the trace of the watch."""
 
-    def seen(between=lambda: None, gpus=GPUS[:1], ours=lambda: [OURS], timeout_s=5.0):
+    def seen(between=lambda: None, gpus=GPUS[:1], ours=lambda: [OURS], timeout_s=60.0):
         watch = GpuWatch(nvml, gpus, ours, SystemClock(), interval_s=0.002)
         watch.start()
         while not nvml.calls.get("nvmlDeviceGetTemperature") and watch._thread.is_alive() and nvml.answering.is_set():
