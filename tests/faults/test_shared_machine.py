@@ -37,7 +37,7 @@ def test_without_xdist_each_spec_starts_once(suite):
 ])
 def test_xdist_workers_share_machine_in_sequence(suite, dist):
     """Fault 80. Nobody waits for ever: a worker keeps the machine until it is told that nothing is left to do."""
-    result, junit = suite.run(suite_text(suite), "-n2", f"--dist={dist}", "--timeout=60")
+    result, junit = suite.run(suite_text(suite), "-n2", f"--dist={dist}", "--timeout=140")
     result.assert_outcomes(passed=6)
     assert result.ret == 0
     assert len(list(junit.iter("testcase"))) == 6
