@@ -17,9 +17,5 @@ if [ ! -e "$policy" ]; then
     # shellcheck disable=SC2064
     trap "$as_root rm -f $policy" EXIT
 fi
-# A mirror that fails once, a package manager that somebody else has locked: no reason to give up.
-patient="-o Acquire::Retries=3 -o DPkg::Lock::Timeout=120"
 # shellcheck disable=SC2086
-$as_root apt-get update -q $patient
-# shellcheck disable=SC2086
-$as_root apt-get install -q -y --no-install-recommends $patient $missing
+sh "$(dirname "$0")/apt_install.sh" $missing

@@ -183,10 +183,10 @@ def test_hanging_git_is_killed_with_child_processes(tmp_path, monkeypatch):
     (tmp_path / "git").write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\nwait\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(UsageError, match=r"git status did not answer within 0\.5 s"):
-        git(tmp_path, "status", timeout_s=0.5)
+    with pytest.raises(UsageError, match=r"git status did not answer within 2 s"):
+        git(tmp_path, "status", timeout_s=2.0)
     child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
-    until(lambda: not child.exists() or child.read_text().split()[2] == "Z", limit_s=20.0)
+    until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
 
 @pytest.mark.parametrize("place", ["repository", "worktree", "outside"])
