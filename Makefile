@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
-.PHONY: demo engine-releases demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm routers soak soak-baselines soak-load calibration calibration-emulated bench bench-clients clean
+.PHONY: demo engine-releases demo-regression emulated-baselines test test-emulated test-thorough test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu lm-eval guidellm routers soak soak-baselines soak-load calibration calibration-emulated bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -181,9 +181,6 @@ calibration: $(VENV)/wheel
 # of an hour on one core.
 calibration-emulated: $(VENV)/wheel
 	$(BIN)/python scripts/simulate_verdicts.py whole_suites --suites 5 --out .llmperf/whole_suites.md
-
-bench: $(VENV)/wheel
-	$(BIN)/pytest benchmarks --benchmark-only -o pythonpath=benchmarks
 
 # Every load generator against a server of known timing, alternating: a quarter of an hour on a quiet machine.
 bench-clients: $(VENV)/wheel

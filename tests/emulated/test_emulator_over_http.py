@@ -224,7 +224,7 @@ def test_real_time_agrees_with_virtual_time(emulate, client, tmp_path):
     intended = [at_ns - row["arrived_ns"] for at_ns in row["intended_ns"]]
     assert intended == virtual
     assert row["arrived_ns"] - row["received_ns"] >= request.arrived_ns - request.sent_ns
-    # How late they leave depends on the machine: benchmarks/test_emulator_http.py
+    # How late they leave depends on the machine.
     assert all(sent > meant for sent, meant in zip(row["sent_ns"], row["intended_ns"], strict=True))
 
 
