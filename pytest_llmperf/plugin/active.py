@@ -6,13 +6,20 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_llmperf.doors import Door
+from pytest_llmperf.engines.adapters import ENGINES
+from pytest_llmperf.engines.connectors.door import CONNECTORS
+from pytest_llmperf.engines.process.environment import Installations
+from pytest_llmperf.engines.process.installed import installed_version
+from pytest_llmperf.engines.routers.door import ROUTERS
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.metrics.registry import METRICS
 from pytest_llmperf.plugin.baselines import BaselineUpdater
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
@@ -24,15 +31,18 @@ from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.profiling import header as profile_header
 from pytest_llmperf.plugin.progress import WorkerProgress
+from pytest_llmperf.plugin.refusals import refuse
+from pytest_llmperf.plugin.reports import ReportWatcher
 from pytest_llmperf.plugin.resume import register as register_resume
 from pytest_llmperf.plugin.session_record import SessionRecord
 from pytest_llmperf.plugin.shutdown import PytestProcess
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 from pytest_llmperf.plugin.verdicts import pytest_report_teststatus, pytest_sessionfinish
-
-if TYPE_CHECKING:
-    from types import FrameType
+from pytest_llmperf.releases.stored import untested, versions
+from pytest_llmperf.report.export import SINKS
+from pytest_llmperf.results.emulated_ground import kind_distance
+from pytest_llmperf.workload.expression import WORKLOADS
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,9 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[EXCUSES] = Excuses(config)
     know_additions(config)
     if not hasattr(config, "workerinput"):
-        from pytest_llmperf.plugin.refusals import refuse
-        from pytest_llmperf.plugin.reports import ReportWatcher
-
         refuse(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
         outcomes = Outcomes(config)
@@ -73,8 +80,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     state = config.stash[STATE]
     planted = f"; planted: {' '.join(map(str, state.planted))}" if state.planted else ""
     if state.emulation is not None:
-        from pytest_llmperf.results.emulated_ground import kind_distance
-
         ground = kind_distance(state.emulation.kind)
         place = f"llmperf: {state.emulation}: nothing here was measured on hardware; {ground}{planted}"
     else:
@@ -85,10 +90,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def _version_notes(config: pytest.Config) -> Iterator[str]:
     """A line for each configured engine whose version is none of the known versions. Containers are not asked."""
-    from pytest_llmperf.engines.process.environment import Installations
-    from pytest_llmperf.engines.process.installed import installed_version
-    from pytest_llmperf.releases.stored import untested, versions
-
     for name, place in config.stash[STATE].settings.engines.items():
         installed_as, _, kind = name.partition("@")
         if not versions(engine := installed_as.partition(":")[0]) or place.startswith("image:"):
@@ -148,13 +149,6 @@ def know_additions(config: pytest.Config) -> None:
 
 
 def _door(name: str) -> Door[Any]:
-    from pytest_llmperf.engines.adapters import ENGINES
-    from pytest_llmperf.engines.connectors.door import CONNECTORS
-    from pytest_llmperf.engines.routers.door import ROUTERS
-    from pytest_llmperf.metrics.registry import METRICS
-    from pytest_llmperf.report.export import SINKS
-    from pytest_llmperf.workload.expression import WORKLOADS
-
     doors: dict[str, Door[Any]] = {
         "kinds": GPU_KINDS, "engines": ENGINES, "routers": ROUTERS, "connectors": CONNECTORS, "metrics": METRICS,
         "workloads": WORKLOADS, "sinks": SINKS,

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.baseline.paths import bare_test
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.baseline.summary import summary
+from pytest_llmperf.baseline.update_plan import Action, UpdatePlan
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.options import Mode, mode_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import ending_of
 from pytest_llmperf.process.serverlog import plain
+from pytest_llmperf.results.conditions import field_rules
+from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
 
-if TYPE_CHECKING:
-    from pytest_llmperf.baseline.update_plan import UpdatePlan
 
 def refuse_contradictory_options(config: pytest.Config) -> None:
     """Raise UsageError for contradictory options, before the first test runs."""
@@ -80,8 +83,6 @@ class BaselineUpdater:
 
     def wrote(self, test: str) -> bool:
         """Whether this session has created or changed the baseline of a test, by its id."""
-        from pytest_llmperf.baseline.paths import bare_test
-
         return any(bare_test(test, kind) == written for kind, written in self._written)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -91,17 +92,12 @@ class BaselineUpdater:
 
     def _show(self, plans: list[UpdatePlan]) -> None:
         """At once, as the write that follows may fail or be killed."""
-        from pytest_llmperf.baseline.summary import summary
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_sep("=", "baselines")
             reporter.write_line(plain("\n".join(map(summary, plans))) or "baselines: nothing to do", flush=True)
 
     def _update(self) -> list[UpdatePlan]:
-        from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.results.conditions import field_rules
-        from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
-
         settings = self.config.stash[STATE].settings
         sessions = read_sessions(dict.fromkeys(self.run_files[test] for test in sorted(self.run_files)))
         wanted = UpdateScope(
@@ -130,8 +126,6 @@ class BaselineUpdater:
         return set(filter(whole, self._stored_files()))
 
     def _stored_files(self) -> set[str]:
-        from pytest_llmperf.baseline.store import Store
-
         settings = self.config.stash[STATE].settings
         folder = self.config.rootpath / settings.baselines_dir
         kinds = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
@@ -143,6 +137,4 @@ class BaselineUpdater:
 
 
 def _refused(planned: UpdatePlan) -> bool:
-    from pytest_llmperf.baseline.update_plan import Action
-
     return planned.count(Action.REFUSED) > 0

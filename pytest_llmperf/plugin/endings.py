@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.errors import InfrastructureError, NotJudged
+from pytest_llmperf.masking import mask
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.plugin.excuses import EXCUSES
 from pytest_llmperf.plugin.identity import test_id
@@ -30,10 +30,10 @@ from pytest_llmperf.plugin.verdicts import (
     text_of,
     uses_llmperf,
 )
+from pytest_llmperf.results.check import verdict_of_test, worst
 from pytest_llmperf.results.ending import ExecutionEnding
-
-if TYPE_CHECKING:
-    from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.unchecked import contains_check, in_project, not_judged
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 NOTHING_CHECKED = "measured and checked nothing. Add perf.check(run, …), or drop --llmperf-unchecked=fail."
@@ -79,8 +79,6 @@ def _undecided(
     report: pytest.TestReport, call: pytest.CallInfo[None], ending: ExecutionEnding
 ) -> tuple[str, str] | None:
     """Outcome and reason of a failed phase that no check decided; None for any other phase."""
-    from pytest_llmperf.masking import mask
-
     if not report.failed:
         return None
     error = None if call.excinfo is None else call.excinfo.value
@@ -160,8 +158,6 @@ def _conclude_exit(item: pytest.Item, ending: BaseException) -> None:
 
 
 def _has_failed(item: pytest.Item) -> bool:
-    from pytest_llmperf.results.check import worst
-
     return EXECUTION in item.stash and worst(item.stash[EXECUTION].results) is Verdict.FAIL
 
 
@@ -183,8 +179,6 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
         if uses_llmperf(item) and not left:  # a test of `engine` alone
             end(item, "REPORTED")
         return
-    from pytest_llmperf.results.check import verdict_of_test
-
     how = left.partition(":")[0]
     if execution.results:
         end(item, verdict_of_test(execution.results).value, error=None, complete=True, unchecked=None)
@@ -204,8 +198,6 @@ def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> N
         NotJudged: the test measured, and skipped or exited, or contains a check that was not reached.
         pytest.fail.Exception: the test contains no check, and `--llmperf-unchecked=fail` asks for one.
     """
-    from pytest_llmperf.session.unchecked import contains_check, not_judged
-
     if execution.series and (left or contains_check(_functions(item))):
         end(item, "ERROR", unchecked=None)
         raise not_judged(left)
@@ -223,8 +215,6 @@ def _functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
 
 def _may_check_late(item: pytest.Item) -> bool:
     """Whether a fixture of the project has a teardown, which may still check."""
-    from pytest_llmperf.session.unchecked import in_project
-
     return any(inspect.isgeneratorfunction(fixture) and in_project(fixture) for fixture in _fixtures(item))
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.baseline.acknowledged import Acknowledged, excuse_for, read_acknowledged
 from pytest_llmperf.errors import LlmperfError, SpecError, escaped
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import OURS, UNKNOWN
+from pytest_llmperf.results.check_json import check_from
+from pytest_llmperf.results.conditions import kind_of
+from pytest_llmperf.results.ended_test import excused
 from pytest_llmperf.results.ending import ExecutionEnding
-
-if TYPE_CHECKING:
-    from pytest_llmperf.baseline.acknowledged import Acknowledged
+from pytest_llmperf.results.strict_json import parse
 
 QUARANTINE = '@pytest.mark.quarantine(reason="flaky since the driver update", until="2026-12-31")'
 OWNER = '@pytest.mark.owner("team-serving")'
@@ -37,8 +38,6 @@ class Excuses:
 
     @cached_property
     def _acknowledged(self) -> list[Acknowledged]:
-        from pytest_llmperf.baseline.acknowledged import read_acknowledged
-
         return read_acknowledged(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
 
     def check(self, item: pytest.Item) -> None:
@@ -55,8 +54,6 @@ class Excuses:
         """Owner and excuse of a test, as `EndedTest` has them. Changes the report: a red phase with an excuse does not
         fail, and the call phase of a test whose quarantine has expired fails.
         """
-        from pytest_llmperf.results.ended_test import excused
-
         try:
             owner, excuse = owner_of(item), self._excuse(item, report, ending)
         except LlmperfError:  # `check` has refused the test
@@ -79,11 +76,6 @@ class Excuses:
         return ""
 
     def _for_checks(self, item: pytest.Item, ending: ExecutionEnding) -> str:
-        from pytest_llmperf.baseline.acknowledged import excuse_for
-        from pytest_llmperf.results.check_json import check_from
-        from pytest_llmperf.results.conditions import kind_of
-        from pytest_llmperf.results.strict_json import parse
-
         if not self._acknowledged:
             return ""
         checks = [check_from(parse(text.encode(), item.nodeid)) for text in ending.checks]

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.session.unchecked import syntax_of
+from pytest_llmperf.slo.parse import parse_check
 
 CHECK = "perf.check"
 STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
@@ -45,8 +45,6 @@ def params_of(item: pytest.Item) -> Mapping[str, object]:
 
 def spec_of(item: pytest.Item) -> EngineSpec | None:
     """The spec that an item's `engine` fixture will start; None where it uses none."""
-    from pytest_llmperf.model.engine import EngineSpec
-
     chosen = spec_of_marker(item)
     return chosen if isinstance(chosen, EngineSpec) else None
 
@@ -79,9 +77,6 @@ def check_written_slos(test: object) -> None:
     Raises:
         SloError: a text cannot be read, or there is no such metric.
     """
-    from pytest_llmperf.session.unchecked import syntax_of
-    from pytest_llmperf.slo.parse import parse_check
-
     function = test.__func__ if isinstance(test, MethodType) else test
     if not isinstance(function, FunctionType):
         return

@@ -12,22 +12,26 @@ from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
+from hashlib import sha256
 from inspect import unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.baseline.paths import baseline_path
+from pytest_llmperf.baseline.text import decode
+from pytest_llmperf.engines.adapters import startable
+from pytest_llmperf.engines.process.environment import Installations
+from pytest_llmperf.engines.process.installed import installed_version
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.identity import params_of, spec_of_marker, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import uses_llmperf
+from pytest_llmperf.results.conditions import EMULATED
+from pytest_llmperf.session.sources import Sources, is_of_project, stable
+from pytest_llmperf.session.unchecked import contains_comparison
 from pytest_llmperf.version import VERSION
-
-if TYPE_CHECKING:
-    from pytest_llmperf.engines.process.environment import Installations
-    from pytest_llmperf.session.sources import Sources
 
 INPUTS = pytest.StashKey[dict[str, str]]()
 SOURCES: pytest.StashKey[Sources] = pytest.StashKey()
@@ -58,8 +62,6 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 def inputs_of(item: pytest.Item) -> dict[str, str]:
     """Kind of input → digest; empty if an input cannot be read, and then no verdict is taken over."""
     if INPUTS not in item.stash:
-        from hashlib import sha256
-
         item.stash[INPUTS] = {}
         with suppress(Exception):  # the run itself reports what is wrong with its settings
             item.stash[INPUTS] = {
@@ -79,7 +81,6 @@ def difference(stored: Mapping[str, str], item: pytest.Item) -> str:
 
 
 def _lines(item: pytest.Item) -> dict[str, list[str]]:
-    from pytest_llmperf.session.sources import Sources, stable
     config = item.config
     settings = replace(config.stash[STATE].settings, runs_dir="", runs_store="", runs_store_days=0.0)
     if SOURCES not in config.stash:
@@ -106,8 +107,6 @@ def _spec(item: pytest.Item) -> object:
 
 def _files(item: pytest.Item) -> Iterator[Path]:
     """The project's files with hooks and fixtures of a test: conftest files, plugins and modules of fixtures."""
-    from pytest_llmperf.session.sources import is_of_project
-
     plugins = (getattr(plugin, "__file__", None) for plugin in item.config.pluginmanager.get_plugins())
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - no public name
     codes = (getattr(unwrap(each.func), "__code__", None) for definitions in fixtures for each in definitions)
@@ -134,9 +133,6 @@ def _options(config: pytest.Config) -> Iterator[str]:
 
 def _engine_versions(item: pytest.Item, names: Collection[str]) -> Iterator[str]:
     """Installed versions of the engines that the code names. The emulator has the version of this package."""
-    from pytest_llmperf.engines.adapters import startable
-    from pytest_llmperf.engines.process.environment import Installations
-
     state, kind = item.config.stash[STATE], kind_of(item)
     if state.emulation is not None or kind is None:
         return
@@ -153,8 +149,6 @@ def _engine_versions(item: pytest.Item, names: Collection[str]) -> Iterator[str]
 
 def _version_of(installations: Installations, name: str) -> str:
     """The place and version of an installed engine; without a version if the engine is missing, which the test says."""
-    from pytest_llmperf.engines.process.installed import installed_version
-
     try:
         environment = installations.find_environment(name)
     except LlmperfError:
@@ -164,14 +158,8 @@ def _version_of(installations: Installations, name: str) -> str:
 
 def _baseline(item: pytest.Item) -> Iterator[str]:
     """The stored sessions that a test is compared with, without the session that goes on."""
-    from pytest_llmperf.session.unchecked import contains_comparison
-
     if not contains_comparison(getattr(item, "obj", None)) or (kind := kind_of(item)) is None:
         return
-    from pytest_llmperf.baseline.paths import baseline_path
-    from pytest_llmperf.baseline.text import decode
-    from pytest_llmperf.results.conditions import EMULATED
-
     state = item.config.stash[STATE]
     own = state.session_id if state.session_known else None
     label = f"{EMULATED}{kind}" if state.hardware.emulated else kind

@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +17,7 @@ from pytest_llmperf.plugin.excuses import EXCUSES
 from pytest_llmperf.plugin.identity import spec_or_none
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback, uses_llmperf
-
-if TYPE_CHECKING:
-    from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.telemetry.hardware import Hardware
 
 CANNOT_RUN = "llmperf.cannot_run"  # of a test that is skipped because of its hardware: the kind that it needs
 

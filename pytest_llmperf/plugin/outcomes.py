@@ -11,17 +11,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.masking import mask
 from pytest_llmperf.plugin.reports import JUnit, is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import TEST, ending_of, first_line_of, reason_of_skip
-
-if TYPE_CHECKING:
-    from pytest_llmperf.results.ended_test import EndedTest
+from pytest_llmperf.results.check_json import check_from
+from pytest_llmperf.results.emulated_ground import notes
+from pytest_llmperf.results.ended_test import SKIPPED, EndedTest, severity
+from pytest_llmperf.results.measurement import CUT_SHORT
+from pytest_llmperf.results.reader import read_run
+from pytest_llmperf.results.session_outcomes import RecordedOutcome, write_outcomes
+from pytest_llmperf.results.strict_json import parse
+from pytest_llmperf.results.writer import file_name
 
 Report = pytest.TestReport | pytest.CollectReport
 PHASES = ("collect", "setup", "call", "teardown")
@@ -88,8 +93,6 @@ class Outcomes:
 
     def ended(self) -> list[tuple[EndedTest, Path | None]]:
         """Each test once, with its run file. Empty if all tests that use llmperf were skipped."""
-        from pytest_llmperf.results.ended_test import SKIPPED
-
         by_test: dict[tuple[str, Path | None], EndedTest] = {}
         ran = False
         for nodeid in self._nodes():
@@ -109,11 +112,6 @@ class Outcomes:
         yield from self._interrupted
 
     def _ended(self, nodeid: str) -> tuple[EndedTest, Path | None]:
-        from pytest_llmperf.results.check_json import check_from
-        from pytest_llmperf.results.emulated_ground import notes
-        from pytest_llmperf.results.ended_test import EndedTest, severity
-        from pytest_llmperf.results.strict_json import parse
-
         if nodeid in self._interrupted:
             return self._interrupted[nodeid]
         heard = self._heard[nodeid]
@@ -135,11 +133,6 @@ class Outcomes:
 
     def _cut_short(self, nodeid: str) -> tuple[EndedTest, Path | None]:
         """A test whose end no report tells: its run file may."""
-        from pytest_llmperf.results.ended_test import EndedTest
-        from pytest_llmperf.results.measurement import CUT_SHORT
-        from pytest_llmperf.results.reader import read_run
-        from pytest_llmperf.results.writer import file_name
-
         state = self._config.stash[STATE]
         if state.session_known:
             with suppress(LlmperfError):
@@ -157,8 +150,6 @@ class Outcomes:
         return self._config.rootpath / state.settings.runs_dir / state.session_id
 
     def _write(self, ended: list[tuple[EndedTest, Path | None]]) -> None:
-        from pytest_llmperf.results.session_outcomes import RecordedOutcome, write_outcomes
-
         folder = next((file.parents[1] for _, file in ended if file is not None), self._folder)
         with suppress(OSError):  # the verdicts stand without it
             write_outcomes(folder, [
@@ -189,8 +180,6 @@ def _test_of(report: Report) -> str:
 
 def _undecided(report: Report) -> tuple[str, str] | None:
     """Outcome and reason of an end that is no verdict of checks; None where the checks decided."""
-    from pytest_llmperf.masking import mask
-
     ending = ending_of(report)
     if report.skipped and ending.excuse:
         return ending.undecided

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-if TYPE_CHECKING:
-    from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.engines.process.nsys import installed_nsys
+from pytest_llmperf.model.status import Note
+from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.profile import profile_measurements
 
 OPTION = "--llmperf-profile"
 
@@ -29,8 +29,6 @@ def header(config: pytest.Config) -> str | None:
     """Which profilers this session uses; None without an option for traces."""
     if config.getoption(OPTION) is None:
         return None
-    from pytest_llmperf.engines.process.nsys import installed_nsys
-
     text = "llmperf: traces by PyTorch's profiler"
     return f"{text} and nsys" if installed_nsys() else f"{text}; no capture of Nsight Systems: nsys is not on PATH"
 
@@ -40,8 +38,5 @@ def profile(config: pytest.Config, execution: Execution) -> None:
     wanted = config.getoption(OPTION) == "always" or (config.getoption(OPTION) and execution.ending.word == "FAIL")
     if not execution.ending.complete or not wanted:
         return
-    from pytest_llmperf.model.status import Note
-    from pytest_llmperf.session.profile import profile_measurements
-
     for trace in profile_measurements(execution):
         execution.session.notify(Note(str(trace)))

@@ -11,16 +11,15 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import Protocol, TextIO
 
 import pytest
 
 from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.process.places import scratch_folder
+from pytest_llmperf.process.scratch import Scratch
 from pytest_llmperf.process.serverlog import plain
-
-if TYPE_CHECKING:
-    from pytest_llmperf.process.scratch import Scratch
-    from pytest_llmperf.report.watch import Pace, Watch
+from pytest_llmperf.report.watch import LineWatch, Pace, Watch
 
 WORKER_LINES = "llmperf_lines"
 QUIET_S = 60.0
@@ -73,8 +72,6 @@ def _output_is_captured_elsewhere(config: pytest.Config) -> bool:
 
 def pace_of(config: pytest.Config) -> Pace | None:
     """How often lines come; None: nobody wants any."""
-    from pytest_llmperf.report.watch import Pace
-
     if config.get_verbosity() < -1:
         return None
     return Pace(QUIET_S, QUIET_S) if config.get_verbosity() < 0 else Pace()
@@ -82,8 +79,6 @@ def pace_of(config: pytest.Config) -> Pace | None:
 
 def watch_of(config: pytest.Config) -> Watch | None:
     """What shows this process's work; None where nobody wants to see it. Called while a test runs."""
-    from pytest_llmperf.report.watch import LineWatch
-
     pace = pace_of(config)
     if pace is None:
         return None
@@ -144,9 +139,6 @@ class WorkerProgress:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """xdist's, before it starts a worker."""
-        from pytest_llmperf.process.places import scratch_folder
-        from pytest_llmperf.process.scratch import Scratch
-
         if self._scratch is None:
             try:
                 self._scratch = Scratch(scratch_folder(), "lines-")

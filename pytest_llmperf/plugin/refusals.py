@@ -8,12 +8,16 @@ from difflib import get_close_matches
 
 import pytest
 
+from pytest_llmperf.engines.process.environment import Installations, check_emulation
+from pytest_llmperf.engines.process.installed import check_emulated_reference, check_reference
 from pytest_llmperf.errors import EnvironmentMissing, LlmperfError, UsageError
 from pytest_llmperf.kinds import GPU_KINDS
+from pytest_llmperf.load.ray_hosts import check_load_hosts
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
 from pytest_llmperf.plugin.options import has_settings
 from pytest_llmperf.plugin.profiling import refuse_emulated_traces
 from pytest_llmperf.plugin.state import STATE, State, references_of
+from pytest_llmperf.report.export import SINKS
 
 FOLDERS = ("--llmperf-runs", "--llmperf-report")
 
@@ -58,8 +62,6 @@ def _refuse_options_without_emulation(config: pytest.Config) -> None:
 def _refuse_unknown_sinks(config: pytest.Config) -> None:
     """Refuse an export that nothing can write, before hours of measuring."""
     for option in config.getoption("--llmperf-export"):
-        from pytest_llmperf.report.export import SINKS
-
         name, _, place = option.partition("=")
         try:
             problem = "" if SINKS.get(name) is not None else SINKS.unknown(name)
@@ -95,14 +97,10 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
         state.settings  # noqa: B018
         state.planted  # noqa: B018
         if emulated and state.emulation is not None:
-            from pytest_llmperf.engines.process.environment import check_emulation
-
             check_emulation(state.emulation)
         if option("--llmperf-reference"):
             _refuse_references(state)
         if state.settings.load_hosts and (state.emulation is None or state.emulation.clock == "real"):
-            from pytest_llmperf.load.ray_hosts import check_load_hosts
-
             check_load_hosts(state.settings.load_hosts)
     except (UsageError, EnvironmentMissing) as error:
         raise pytest.UsageError(str(error)) from error
@@ -110,9 +108,6 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
 
 def _refuse_references(state: State) -> None:
     """Refuse a reference build that is missing, belongs to another engine, or equals the candidate."""
-    from pytest_llmperf.engines.process.environment import Installations
-    from pytest_llmperf.engines.process.installed import check_emulated_reference, check_reference
-
     for engine in references_of(state.config):
         if state.emulation is not None:
             check_emulated_reference(engine, state.settings.engines)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
+from _pytest.junitxml import LogXML, _NodeReporter, mangle_test_address, xml_key
 
 from pytest_llmperf.plugin.progress import WorkerNode
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import UNKNOWN, VERDICT, ending_of
-
-if TYPE_CHECKING:
-    from _pytest.junitxml import LogXML, _NodeReporter
-
-    from pytest_llmperf.results.ended_test import EndedTest
+from pytest_llmperf.process.serverlog import plain
+from pytest_llmperf.report.properties import outcome_properties
+from pytest_llmperf.results.ended_test import EndedTest, excused
 
 
 class JUnit:
@@ -25,8 +23,6 @@ class JUnit:
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        from _pytest.junitxml import xml_key
-
         self._xml = config.stash.get(xml_key, None)
 
     def complete(self, nodeid: str, test: EndedTest, *, missing: bool) -> None:
@@ -37,8 +33,6 @@ class JUnit:
             test: how it ended.
             missing: whether pytest has no report of its end, and so no entry.
         """
-        from pytest_llmperf.report.properties import outcome_properties
-
         if self._xml is None:
             return
         if missing:
@@ -69,8 +63,6 @@ def _mark_error(xml: LogXML, case: ElementTree.Element) -> None:
 
 def _entries(xml: LogXML, nodeid: str) -> list[_NodeReporter]:
     """What the file has of an item: an entry for each execution, and perhaps one more for a teardown."""
-    from _pytest.junitxml import mangle_test_address
-
     *classes, name = mangle_test_address(nodeid)
     classname = ".".join([xml.prefix, *classes] if xml.prefix else classes)
     return [reporter for reporter in xml.node_reporters_ordered
@@ -79,8 +71,6 @@ def _entries(xml: LogXML, nodeid: str) -> list[_NodeReporter]:
 
 def _set(case: ElementTree.Element, properties: dict[str, str]) -> None:
     """Replace or add properties of a test case."""
-    from pytest_llmperf.process.serverlog import plain
-
     node = case.find("properties")
     if node is None:
         node = ElementTree.Element("properties")
@@ -102,8 +92,6 @@ class ReportWatcher:
 
     def pytest_sessionstart(self) -> None:
         """The whole report says what is emulated, also where no test ran."""
-        from _pytest.junitxml import xml_key
-
         emulation, xml = self.config.stash[STATE].emulation, self.config.stash.get(xml_key, None)
         if emulation is not None and xml is not None:
             xml.add_global_property("llmperf.emulated", str(emulation))
@@ -120,8 +108,6 @@ class ReportWatcher:
 
     @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        from pytest_llmperf.results.ended_test import excused
-
         state = self.config.stash[STATE]
         verdict = ending_of(report).verdict
         if verdict is not None and not excused(ending_of(report).excuse):

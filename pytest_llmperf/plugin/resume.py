@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,13 @@ from pytest_llmperf.plugin.inputs import difference
 from pytest_llmperf.plugin.session_record import RESUMED
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import raise_worst, tell
-
-if TYPE_CHECKING:
-    from pytest_llmperf.results.measurement import TestResult
-    from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.report.properties import properties
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.writer import file_name
+from pytest_llmperf.session.executions import ending_of
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.provenance import add_host
+from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
 
 SHOWN = 5  # names in the line about changed tests
 DECIDED = ("PASS", "IMPROVED", "FAIL", "REPORTED")
@@ -37,10 +40,6 @@ class DecidedTest(pytest.Item):
         self.resumed, self._stored = item, stored
 
     def runtest(self) -> None:
-        from pytest_llmperf.report.properties import properties
-        from pytest_llmperf.results.writer import file_name
-        from pytest_llmperf.session.executions import ending_of
-
         stored = self._stored
         folder = stored.folder or Path()
         path = folder / "tests" / file_name(stored.test, stored.worker)
@@ -100,9 +99,6 @@ def register(config: pytest.Config) -> None:
     named = config.getoption("--llmperf-resume")
     if named is None:
         return
-    from pytest_llmperf.session.provenance import add_host
-    from pytest_llmperf.session.resumption import folder_to_resume, resumed_tests
-
     state = config.stash[STATE]
     try:
         folder = folder_to_resume(named, config.rootpath / state.settings.runs_dir, config.invocation_params.dir)

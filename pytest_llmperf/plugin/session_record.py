@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.errors import BaselineError, LlmperfError
 from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.summary import repeated_options
 from pytest_llmperf.plugin.verdicts import ending_of, reason_of_skip, uses_llmperf
+from pytest_llmperf.report.export import export
+from pytest_llmperf.report.html import write_report
+from pytest_llmperf.results.reader import read_run, read_session, stored_runs
+from pytest_llmperf.session.provenance import add_to_provenance
+from pytest_llmperf.session.run_store import RunStore
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"
@@ -44,8 +50,6 @@ class SessionRecord:
         may_measure = any(map(uses_llmperf, session.items)) or option("numprocesses", default=None)
         if not state.settings.runs_store or not may_measure or option("collectonly"):
             return
-        from pytest_llmperf.session.run_store import RunStore
-
         try:
             RunStore(state.settings).begin(state.session_id)
         except LlmperfError as error:
@@ -77,9 +81,6 @@ class SessionRecord:
             self._text = f"no report in {report_path}: nothing was measured"
 
     def _record(self, folders: set[Path]) -> None:
-        from pytest_llmperf.results.reader import read_session
-        from pytest_llmperf.session.provenance import add_to_provenance
-
         emulation = self._config.stash[STATE].emulation
         facts: dict[str, object] = {"duration_s": round((SystemClock().now_ns() - self._started_ns) / 1e9, 1)}
         facts |= {"options": options} if (options := list(repeated_options(self._config))) else {}
@@ -93,9 +94,6 @@ class SessionRecord:
                 add_to_provenance(folder, {**facts, DURATIONS_S: durations_s})
 
     def _report(self, folders: list[Path], out: Path) -> None:
-        from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.report.html import write_report
-
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
         try:
             self._text = f"report: {write_report(folders, store.read, out)}"
@@ -107,9 +105,6 @@ class SessionRecord:
 
     def _export(self, folders: list[Path]) -> None:
         """What cannot be exported is said, and changes no verdict: the run folder holds everything."""
-        from pytest_llmperf.report.export import export
-        from pytest_llmperf.results.reader import read_run
-
         for option in self._config.getoption("--llmperf-export"):
             name, _, place = option.partition("=")
             try:
@@ -125,8 +120,6 @@ class SessionRecord:
         settings = self._config.stash[STATE].settings
         if not settings.runs_store:
             return
-        from pytest_llmperf.session.run_store import RunStore
-
         for folder in folders:
             try:
                 self._text += f"\nllmperf run folder: {RunStore(settings).add(folder, datetime.now(UTC))}"
@@ -135,8 +128,6 @@ class SessionRecord:
 
     def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
-        from pytest_llmperf.results.reader import stored_runs
-
         state = self._config.stash[STATE]
         if state.session_known:
             places = {self._config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self._folders)}
@@ -154,8 +145,6 @@ def known_durations_s(runs_dir: Path, *, emulated: bool) -> dict[str, float]:
         runs_dir: the folder of the run folders.
         emulated: whether to read emulated sessions, which take other times, or sessions on hardware.
     """
-    from pytest_llmperf.results.reader import read_session, stored_runs
-
     durations_s: dict[str, float] = {}
     for session in map(read_session, stored_runs(runs_dir)):
         stored_s = session.get(DURATIONS_S)

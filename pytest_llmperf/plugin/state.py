@@ -8,21 +8,34 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
 
 import pytest
 
+from pytest_llmperf.clock import require_real_clock
+from pytest_llmperf.config.emulation import GPUS, NOISE, Emulation, existing_coefficients
+from pytest_llmperf.config.settings import (
+    Settings,
+    expanded,
+    read_settings,
+    with_engine_options,
+    with_options,
+    with_references,
+)
+from pytest_llmperf.engines.adapters import check_configured
+from pytest_llmperf.engines.process.planted_flags import PlantedFlag, planted_flag
+from pytest_llmperf.engines.process.pool import lock_of_this_machine
 from pytest_llmperf.errors import InfrastructureError
-
-if TYPE_CHECKING:
-    from pytest_llmperf.config.emulation import Emulation
-    from pytest_llmperf.config.settings import Settings
-    from pytest_llmperf.engines.process.planted_flags import PlantedFlag
-    from pytest_llmperf.model.status import Status
-    from pytest_llmperf.process.session_watchdog import SessionWatchdog
-    from pytest_llmperf.report.watch import Watch
-    from pytest_llmperf.session.perf_session import PerfSession
-    from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.model.status import Note, Status
+from pytest_llmperf.plugin.progress import uncaptured, watch_of
+from pytest_llmperf.process.scratch import lock
+from pytest_llmperf.process.session_watchdog import SessionWatchdog
+from pytest_llmperf.report.watch import Watch
+from pytest_llmperf.results.conditions import field_rules
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.provenance import session_id
+from pytest_llmperf.telemetry.hardware import Hardware, detect, emulated_hardware
+from pytest_llmperf.telemetry.host_share import take_share
 
 
 class State:
@@ -58,8 +71,6 @@ class State:
         option = self.config.getoption
         if option("--emulate") is None:
             return None
-        from pytest_llmperf.config.emulation import NOISE, Emulation, existing_coefficients
-
         return Emulation(
             kind=option("--emulate"),
             clock=option("--emulate-clock"),
@@ -75,50 +86,28 @@ class State:
         texts = self.config.getoption("--plant-flag")
         if not texts:
             return ()
-        from pytest_llmperf.engines.process.planted_flags import planted_flag
-
         return tuple(map(planted_flag, texts))
 
     @cached_property
     def hardware(self) -> Hardware:
-        from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
-        from pytest_llmperf.telemetry.host_share import take_share
-
         if self.emulation is None:
             workers = getattr(self.config, "workerinput", {}).get("workercount", 1)
             return take_share(detect(), workers, self._take_position)
-        from pytest_llmperf.config.emulation import GPUS
-
         return emulated_hardware(self.emulation.kind, GPUS)
 
     def _take_position(self, position: int) -> bool:
         """Hold a position among the workers of this session until this process ends. A worker that replaces a crashed
         worker takes the position of that worker."""
-        from pytest_llmperf.engines.process.pool import lock_of_this_machine
-        from pytest_llmperf.process.scratch import lock
-
         return lock(lock_of_this_machine().with_name(f"worker-{self.session_id}-{position}.lock")) is not None
 
     @cached_property
     def settings(self) -> Settings:
-        from pytest_llmperf.config.settings import (
-            expanded,
-            read_settings,
-            with_engine_options,
-            with_options,
-            with_references,
-        )
-
         settings = with_options(read_settings(self.config.rootpath), self.config.getoption("--llmperf-set"))
         settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
         settings = with_references(settings, self.config.getoption("--llmperf-reference"))
         if settings.engines:
-            from pytest_llmperf.engines.adapters import check_configured
-
             check_configured(settings.engines)
         if settings.compare_across or settings.same_build:
-            from pytest_llmperf.results.conditions import field_rules
-
             field_rules(settings)  # refused before a server starts
         limit_s = self.config.getoption("--llmperf-extension-limit")
         return replace(
@@ -130,18 +119,11 @@ class State:
     @cached_property
     def session_id(self) -> str:
         """The same in the controller and all of its workers."""
-        from random import Random
-
-        from pytest_llmperf.session.provenance import session_id
-
         inherited_id: str | None = getattr(self.config, "workerinput", {}).get("llmperf_session")
         return inherited_id or session_id(datetime.now(UTC), Random())
 
     @cached_property
     def session(self) -> PerfSession:
-        from pytest_llmperf.clock import require_real_clock
-        from pytest_llmperf.session.perf_session import PerfSession
-
         require_real_clock()  # before the session takes its date
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         return PerfSession(
@@ -161,9 +143,6 @@ class State:
         """Let a watchdog say it where this process ends without telling its verdicts."""
         if not sys.platform.startswith("linux"):
             return
-        from pytest_llmperf.plugin.progress import uncaptured
-        from pytest_llmperf.process.session_watchdog import SessionWatchdog
-
         worker = getattr(self.config, "workerinput", {}).get("workerid")
         who = f"pytest{f' worker {worker}' if worker else ''} (pid {os.getpid()})"
         with uncaptured(self.config):  # the watchdog writes to the same standard error as pytest
@@ -189,8 +168,6 @@ class State:
     @cached_property
     def watch(self) -> Watch | None:
         """What shows this process's work; None where nobody wants to see it."""
-        from pytest_llmperf.plugin.progress import watch_of
-
         return watch_of(self.config)
 
     def rest(self) -> None:
@@ -203,8 +180,6 @@ class State:
             watch.close()
 
     def _show_status(self, status: Status) -> None:
-        from pytest_llmperf.model.status import Note
-
         if self._closing and isinstance(status, Note):
             self.last_notes.append(status.text)
         elif self.watch is not None:

@@ -8,22 +8,24 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.engines.process.planted_flags import PlantedFlag
 from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.masking import mask
 from pytest_llmperf.plugin.kinds import CANNOT_RUN, missing_hardware, requested_kinds, way_out
 from pytest_llmperf.plugin.options import mode_of
+from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.process.serverlog import plain
-
-if TYPE_CHECKING:
-    from pytest_llmperf.engines.process.planted_flags import PlantedFlag
-    from pytest_llmperf.plugin.outcomes import Outcomes
-    from pytest_llmperf.report.next_steps import Invocation
-    from pytest_llmperf.results.ended_test import EndedTest
+from pytest_llmperf.report.end_summary import summary
+from pytest_llmperf.report.metric_rows import every_metric
+from pytest_llmperf.report.next_steps import Invocation
+from pytest_llmperf.results.ended_test import EndedTest, counts
+from pytest_llmperf.results.reader import read_run
 
 # Without them another machine would be asked, or nothing selected; with the default that nobody needs to type.
 REPEATED = {
@@ -45,9 +47,6 @@ class EndSummary:
         ended = self._outcomes.ended()
         if not ended or verbosity < -1:
             return
-        from pytest_llmperf.report.end_summary import summary
-        from pytest_llmperf.results.ended_test import counts
-
         ended_tests = [self._as_typed(test) for test, _ in ended]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended_tests)}", sep="=")
@@ -59,8 +58,6 @@ class EndSummary:
             self._write_metrics(terminalreporter, [file for _, file in ended if file is not None])
 
     def _invocation(self) -> Invocation:
-        from pytest_llmperf.report.next_steps import Invocation
-
         option = self._config.getoption
         virtual = option("--emulate") is not None and option("--emulate-clock") == "virtual"
         return Invocation(
@@ -89,10 +86,6 @@ class EndSummary:
 
     def _write_metrics(self, terminalreporter: pytest.TerminalReporter, files: Sequence[Path]) -> None:
         """Write all metrics of each measured test, from the run folder."""
-        from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.report.metric_rows import every_metric
-        from pytest_llmperf.results.reader import read_run
-
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
         for folder in dict.fromkeys(path.parents[1] for path in files):
             try:
@@ -105,8 +98,6 @@ class EndSummary:
 
 def repeated_options(config: pytest.Config) -> Iterator[str]:
     """Options that a pytest command must repeat to run the same tests in the same way."""
-    from pytest_llmperf.masking import mask
-
     for name, default in REPEATED.items():
         value_of_option = config.getoption(name, default=default)
         for value in value_of_option if isinstance(value_of_option, list) else [value_of_option]:

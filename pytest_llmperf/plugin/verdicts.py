@@ -8,21 +8,23 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_llmperf.errors import InfrastructureError, LlmperfError
+from pytest_llmperf.masking import mask
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.options import mode_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.process.serverlog import plain
+from pytest_llmperf.report.properties import properties
+from pytest_llmperf.report.table import table
+from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.emulated_ground import notes
 from pytest_llmperf.results.ending import ExecutionEnding
-
-if TYPE_CHECKING:
-    from pytest_llmperf.results.check import CheckResult
-    from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.executions import Execution, history
 
 EXECUTION: pytest.StashKey[Execution] = pytest.StashKey()
 ENDING: pytest.StashKey[ExecutionEnding] = pytest.StashKey()  # how the item's newest execution ended
@@ -92,9 +94,6 @@ def end(item: pytest.Item, word: str, **changes: Any) -> None:  # noqa: ANN401 -
         ending = replace(item.stash[ENDING], word=word, **changes)
         tell(item, ending, [(TEST, test_id(item))] if ending.run_file else ())
         return
-    from pytest_llmperf.report.properties import properties
-    from pytest_llmperf.session.executions import history
-
     ending = execution.end(word, **changes)
     figures = properties(execution.test, execution.measurements, execution.results)
     tell(item, ending, [*figures, *([("llmperf.executions", history(execution))] if execution.number > 1 else [])])
@@ -111,8 +110,6 @@ def tell(item: pytest.Item, ending: ExecutionEnding, properties: Iterable[tuple[
 
 def first_line(error: BaseException) -> str | None:
     """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
-    from pytest_llmperf.masking import mask
-
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return None
     text = pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)
@@ -133,9 +130,6 @@ def uses_llmperf(item: pytest.Item) -> bool:
 
 def earlier_text(execution: Execution) -> str:
     """Lines below the table: how far emulated measurements are from measured ones, and which executions came before."""
-    from pytest_llmperf.results.emulated_ground import notes
-    from pytest_llmperf.session.executions import history
-
     lines = notes(measurement.conditions for measurement in execution.measurements)
     lines += [history(execution)] if execution.number > 1 else []
     return "".join(f"\n  {line}" for line in lines)
@@ -143,9 +137,6 @@ def earlier_text(execution: Execution) -> str:
 
 def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:
     """The verdict and the table of the checks, followed by `earlier`."""
-    from pytest_llmperf.report.table import table
-    from pytest_llmperf.results.check import verdict_of_test
-
     return plain(f"{OURS}{verdict_of_test(results).value}: {item.name}\n{table(results)}{earlier}")
 
 
@@ -155,8 +146,6 @@ def raise_worst(item: pytest.Item, results: Sequence[CheckResult], earlier: str 
     Args:
         earlier: text below the table, see `earlier_text`.
     """
-    from pytest_llmperf.results.check import verdict_of_test
-
     verdict, text = verdict_of_test(results), text_of(item, results, earlier)
     if verdict.severity >= Verdict.FAIL.severity or (verdict is Verdict.REPORTED and _fails(item.config, verdict)):
         raise pytest.fail.Exception(text, pytrace=False) from None
