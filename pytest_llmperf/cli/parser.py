@@ -6,18 +6,39 @@ Only the module of the chosen command is imported, with everything that it needs
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 from pytest_llmperf.cli import commands
 from pytest_llmperf.version import VERSION
+
+ONE_OF = "one of these"
+
+
+def add_table(command: argparse.ArgumentParser, table: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add each argument of a table.
+
+    Args:
+        table: name of an argument → keywords of argparse's `add_argument`. `group` is the title of the argument's group
+            in the help; of the arguments with the group `ONE_OF` a command line has exactly one.
+    """
+    groups: dict[str, argparse._ActionsContainer] = {"": command}
+    for name, keywords in table.items():
+        title = keywords.get("group", "")
+        if title not in groups:
+            groups[title] = (command.add_mutually_exclusive_group(required=True) if title == ONE_OF
+                             else command.add_argument_group(title))
+        groups[title].add_argument(name, **{key: value for key, value in keywords.items() if key != "group"})
 
 
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """`llmperf COMMAND …`; the parsed namespace carries `command` and `run(namespace) -> exit code`.
 
-    A module of `commands` has a docstring, whose first line is the help, `add_arguments(parser)` and `run(arguments)`.
+    A module of `commands` has a docstring, whose first line is the help, `ARGUMENTS` and `run(arguments)`. `ARGUMENTS`
+    is a table for `add_table`; a command with commands of its own has `add_arguments(parser)` instead.
 
     Args:
         chosen: the command whose arguments are read; every other command has its help alone. None: all commands.
@@ -33,6 +54,9 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         if chosen in (name, None):
             module = import_module(f"{commands.__name__}.{found.name}")
             command.description = (module.__doc__ or "").strip()
-            module.add_arguments(command)
+            if hasattr(module, "add_arguments"):
+                module.add_arguments(command)
+            else:
+                add_table(command, module.ARGUMENTS)
             command.set_defaults(run=module.run)
     return root

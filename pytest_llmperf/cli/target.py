@@ -92,20 +92,15 @@ SEARCH_OPTIONS: Options = {
 }
 
 
-def add_options(parser: argparse._ActionsContainer, options: Options, *names: str) -> None:
-    """Add these options of a table; all of them where none is named."""
-    for name in names or options:
-        parser.add_argument(name, **options[name])
-
-
-def add_arguments(parser: argparse.ArgumentParser, engine: str, *search_options: str) -> None:
-    """The options that `spec_of`, `workload_of` and `measuring` read; `engine` is the help of the first."""
-    parser.add_argument("engine", metavar="ENGINE:MODEL", help=engine)
-    add_options(parser, ENGINE_OPTIONS)
-    add_options(parser.add_argument_group("workload: random prompts, a trace, or a workload of a suite"), LOAD_OPTIONS)
-    add_options(parser.add_argument_group("place"), PLACE_OPTIONS)
-    if search_options:
-        add_options(parser, SEARCH_OPTIONS, *search_options)
+def arguments(engine: str, *search_options: str) -> dict[str, Mapping[str, Any]]:
+    """The arguments that `spec_of`, `workload_of` and `measuring` read; `engine` is the help of the first."""
+    groups = {"workload: random prompts, a trace, or a workload of a suite": LOAD_OPTIONS, "place": PLACE_OPTIONS}
+    return {
+        "engine": {"metavar": "ENGINE:MODEL", "help": engine},
+        **ENGINE_OPTIONS,
+        **{name: {**row, "group": title} for title, options in groups.items() for name, row in options.items()},
+        **{name: SEARCH_OPTIONS[name] for name in search_options},
+    }
 
 
 def spec_of(arguments: argparse.Namespace) -> EngineSpec:

@@ -21,13 +21,13 @@ from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.reader import choose, read_run
 from pytest_llmperf.results.sentences import estimate_text
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", metavar="TEST", help="a part of a test's id")
-    parser.add_argument("metric", metavar="METRIC", help="the metric that fails, as `llmperf show RUN TEST` names it")
-    parser.add_argument("--reason", required=True, help="for reviewers and for every report")
-    parser.add_argument("--until", required=True, metavar="DATE", help="last day without a gate, such as 2026-12-31")
-    parser.add_argument("--run", dest="run_named", metavar="RUN", help=f"{RUN_HELP} (the default)")
+ARGUMENTS = {
+    "test": {"metavar": "TEST", "help": "a part of a test's id"},
+    "metric": {"metavar": "METRIC", "help": "the metric that fails, as `llmperf show RUN TEST` names it"},
+    "--reason": {"required": True, "help": "for reviewers and for every report"},
+    "--until": {"required": True, "metavar": "DATE", "help": "last day without a gate, such as 2026-12-31"},
+    "--run": {"dest": "run_named", "metavar": "RUN", "help": f"{RUN_HELP} (the default)"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from inspect import cleandoc
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.baseline.summary import summary
 from pytest_llmperf.baseline.update_plan import Action, UpdatePlan
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.parser import add_table
 from pytest_llmperf.cli.runs import RUN_HELP, named_run
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
@@ -21,27 +22,25 @@ from pytest_llmperf.results.baseline import Entry
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.session.baseline_update import MeasuredSession, UpdateScope, read_sessions, update_baselines
 
-KIND = "hardware kind, e.g. h200 or emulated-h200 (default: every kind that has it)"
+LISTED = {"--kind": {"help": "hardware kind, e.g. h200 or emulated-h200 (default: every kind that has it)"}}
+SHOWN = {"test": {"metavar": "TEST", "help": "a test's id, its function, or a part of it"}} | LISTED
+TAKEN = {
+    "run_dirs": {"nargs": "+", "metavar": "RUN", "help": RUN_HELP},
+    "--new": {"action": "store_true", "help": "create missing baselines; change none that exists"},
+    "--accept": {"metavar": "REASON", "help": "take in what would be refused; the reason is stored"},
+    "--dry-run": {"action": "store_true", "help": "print the plan and write nothing"},
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_subparsers(dest="baselines_command", metavar="COMMAND", required=True)
 
-    def add(name: str, action: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    for action, table in ((_list, LISTED), (_show, SHOWN), (_take, TAKEN)):
         text = cleandoc(action.__doc__ or "")
-        command = chosen.add_parser(name, help=text.partition("\n")[0], description=text,
+        command = chosen.add_parser(action.__name__.strip("_"), help=text.partition("\n")[0], description=text,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
         command.set_defaults(run_on_baselines=action)
-        return command
-
-    add("list", _list).add_argument("--kind", help=KIND)
-    shown, taken = add("show", _show), add("take", _take)
-    shown.add_argument("test", metavar="TEST", help="a test's id, its function, or a part of it")
-    shown.add_argument("--kind", help=KIND)
-    taken.add_argument("run_dirs", nargs="+", metavar="RUN", help=RUN_HELP)
-    taken.add_argument("--new", action="store_true", help="create missing baselines; change none that exists")
-    taken.add_argument("--accept", metavar="REASON", help="take in what would be refused; the reason is stored")
-    taken.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+        add_table(command, table)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ import hashlib
 from pathlib import Path
 
 from pytest_llmperf.cli.output import remark, say
+from pytest_llmperf.cli.parser import ONE_OF
 from pytest_llmperf.cli.runs import pytest_options
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings, with_engine_options
@@ -27,19 +28,20 @@ FOLDER = ".llmperf/bisect"
 NOT_FOUND = 1
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", metavar="TEST", help="one test, as pytest takes it")
-    parser.add_argument("--engine", default="vllm", help="engine under test (default: vllm)")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--versions", metavar="A..B", help="each release between two, PACKAGE==A..B, or A,B,C; the first "
-                      "is the good one")
-    what.add_argument("--commits", metavar="GOOD..BAD", help="each commit on the first-parent line; needs --build")
-    what.add_argument("--flag", metavar="NAME=V1,V2,…", help="values of a flag; the first is the good one")
-    parser.add_argument("--build", metavar="COMMAND", help="makes an environment in {folder} from {commit} or "
-                        "{version} (default for --versions: a virtual environment with pip)")
-    parser.add_argument("--repository", type=Path, default=Path(), metavar="FOLDER",
-                        help="clone of the engine (default: here)")
-    parser.add_argument("--pytest", metavar="OPTIONS", default="", help="further options for pytest, as one text")
+ARGUMENTS = {
+    "test": {"metavar": "TEST", "help": "one test, as pytest takes it"},
+    "--engine": {"default": "vllm", "help": "engine under test (default: vllm)"},
+    "--versions": {"group": ONE_OF, "metavar": "A..B",
+                   "help": "each release between two, PACKAGE==A..B, or A,B,C; the first is the good one"},
+    "--commits": {"group": ONE_OF, "metavar": "GOOD..BAD",
+                  "help": "each commit on the first-parent line; needs --build"},
+    "--flag": {"group": ONE_OF, "metavar": "NAME=V1,V2,…", "help": "values of a flag; the first is the good one"},
+    "--build": {"metavar": "COMMAND", "help": "makes an environment in {folder} from {commit} or {version} (default "
+                "for --versions: a virtual environment with pip)"},
+    "--repository": {"type": Path, "default": Path(), "metavar": "FOLDER",
+                     "help": "clone of the engine (default: here)"},
+    "--pytest": {"metavar": "OPTIONS", "default": "", "help": "further options for pytest, as one text"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

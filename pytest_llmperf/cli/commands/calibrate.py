@@ -35,12 +35,11 @@ from pytest_llmperf.errors import UsageError
 RUNS = ".llmperf/calibration"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See `cli.parser`."""
-    add = parser.add_argument
-    add("tests", nargs="*", default=["suites"], metavar="TEST", help="as pytest takes them (suites)")
-    add("--pytest", metavar="OPTIONS", default="", help="further options for pytest, as one text")
-    add("--sessions", type=int, default=5, metavar="N", help="how often the tests run (5)")
+ARGUMENTS = {
+    "tests": {"nargs": "*", "default": ["suites"], "metavar": "TEST", "help": "as pytest takes them (suites)"},
+    "--pytest": {"metavar": "OPTIONS", "default": "", "help": "further options for pytest, as one text"},
+    "--sessions": {"type": int, "default": 5, "metavar": "N", "help": "how often the tests run (5)"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,11 +19,10 @@ from pytest_llmperf.session.capacity import Capacity, search_terms
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.resumption import check_search
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser, target.STARTED_OR_RUNNING, "--slo", "--precision", "--resume")
-    parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")
-    parser.add_argument("--searches", type=int, default=1, help="each with seeds of its own (default: 1)")
+ARGUMENTS = target.arguments(target.STARTED_OR_RUNNING, "--slo", "--precision", "--resume") | {
+    "--cooldown": {"type": float, "default": 5.0, "metavar": "S", "help": "between two rates (default: 5 s)"},
+    "--searches": {"type": int, "default": 1, "help": "each with seeds of its own (default: 1)"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,18 +26,19 @@ from pytest_llmperf.report.tool_comparison import compare_tool_files
 from pytest_llmperf.results.reader import read_session
 from pytest_llmperf.results.tool_files import is_tool_side
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_named", nargs="?", metavar="RUN", help=f"a JUnit file, or {RUN_HELP} (the default)")
-    parser.add_argument("--against", metavar="BASE", help="a run to compare with, metric by metric, also files of "
-                        "another load generator (default: the comparisons with stored baselines that RUN has made)")
-    parser.add_argument("--post", choices=sorted(SERVICES), help="post the comment and the status check")
-    parser.add_argument("--api", metavar="URL", help="base of the service's API (default: of the CI job)")
-    parser.add_argument("--repository", metavar="NAME", help="OWNER/NAME, or GitLab's id (default: of the CI job)")
-    parser.add_argument("--request", metavar="NUMBER", help="pull or merge request (default: of the CI job)")
-    parser.add_argument("--commit", metavar="SHA", help="commit of the status check (default: of the CI job)")
-    parser.add_argument("--link", default="", metavar="URL", help="page of the run (default: the CI job)")
-    parser.add_argument("--report-link", default="", metavar="URL", help="page of the HTML report")
+ARGUMENTS = {
+    "run_named": {"nargs": "?", "metavar": "RUN", "help": f"a JUnit file, or {RUN_HELP} (the default)"},
+    "--against": {"metavar": "BASE",
+                  "help": "a run to compare with, metric by metric, also files of another load generator (default: the "
+                  "comparisons with stored baselines that RUN has made)"},
+    "--post": {"choices": sorted(SERVICES), "help": "post the comment and the status check"},
+    "--api": {"metavar": "URL", "help": "base of the service's API (default: of the CI job)"},
+    "--repository": {"metavar": "NAME", "help": "OWNER/NAME, or GitLab's id (default: of the CI job)"},
+    "--request": {"metavar": "NUMBER", "help": "pull or merge request (default: of the CI job)"},
+    "--commit": {"metavar": "SHA", "help": "commit of the status check (default: of the CI job)"},
+    "--link": {"default": "", "metavar": "URL", "help": "page of the run (default: the CI job)"},
+    "--report-link": {"default": "", "metavar": "URL", "help": "page of the HTML report"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

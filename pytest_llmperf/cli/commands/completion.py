@@ -11,9 +11,9 @@ from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.parser import parser
 from pytest_llmperf.errors import UsageError
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+ARGUMENTS = {
+    "shell": {"choices": ("bash", "zsh", "tcsh")},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,14 +26,14 @@ from pytest_llmperf.report.terminal_text import comparison_text
 from pytest_llmperf.report.tool_comparison import compare_tool_files
 from pytest_llmperf.results.tool_files import is_tool_side
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sides", nargs="*", metavar="SIDE",
-                        help=f"OLD NEW, each a JUnit file, or {RUN_HELP}; one run is compared with the run before it, "
-                        "and by default the two newest runs. With --baselines each is a git revision or a folder "
-                        "(default: HEAD and the working tree). Files of other load generators: the first half is OLD")
-    parser.add_argument("--all", action="store_true", help="every metric, not the primary ones alone")
-    parser.add_argument("--baselines", action="store_true", help="compare stored baselines")
+ARGUMENTS = {
+    "sides": {"nargs": "*", "metavar": "SIDE",
+              "help": f"OLD NEW, each a JUnit file, or {RUN_HELP}; one run is compared with the run before it, and by "
+              "default the two newest runs. With --baselines each is a git revision or a folder (default: HEAD and the "
+              "working tree). Files of other load generators: the first half is OLD"},
+    "--all": {"action": "store_true", "help": "every metric, not the primary ones alone"},
+    "--baselines": {"action": "store_true", "help": "compare stored baselines"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,10 +19,10 @@ from pytest_llmperf.doctor.suites import suites
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.telemetry.hardware import detect
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suites", nargs="*", help="where the suites are (default: suites in the project's root)")
-    parser.add_argument("--root", type=Path, help="of the project; suites are named from there (default: found above)")
+ARGUMENTS = {
+    "suites": {"nargs": "*", "help": "where the suites are (default: suites in the project's root)"},
+    "--root": {"type": Path, "help": "of the project; suites are named from there (default: found above)"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,13 +20,14 @@ from pytest_llmperf.releases.stored import ENGINES
 CACHE = ".llmperf/releases"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", help="vllm, sglang or lmcache")
-    parser.add_argument("older", help="version before the upgrade, such as 0.26.0")
-    parser.add_argument("newer", help="version after the upgrade")
-    parser.add_argument("suites", nargs="*", type=Path, help="files and folders of the suites (default: suites)")
-    parser.add_argument("--cache", type=Path, default=Path(CACHE), metavar="FOLDER",
-                        help=f"for versions that were read (default: {CACHE})")
+ARGUMENTS = {
+    "engine": {"help": "vllm, sglang or lmcache"},
+    "older": {"help": "version before the upgrade, such as 0.26.0"},
+    "newer": {"help": "version after the upgrade"},
+    "suites": {"nargs": "*", "type": Path, "help": "files and folders of the suites (default: suites)"},
+    "--cache": {"type": Path, "default": Path(CACHE), "metavar": "FOLDER",
+                "help": f"for versions that were read (default: {CACHE})"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

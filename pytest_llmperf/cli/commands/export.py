@@ -15,12 +15,12 @@ from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
 from pytest_llmperf.report.export import export
 from pytest_llmperf.results.reader import choose, read_run
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", metavar="RUN", help=f"{RUN_HELP} (the default)")
-    parser.add_argument("--format", required=True, metavar="NAME", help="see above, or a sink of another package")
-    parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="file; for vllm a folder")
-    parser.add_argument("--test", metavar="TEST", help="a part of a test's id: only such tests")
+ARGUMENTS = {
+    "folder": {"nargs": "?", "metavar": "RUN", "help": f"{RUN_HELP} (the default)"},
+    "--format": {"required": True, "metavar": "NAME", "help": "see above, or a sink of another package"},
+    "--out": {"required": True, "type": Path, "metavar": "PATH", "help": "file; for vllm a folder"},
+    "--test": {"metavar": "TEST", "help": "a part of a test's id: only such tests"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

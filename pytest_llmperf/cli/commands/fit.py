@@ -39,10 +39,10 @@ MOST_HIT_RATE = 0.01
 ORIGIN = ("hosts", "kinds of hardware", "engines", "engine versions")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See `cli.parser`."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders of one host and one engine version")
-    parser.add_argument("--kind", required=True, metavar="NAME", help="hardware kind of the runs")
+ARGUMENTS = {
+    "runs": {"nargs": "+", "metavar": "RUN", "help": "run folders of one host and one engine version"},
+    "--kind": {"required": True, "metavar": "NAME", "help": "hardware kind of the runs"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

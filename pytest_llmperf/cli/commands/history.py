@@ -23,15 +23,15 @@ from pytest_llmperf.report.history import markdown
 from pytest_llmperf.report.html.history_page import write_history_page
 from pytest_llmperf.session.history import read_history
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="*", type=Path, metavar="SOURCE",
-                        help="run folder, folder of run folders, folder of baselines, or JUnit file")
-    parser.add_argument("--test", default="", metavar="PART", help="only tests with this part in their id")
-    parser.add_argument("--metric", action="append", default=[], metavar="NAME",
-                        help="e.g. itl_p99; repeatable (default: the primary metrics of each test)")
-    parser.add_argument("--kind", metavar="KIND", help="only this hardware kind, e.g. h200 or emulated-h200")
-    parser.add_argument("--html", type=Path, metavar="FOLDER", help="write history.html there instead of printing")
+ARGUMENTS = {
+    "sources": {"nargs": "*", "type": Path, "metavar": "SOURCE",
+                "help": "run folder, folder of run folders, folder of baselines, or JUnit file"},
+    "--test": {"default": "", "metavar": "PART", "help": "only tests with this part in their id"},
+    "--metric": {"action": "append", "default": [], "metavar": "NAME",
+                 "help": "e.g. itl_p99; repeatable (default: the primary metrics of each test)"},
+    "--kind": {"metavar": "KIND", "help": "only this hardware kind, e.g. h200 or emulated-h200"},
+    "--html": {"type": Path, "metavar": "FOLDER", "help": "write history.html there instead of printing"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,11 +22,12 @@ from pytest_llmperf.experiments.mutants import report, run_mutants
 FOLDER = ".llmperf/mutate"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tests", nargs="*", default=["suites"], metavar="TEST", help="as pytest takes them (suites)")
-    parser.add_argument("--plant-flag", action="append", default=[], metavar="ENGINE:FLAG[=VALUE]",
-                        help="one more fault: this flag on each server of the engine; may be repeated")
-    parser.add_argument("--pytest", metavar="OPTIONS", default="", help="further options for pytest, as one text")
+ARGUMENTS = {
+    "tests": {"nargs": "*", "default": ["suites"], "metavar": "TEST", "help": "as pytest takes them (suites)"},
+    "--plant-flag": {"action": "append", "default": [], "metavar": "ENGINE:FLAG[=VALUE]",
+                     "help": "one more fault: this flag on each server of the engine; may be repeated"},
+    "--pytest": {"metavar": "OPTIONS", "default": "", "help": "further options for pytest, as one text"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

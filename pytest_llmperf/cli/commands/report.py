@@ -15,11 +15,10 @@ from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.report.html import write_report
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="*", metavar="RUN",
-                        help=f"{RUN_HELP} (the default); several make one report")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where report.html goes (default: the run folder)")
+ARGUMENTS = {
+    "folders": {"nargs": "*", "metavar": "RUN", "help": f"{RUN_HELP} (the default); several make one report"},
+    "--out": {"type": Path, "metavar": "DIR", "help": "where report.html goes (default: the run folder)"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,10 +12,10 @@ from pytest_llmperf.report.html.session_facts import canary_texts
 from pytest_llmperf.report.terminal_text import overview, text_of_test
 from pytest_llmperf.results.reader import choose, read_run, read_session
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", metavar="RUN", help=f"{RUN_HELP} (the default)")
-    parser.add_argument("test", nargs="?", metavar="TEST", help="a part of a test's id: everything about such tests")
+ARGUMENTS = {
+    "folder": {"nargs": "?", "metavar": "RUN", "help": f"{RUN_HELP} (the default)"},
+    "test": {"nargs": "?", "metavar": "TEST", "help": "a part of a test's id: everything about such tests"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

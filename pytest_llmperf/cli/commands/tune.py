@@ -47,17 +47,17 @@ METRICS = ["ttft_p95", "tpot_mean"]  # of a table without searches
 NOT_BETTER = 1  # exit code
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser, target.STARTED, "--metric", "--runs", "--precision", "--resume")
-    parser.add_argument("--slo", action="append", default=[],
-                        help='search the highest rate within it, e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
-    parser.add_argument("--try", action="append", default=[], dest="grid", metavar="NAME=V1,V2,…",
-                        help="a flag; repeated, every combination is a setting")
-    parser.add_argument("--setting", action="append", default=[], metavar='"NAME=V NAME=V"',
-                        help="one more setting of several flags; repeatable")
-    parser.add_argument("--start-sd", type=float, metavar="SHARE",
-                        help="known deviation of max_rate between server starts, e.g. 0.02 (default: 0.05)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the proven claim as a new test file")
+ARGUMENTS = target.arguments(target.STARTED, "--metric", "--runs", "--precision", "--resume") | {
+    "--slo": {"action": "append", "default": [],
+              "help": 'search the highest rate within it, e.g. "ttft_p99 <= 500ms"; repeatable, all hold'},
+    "--try": {"action": "append", "default": [], "dest": "grid", "metavar": "NAME=V1,V2,…",
+              "help": "a flag; repeated, every combination is a setting"},
+    "--setting": {"action": "append", "default": [], "metavar": '"NAME=V NAME=V"',
+                  "help": "one more setting of several flags; repeatable"},
+    "--start-sd": {"type": float, "metavar": "SHARE",
+                   "help": "known deviation of max_rate between server starts, e.g. 0.02 (default: 0.05)"},
+    "--write": {"type": Path, "metavar": "FILE", "help": "write the proven claim as a new test file"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

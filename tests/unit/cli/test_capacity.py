@@ -13,7 +13,8 @@ import pytest
 
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
-from pytest_llmperf.cli.target import add_arguments, flag, spec_of
+from pytest_llmperf.cli.parser import add_table
+from pytest_llmperf.cli.target import arguments, flag, spec_of
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
@@ -49,7 +50,7 @@ def test_flag_without_value_is_refused():
 
 def test_options_of_a_running_server_reach_the_endpoint():
     parser = ArgumentParser()
-    add_arguments(parser, "")
+    add_table(parser, arguments(""))
     words = ["http://h:8000:m", "--protocol", "chat", "--dialect", "openai", "--tokenizer", "t"]
     assert spec_of(parser.parse_args(words)) == endpoint("http://h:8000", model="m", protocol="chat", dialect="openai",
                                                          tokenizer="t")

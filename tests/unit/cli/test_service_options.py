@@ -4,14 +4,15 @@ import argparse
 
 import pytest
 
-from pytest_llmperf.cli.target import add_arguments, spec_of
+from pytest_llmperf.cli.parser import add_table
+from pytest_llmperf.cli.target import arguments, spec_of
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.errors import SpecError
 
 
 def parsed(*words, server="http://h:1:m"):
     parser = argparse.ArgumentParser()
-    add_arguments(parser, "engine")
+    add_table(parser, arguments("engine"))
     return spec_of(parser.parse_args([server, *words]))
 
 
