@@ -80,14 +80,6 @@ def test_disabled_prefix_caching_finds_and_hashes_no_block():
     assert seq.hashes == []
 
 
-def test_only_first_block_of_unique_prompt_is_hashed():
-    pool = BlockPool(20, 4, True)
-    seq = hold(pool, sequence(*range(16)))
-    assert len(seq.hashes) == 1
-    assert lookup(pool, sequence(*range(17))) == 16
-    assert len(seq.hashes) == 4
-
-
 def test_empty_blocks_are_reused_before_cached_blocks_and_tails_before_heads():
     pool = BlockPool(8, 4, True)  # seven blocks
     first, two = hold(pool, sequence(*range(8))), hold(pool, sequence(*range(100, 111)))

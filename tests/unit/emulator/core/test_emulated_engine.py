@@ -56,25 +56,19 @@ def workload(requests: list[tuple[int, int, int, int, bool]]) -> list[tuple[int,
 
 def idle_blocks(pool: BlockPool) -> list[int]:
     """In the order in which they would be taken."""
-    for first in list(pool._alone):
-        if not isinstance(pool._alone[first], Sequence):
-            pool._hash_all(first)
-    return [block for idle in pool._queue for block in reversed(idle.blocks) if pool._idle.get(block) is idle]
+    return list(pool._idle)
 
 
 def books_balance(engine: Engine) -> None:
     pool, scheduler = engine.scheduler.pool, engine.scheduler
     loading = [sequence for _, sequence in scheduler.loading]
     holders = Counter(block for s in [*scheduler.running, *loading] for block in s.blocks)
-    alone = [b for idle in pool._alone.values() if not isinstance(idle, Sequence) for b in idle.blocks]
-    idle = [*pool._idle, *alone]
     assert pool.free + len(holders) + pool.leaked == pool.usable
-    assert sorted([*holders, *pool._empty, *idle]) == list(range(1, pool.usable + 1))
+    assert sorted([*holders, *pool._empty, *pool._idle]) == list(range(1, pool.usable + 1))
     assert {block: count - 1 for block, count in holders.items() if count > 1} == pool._further
     registered = [*pool._block.values(), *(block for twins in pool._twins.values() for block in twins)]
     assert sorted(registered) == sorted(pool._hash)
     assert {*pool._idle} <= pool._hash.keys()
-    assert not {*alone} & pool._hash.keys()
     assert all(not s.blocks and not s.computed for s in scheduler.waiting)
     for sequence in scheduler.running:
         assert sequence.room == len(sequence.blocks) * pool.block_size
