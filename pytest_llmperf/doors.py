@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distributions
@@ -104,9 +103,10 @@ class Door(Mapping[str, T]):
 
     def unknown(self, name: object) -> str:
         """The message for an unknown name, with the nearest known name and all names."""
-        near = get_close_matches(str(name), tuple(self), n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        return f"There is no {self.name} {name!r}.{meant} Known {self.name}s: {', '.join(sorted(self))}."
+        from pytest_llmperf.errors import did_you_mean
+
+        return (f"There is no {self.name} {name!r}.{did_you_mean(name, self)} Known {self.name}s: "
+                f"{', '.join(sorted(self))}.")
 
     def _installed(self) -> dict[str, EntryPoint]:
         points: dict[str, EntryPoint] = {}

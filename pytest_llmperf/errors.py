@@ -10,6 +10,7 @@ duration and the last lines of the log.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 ECHO_LIMIT = 200
@@ -34,6 +35,20 @@ def echo(value: object) -> str:
     except ValueError:  # an integer of more digits than Python prints
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= ECHO_LIMIT else f"{text[:ECHO_LIMIT - 1]}…"
+
+
+def did_you_mean(
+    name: object, known: Iterable[str], form: str = " Did you mean {!r}?", *, most: int = 1, cutoff: float = 0.6
+) -> str:
+    """The form with the nearest known names in place of its braces; "" if no known name is near.
+
+    >>> did_you_mean("runz", ["runs", "seed"])
+    " Did you mean 'runs'?"
+    """
+    from difflib import get_close_matches  # 1 ms, which only a mistyped name needs
+
+    near = get_close_matches(str(name), list(known), n=most, cutoff=cutoff)
+    return form.format(" or ".join(near)) if near else ""
 
 
 class LlmperfError(Exception):

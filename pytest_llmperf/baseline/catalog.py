@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.baseline.text import decode
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import UsageError, did_you_mean
 from pytest_llmperf.process.git import git
 from pytest_llmperf.results.baseline import Baseline, Entry
 
@@ -81,10 +80,8 @@ def pick(entries: Sequence[Entry], name: str) -> list[Entry]:
         return matches
     if tests:
         raise UsageError(f"{name!r} may be each of: {', '.join(tests)}. Write more of it.")
-    functions = sorted({_function(entry) for entry in entries})
-    close = get_close_matches(name, functions, n=3)
-    hint = f"Did you mean {' or '.join(close)}?" if close else "See them with: llmperf baselines list"
-    raise UsageError(f"There is no baseline of {name!r}. {hint}")
+    hint = did_you_mean(name, sorted({_function(entry) for entry in entries}), "Did you mean {}?", most=3)
+    raise UsageError(f"There is no baseline of {name!r}. {hint or 'See them with: llmperf baselines list'}")
 
 
 def _function(entry: Entry) -> str:

@@ -8,7 +8,6 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.config.gpu_price import GpuPrice, read_gpu_price
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, did_you_mean
 from pytest_llmperf.kinds import CPU, GPU_KINDS
 from pytest_llmperf.kinds.rows import HardwareKind, kind_of_row, same_gpu
 from pytest_llmperf.masking import mask
@@ -181,8 +180,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
     accepted: dict[str, object] = {}
     for key, value in values.items():
         if key not in default_values:
-            close = get_close_matches(key, default_values, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(default_values)}."
+            hint = did_you_mean(key, default_values, "Did you mean {}?") or f"Known: {', '.join(default_values)}."
             problems.append(f"{key}: unknown. {hint}")
         elif key == "kinds":
             accepted[key] = _kinds(value, problems)

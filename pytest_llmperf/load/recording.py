@@ -1,29 +1,27 @@
 """What the load process leaves behind: an append-only file of frames, whole up to the last one if it dies.
 
-A frame is its kind (one byte), the size of its payload (unsigned 64 bits), the payload. Little-endian throughout.
+A frame is its kind (one byte), the size of its payload (unsigned 64 bits) and the payload, a pickled object. Before an
+exchange stand its index and its end.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import struct
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from pytest_llmperf.load.arrivals import BINS, Histogram
-from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.load.arrivals import Histogram
+from pytest_llmperf.model.exchange import Exchange
 from pytest_llmperf.model.plan import LoadPlan
 
 _FRAME = struct.Struct("<cQ")
-# index, intended, sent, ended, ending, reused, attempts, reads, data and error bytes
-_EXCHANGE = struct.Struct("<IqqqBBBIQI")
-_END = struct.Struct("<qqqqqq")
-_START = struct.Struct("<q")
-_ENDINGS = tuple(Ending)
-_NEVER = -1
+_PLACE = struct.Struct("<Iq")  # of an exchange: index and ended_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +55,16 @@ class RecordingWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def start(self, started_ns: int) -> None:
-        self._append(b"S", _START.pack(started_ns))
+        self._append(b"S", pickle.dumps(started_ns))
 
     def exchange(self, done: Exchange) -> None:
-        error = (done.error or "").encode()
-        head = _EXCHANGE.pack(
-            done.index, done.intended_ns, _NEVER if done.sent_ns is None else done.sent_ns, done.ended_ns,
-            _ENDINGS.index(done.ending), done.reused, done.attempts, len(done.read_ns), len(done.data), len(error),
-        )
-        self._append(b"X", head, done.read_ns.tobytes(), done.read_bytes.tobytes(), done.data, error)
+        self._append(b"X", _PLACE.pack(done.index, done.ended_ns), pickle.dumps(done))
 
     def lag(self, beats_ns: array[int]) -> None:
-        self._append(b"L", beats_ns.tobytes())
+        self._append(b"L", pickle.dumps(beats_ns))
 
     def end(self, end: End) -> None:
-        numbers = _END.pack(end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes,
-                            end.turnaround_ns)
-        histograms = (end.read_delays, end.stamp_errors, end.turnarounds)
-        self._append(b"E", numbers, *(histogram.counts.tobytes() for histogram in histograms))
+        self._append(b"E", pickle.dumps(end))
         os.close(self._fd)
 
     def _append(self, kind: bytes, *parts: bytes) -> None:
@@ -103,7 +93,7 @@ class Exchanges(Mapping[int, Exchange]):
 
     def note(self, place: tuple[int, int], head: bytes) -> None:
         """There is one at that place; `head` is the begin of its payload."""
-        index, _, _, ended_ns, *_ = _EXCHANGE.unpack_from(head)
+        index, ended_ns = _PLACE.unpack(head)
         self._places[index] = place
         self.ended_ns = ended_ns if self.ended_ns is None else max(self.ended_ns, ended_ns)
 
@@ -120,7 +110,7 @@ class Exchanges(Mapping[int, Exchange]):
         position, size = self._places[index]
         if self._fd is None:
             raise KeyError(index)
-        exchange = _read_exchange(memoryview(os.pread(self._fd, size, position)))
+        exchange = _read_exchange(self._fd, position, size)
         return exchange if self._our_ns is None else _moved(exchange, self._our_ns(exchange.intended_ns))
 
     def __iter__(self) -> Iterator[int]:
@@ -158,9 +148,9 @@ def read_recording(path: Path) -> Recording:
     recording = Recording(exchanges=Exchanges(fd))
     for kind, position, size in _frames(fd, 0):
         if kind == b"X":
-            recording.exchanges.note((position, size), os.pread(fd, _EXCHANGE.size, position))
+            recording.exchanges.note((position, size), os.pread(fd, _PLACE.size, position))
         else:
-            _take_frame(recording, kind, memoryview(os.pread(fd, size, position)))
+            _take_frame(recording, kind, pickle.loads(os.pread(fd, size, position)))
     return recording
 
 
@@ -179,7 +169,7 @@ class RecordingTail:
             for kind, position, size in _frames(file.fileno(), self._position):
                 self._position = position + size
                 if kind == b"X":
-                    yield _read_exchange(memoryview(os.pread(file.fileno(), size, position)))
+                    yield _read_exchange(file.fileno(), position, size)
 
 
 def _frames(fd: int, position: int) -> Iterator[tuple[bytes, int, int]]:
@@ -194,21 +184,13 @@ def _frames(fd: int, position: int) -> Iterator[tuple[bytes, int, int]]:
         position += size
 
 
-def _take_frame(recording: Recording, kind: bytes, payload: memoryview) -> None:
+def _take_frame(recording: Recording, kind: bytes, content: Any) -> None:  # noqa: ANN401 - what `kind` says
     if kind == b"S":
-        (recording.started_ns,) = _START.unpack(payload)
+        recording.started_ns = content
     elif kind == b"L":
-        recording.loop_lag_ns.frombytes(payload)
+        recording.loop_lag_ns += content
     elif kind == b"E":
-        recording.end = _read_end(payload)
-
-
-def _read_end(payload: memoryview) -> End:
-    width = BINS * array("q").itemsize
-    starts = range(_END.size, _END.size + 3 * width, width)
-    delays, errors, turnarounds = (Histogram(array("q", bytes(payload[at : at + width]))) for at in starts)
-    ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, turnaround_ns = _END.unpack_from(payload)
-    return End(ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, turnaround_ns, delays, errors, turnarounds)
+        recording.end = content
 
 
 def _moved(exchange: Exchange, intended_ns: int) -> Exchange:
@@ -223,25 +205,6 @@ def _moved(exchange: Exchange, intended_ns: int) -> Exchange:
     )
 
 
-def _read_exchange(payload: memoryview) -> Exchange:
-    (index, intended, sent, ended, ending, reused, attempts, reads, data_bytes,
-     error_bytes) = _EXCHANGE.unpack_from(payload)
-    stamps, sizes = array("q"), array("q")
-    width = reads * stamps.itemsize
-    start = _EXCHANGE.size
-    stamps.frombytes(payload[start : start + width])
-    sizes.frombytes(payload[start + width : start + 2 * width])
-    start += 2 * width
-    return Exchange(
-        index=index,
-        intended_ns=intended,
-        sent_ns=None if sent == _NEVER else sent,
-        ended_ns=ended,
-        ending=_ENDINGS[ending],
-        read_ns=stamps,
-        read_bytes=sizes,
-        data=bytes(payload[start : start + data_bytes]),
-        reused=bool(reused),
-        error=str(payload[start + data_bytes : start + data_bytes + error_bytes], "utf-8") or None,
-        attempts=attempts,
-    )
+def _read_exchange(fd: int, position: int, size: int) -> Exchange:
+    exchange: Exchange = pickle.loads(os.pread(fd, size - _PLACE.size, position + _PLACE.size))
+    return exchange

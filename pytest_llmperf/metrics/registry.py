@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 
 from pytest_llmperf.doors import Door
-from pytest_llmperf.errors import ConfigError, SloError
+from pytest_llmperf.errors import ConfigError, SloError, did_you_mean
 from pytest_llmperf.metrics.energy import COST, JOULES_PER_TOKEN, UTILIZATION
 from pytest_llmperf.metrics.families import FAMILIES, Family, family_named, turns_of
 from pytest_llmperf.metrics.recovery import RECOVERY, WINDOW
@@ -316,5 +315,5 @@ def find_family(name: str) -> Family:
 def suggestion(name: str, names: Iterable[str]) -> str:
     """"; did you mean …?", or all names where none is near."""
     candidates = list(names)
-    near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(candidates)}"
+    meant = did_you_mean(name.lower(), candidates, "; did you mean {}?", most=3)
+    return meant or f"; there are: {', '.join(candidates)}"

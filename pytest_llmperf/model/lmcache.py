@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from math import inf
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, did_you_mean
 
 POLICIES = ("LRU", "ARC", "IsolatedLRU", "noop")
 
@@ -44,9 +43,8 @@ def lmcache_of(options: Mapping[str, object]) -> LMCache:
     field_names = [field.name for field in fields(LMCache)]
     for name in options:
         if name not in field_names:
-            close = get_close_matches(name, field_names, n=1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
-            raise SpecError(f"with_lmcache({name}=…): there is no such option.{meant} Known: {', '.join(field_names)}.")
+            raise SpecError(f"with_lmcache({name}=…): there is no such option.{did_you_mean(name, field_names)} Known: "
+                            f"{', '.join(field_names)}.")
     made = LMCache(**options)  # type: ignore[arg-type]  # checked next
     problem = _problem(dict(options))
     if problem is not None:

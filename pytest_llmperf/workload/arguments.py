@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, did_you_mean
 
 Length = int | tuple[int, int]
 _LARGEST = sys.float_info.max  # integers may be larger
@@ -30,8 +29,7 @@ def keywords_only(builder: Callable[Parameters, Built]) -> Callable[Parameters, 
             raise SpecError(f"{name}({', '.join(map(repr, positional))}, …): name every argument of a workload: "
                             f"{name}({keywords}).")
         for keyword in named.keys() - parameters.keys():
-            near = get_close_matches(keyword, parameters, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"Write {name}({keywords})."
+            hint = did_you_mean(keyword, parameters, "Did you mean {}?") or f"Write {name}({keywords})."
             raise SpecError(f"{name}: there is no argument {keyword}. {hint}")
         if missing := [keyword for keyword in needed if keyword not in named]:
             *others, last = missing

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from pytest_llmperf import workload as builders
 from pytest_llmperf.doors import Door
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, did_you_mean
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload
 
@@ -74,8 +73,7 @@ def _value(node: ast.expr) -> Any:  # noqa: ANN401 - a workload, an arrival proc
         return getattr(builders, name)(*arguments, **named)
     if (added := WORKLOADS.get(name)) is not None:
         return added.build(*arguments, **named)
-    near = get_close_matches(name, (*BUILDERS, *WORKLOADS), n=1)
-    raise ValueError(f"{name} is no builder" + (f", did you mean {near[0]}" if near else ""))
+    raise ValueError(f"{name} is no builder{did_you_mean(name, (*BUILDERS, *WORKLOADS), ', did you mean {}')}")
 
 
 def _plain(node: ast.expr) -> Any:  # noqa: ANN401 - as `_value`

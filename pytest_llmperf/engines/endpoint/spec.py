@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from pytest_llmperf.engines.control.service_url import secret_of_query, shortest, url_problem
 from pytest_llmperf.engines.endpoint.credentials import HEADER_NAME, secret_headers
 from pytest_llmperf.engines.endpoint.metrics_address import metrics_addresses
 from pytest_llmperf.engines.spec import aliases_of, names_of
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, did_you_mean
 from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
@@ -131,10 +130,8 @@ def endpoint(
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
     addresses = metrics_addresses(call, metrics)
     if kind is not None and kind not in kind_names():
-        near = get_close_matches(str(kind), kind_names(), n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{meant} Known: "
-                        f"{', '.join(kind_names())}.")
+        raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{did_you_mean(kind, kind_names())} "
+                        f"Known: {', '.join(kind_names())}.")
     if metrics_headers_env and not addresses:
         raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=.")
     if limit is not None and not isinstance(limit, SpendingLimit):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -15,7 +14,7 @@ from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models.registry import SHAPES, config_json
 from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 from pytest_llmperf.engines.models.weights import write_weights
-from pytest_llmperf.errors import InfrastructureError, SpecError
+from pytest_llmperf.errors import InfrastructureError, SpecError, did_you_mean
 from pytest_llmperf.process.places import lock_folder, writable
 from pytest_llmperf.shapes import ModelShape
 
@@ -105,10 +104,8 @@ def _unknown(name: str) -> str:
     words = re.split(r"[-_.]", name.lower())
     of_precision = [shape.name for shape in SHAPES.values()
                     if shape.quantization is None or {shape.quantization.method, "int4", "4bit"}.intersection(words)]
-    close = difflib.get_close_matches(name.lower(), of_precision, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return (f"no model {name!r}: not a shape of the registry, not a folder, and not a hub id (\"org/name\").{hint} "
-            f"Shapes: {', '.join(SHAPES)}.")
+    return (f"no model {name!r}: not a shape of the registry, not a folder, and not a hub id (\"org/name\")."
+            f"{did_you_mean(name.lower(), of_precision, cutoff=0.5)} Shapes: {', '.join(SHAPES)}.")
 
 
 def _built(shape: ModelShape, cache_dir: Path) -> Path:

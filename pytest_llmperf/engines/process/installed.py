@@ -8,7 +8,6 @@ import os
 import subprocess
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pytest_llmperf.engines.adapters import package_of
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.retired import replacement
 from pytest_llmperf.engines.spec import command_line, flags_of
-from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
+from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError, did_you_mean
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 
@@ -177,11 +176,10 @@ def check_flags(
         root = option.partition(".")[0]
         if root in flags:
             continue
-        near = get_close_matches(root, flags, n=1, cutoff=0.8 if near_only else 0.6)
-        meant = f". Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else "."
-        replaced = replacement(spec.engine, name.partition(".")[0], flags)
-        if replaced or near or not near_only:
-            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {release} has no flag {root}{replaced or meant} "
+        near = did_you_mean(root, flags, ". Did you mean {}?", cutoff=0.8 if near_only else 0.6)
+        remedy = replacement(spec.engine, name.partition(".")[0], flags) or near.replace("--", "").replace("-", "_")
+        if remedy or not near_only:
+            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {release} has no flag {root}{remedy or '.'} "
                             "No server was started.")
 
 

@@ -11,13 +11,12 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_llmperf.engines.releases import parser_reader
 from pytest_llmperf.engines.releases.source_reader import source_facts
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import UsageError, did_you_mean
 from pytest_llmperf.process.places import temporary_folder
 from pytest_llmperf.releases.stored import Release, description, known_engines, release, version_numbers, versions
 
@@ -140,11 +139,9 @@ def _refuse_download(engine: str, version: str, output: str) -> NoReturn:
     offered = re.findall(r"from versions: ([^)]*)\)", output)
     if offered and offered[-1] not in ("", "none"):
         names = offered[-1].split(", ")
-        near = get_close_matches(version, names, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
         raise UsageError(f"{engine} {version}: the package index has no wheel of this version for Python "
-                         f"{sys.version_info.major}.{sys.version_info.minor}; the newest is {names[-1]}.{meant} "
-                         "Name a version that the index has.")
+                         f"{sys.version_info.major}.{sys.version_info.minor}; the newest is {names[-1]}."
+                         f"{did_you_mean(version, names, ' Did you mean {}?')} Name a version that the index has.")
     if any(word in output for word in UNREACHABLE):
         raise UsageError(f"{engine} {version}: the package index does not answer. Check the network and PIP_INDEX_URL. "
                          f"Stored versions need no index: {', '.join(versions(engine))}.")

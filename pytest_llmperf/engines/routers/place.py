@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.installed import installed_version
 from pytest_llmperf.engines.routers.adapter import RouterAdapter
-from pytest_llmperf.errors import EnvironmentMissing, SpecError
+from pytest_llmperf.errors import EnvironmentMissing, SpecError, did_you_mean
 from pytest_llmperf.model.deployment import Router
 
 SYSTEM_PROGRAMS = ("/usr/sbin", "/sbin")  # not on the PATH of ordinary users
@@ -58,10 +57,9 @@ def check_options(adapter: RouterAdapter, router: Router, environment: Environme
                                                                         environment.pythonpath))} if words else set()
     for name in router.values if known else ():
         if name not in known and name not in adapter.switches:
-            near = get_close_matches(name, known, n=1)
-            meant = f" Did you mean {near[0]}?" if near else ""
             raise SpecError(f"{router}: {adapter.name} {router_version(adapter, environment)} has no option {name}."
-                            f"{meant} See the options with `{' '.join((*environment.prefix, *words))}`.")
+                            f"{did_you_mean(name, known, ' Did you mean {}?')} See the options with "
+                            f"`{' '.join((*environment.prefix, *words))}`.")
 
 
 @cache
