@@ -13,16 +13,13 @@ from pytest_llmperf.version import VERSION
 if TYPE_CHECKING:
     from pytest_llmperf.engines.connectors.nixl import nixl
     from pytest_llmperf.engines.control.running_server import RunningServer as Server
-    from pytest_llmperf.engines.deployment.spec import replicas
-    from pytest_llmperf.engines.deployment.split import prefill_decode
+    from pytest_llmperf.engines.deployment.spec import prefill_decode, replicas
     from pytest_llmperf.engines.endpoint.spec import endpoint
     from pytest_llmperf.engines.models.roofline import decode_floor_ms, prefill_peak_per_s
     from pytest_llmperf.engines.routers.nginx import nginx
-    from pytest_llmperf.engines.routers.sglang_router import sglang_router
-    from pytest_llmperf.engines.routers.vllm_router import vllm_router
-    from pytest_llmperf.engines.sglang.spec import sglang
-    from pytest_llmperf.engines.transformers.spec import transformers
-    from pytest_llmperf.engines.vllm.spec import vllm
+    from pytest_llmperf.engines.routers.rust_router import sglang_router, vllm_router
+    from pytest_llmperf.engines.spec import sglang, vllm
+    from pytest_llmperf.engines.transformers.adapter import transformers
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.event import kill, restart, stop
     from pytest_llmperf.model.spending import spending_limit
@@ -82,7 +79,7 @@ _HOME = {
     "nginx": "engines.routers.nginx",
     "nixl": "engines.connectors.nixl",
     "poisson": "workload",
-    "prefill_decode": "engines.deployment.split",
+    "prefill_decode": "engines.deployment.spec",
     "prefill_peak_per_s": "engines.models.roofline",
     "ramp": "workload",
     "random_tokens": "workload",
@@ -90,16 +87,16 @@ _HOME = {
     "replicas": "engines.deployment.spec",
     "restart": "model.event",
     "retried": "workload",
-    "sglang_router": "engines.routers.sglang_router",
-    "sglang": "engines.sglang.spec",
+    "sglang_router": "engines.routers.rust_router",
+    "sglang": "engines.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
     "spending_limit": "model.spending",
     "stop": "model.event",
     "trace": "workload",
-    "transformers": "engines.transformers.spec",
-    "vllm": "engines.vllm.spec",
-    "vllm_router": "engines.routers.vllm_router",
+    "transformers": "engines.transformers.adapter",
+    "vllm": "engines.spec",
+    "vllm_router": "engines.routers.rust_router",
 }
 
 __all__ = [

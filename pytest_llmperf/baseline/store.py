@@ -8,8 +8,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from pytest_llmperf.baseline.disk import Disk
-from pytest_llmperf.baseline.journal import LOCK, Journal, inside
+from pytest_llmperf.baseline.journal import LOCK, Disk, Journal, inside
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.text import decode, encode
 from pytest_llmperf.bounded_file import read_file

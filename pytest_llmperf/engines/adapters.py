@@ -8,7 +8,7 @@ from pytest_llmperf.doors import Door
 from pytest_llmperf.engines.adapter import EngineAdapter
 from pytest_llmperf.engines.control.reader import ServerReader
 from pytest_llmperf.engines.endpoint.reader import EndpointReader
-from pytest_llmperf.engines.routers.door import ROUTERS
+from pytest_llmperf.engines.routers.adapter import ROUTERS
 from pytest_llmperf.errors import ConfigError, SpecError
 from pytest_llmperf.kinds import OTHER_GPU, kind_names
 from pytest_llmperf.model.engine import INSTALLATION, Endpoint, EngineSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.engines.control import lazy_httpx as httpx
@@ -13,18 +14,21 @@ from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.counters import ServerCounters
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.reader import ServerReader
+from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages, ReplicaPages
 from pytest_llmperf.engines.lmcache.settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.process.unit import Unit
 from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.event import Disturber
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.replicas import Pages
-from pytest_llmperf.wire.answer_ids import AnswerIds
+from pytest_llmperf.wire.completions import AnswerIds
 from pytest_llmperf.workload.prompts import in_words
 from pytest_llmperf.workload.words import COMMON_WORDS
+
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.deployment.unit import ReplicaDisturber
+    from pytest_llmperf.load.virtual import VirtualEngine
 
 GENERATED = "generation_tokens"
 
@@ -60,7 +64,7 @@ class Server:
     def __init__(
         self, reader: ServerReader, contact: Contact, unit: Unit, client: httpx.Client | None = None, *, start_id: int,
         model: ResolvedModel | None = None, clock: Clock | None = None, host_env: Mapping[str, str] | None = None,
-        replicas: Pages | None = None, tokenizer: TextTokenizer | None = None,
+        replicas: NumberedPages | ReplicaPages | None = None, tokenizer: TextTokenizer | None = None,
     ) -> None:  # fmt: skip
         self.reader = reader
         self.contact = contact
@@ -79,7 +83,7 @@ class Server:
         self.fresh = False
         self.siblings = self.elsewhere = 0
         self.takes_turns = False
-        self.disturber: Disturber | None = None
+        self.disturber: ReplicaDisturber | VirtualEngine | None = None
 
     def __repr__(self) -> str:
         return f"<Server {self.spec} at {self.contact.url}, {self.unit!r}>"

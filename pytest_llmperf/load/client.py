@@ -9,8 +9,9 @@ from math import ceil
 from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import ReadStamps
-from pytest_llmperf.load.connection import Connection, Watcher
+from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.connection_setup import Route, authority
+from pytest_llmperf.load.reactor import Reactor
 from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
@@ -39,7 +40,7 @@ class Client:
 
     def __init__(
         self,
-        watcher: Watcher,
+        watcher: Reactor,
         arrivals: ReadStamps,
         plan: LoadPlan,
         route: Route,

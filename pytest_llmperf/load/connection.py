@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Protocol
 
 from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, ReadStamps, ask_for_stamps
 from pytest_llmperf.load.connection_setup import Opening, Route, Tls
-from pytest_llmperf.load.reactor import READ, WRITE
+from pytest_llmperf.load.reactor import READ, WRITE, Reactor
 from pytest_llmperf.load.request_in_flight import RequestInFlight
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.wire.http import NotHttpError
@@ -38,14 +37,6 @@ class Owner(Protocol):
         ...
 
 
-class Watcher(Protocol):
-    """An event loop, as far as a connection needs one."""
-
-    def watch(self, fd: int, handler: Callable[[], None], events: int = READ) -> None: ...
-
-    def forget(self, fd: int) -> None: ...
-
-
 class Connection:
     """One TCP connection, with or without TLS. A connection serves one request at a time.
 
@@ -56,7 +47,7 @@ class Connection:
         usable: whether the connection is open.
     """
 
-    def __init__(self, watcher: Watcher, arrivals: ReadStamps, owner: Owner, route: Route) -> None:
+    def __init__(self, watcher: Reactor, arrivals: ReadStamps, owner: Owner, route: Route) -> None:
         self._watcher = watcher
         self._arrivals = arrivals
         self._owner = owner

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.errors import LoadError
-from pytest_llmperf.load.clock_port import ClockPort
 from pytest_llmperf.load.cores import Cores, cores_for, restore_priority
+from pytest_llmperf.load.host_clock import ClockPort
 from pytest_llmperf.load.load_processes import LoadProcess, LoadProcesses
 from pytest_llmperf.load.pipe_protocol import SIZE, unpack_plan
 from pytest_llmperf.load.transport import Progress

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import ConfigError, LlmperfError, LoadError
-from pytest_llmperf.load.clock_port import ClockAsker
 from pytest_llmperf.load.cores import Cores
+from pytest_llmperf.load.host_clock import ClockAsker
 from pytest_llmperf.load.host_load import HostLoad, ProcessState
 from pytest_llmperf.load.load_hosts import LoadHosts, hosted_load
 from pytest_llmperf.load.sharding import shards

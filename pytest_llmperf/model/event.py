@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from pytest_llmperf.errors import SpecError
 
@@ -56,34 +55,6 @@ class PastEvent:
 
     began_ns: int
     ended_ns: int
-
-
-class Disturber(Protocol):
-    """What carries out the events of a run."""
-
-    def arm(self, events: Sequence[Event], requests: int) -> None:
-        """Note the events of the next run, which has so many requests."""
-        ...
-
-    def sent(self, requests: int) -> None:
-        """So many requests have been sent: begin the events that are due."""
-        ...
-
-    def past(self) -> tuple[PastEvent, ...]:
-        """Wait until all events have ended, after the last answer of the run.
-
-        Raises:
-            EngineError: a replica did not start again, or an event never began.
-        """
-        ...
-
-    def mend(self) -> None:
-        """Start every replica that an earlier run left dead.
-
-        Raises:
-            EngineError: a replica did not start.
-        """
-        ...
 
 
 def kill(pool: str = "", *, replica: int, at_requests: float) -> Event:

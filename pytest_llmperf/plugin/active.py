@@ -13,10 +13,10 @@ import pytest
 
 from pytest_llmperf.doors import Door
 from pytest_llmperf.engines.adapters import ENGINES
-from pytest_llmperf.engines.connectors.door import CONNECTORS
+from pytest_llmperf.engines.connectors.adapter import CONNECTORS
 from pytest_llmperf.engines.process.environment import Installations
 from pytest_llmperf.engines.process.installed import installed_version
-from pytest_llmperf.engines.routers.door import ROUTERS
+from pytest_llmperf.engines.routers.adapter import ROUTERS
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.metrics.registry import METRICS

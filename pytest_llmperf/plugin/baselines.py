@@ -8,8 +8,7 @@ import pytest
 
 from pytest_llmperf.baseline.paths import bare_test
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.baseline.summary import summary
-from pytest_llmperf.baseline.update_plan import Action, UpdatePlan
+from pytest_llmperf.baseline.update_plan import Action, UpdatePlan, summary
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.options import Mode, mode_of

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.engines.process.nsys import installed_nsys
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.session.executions import Execution
-from pytest_llmperf.session.profile import profile_measurements
+from pytest_llmperf.session.profile import installed_nsys, profile_measurements
 
 OPTION = "--llmperf-profile"
 

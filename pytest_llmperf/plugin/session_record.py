@@ -21,7 +21,7 @@ from pytest_llmperf.report.export import export
 from pytest_llmperf.report.html import write_report
 from pytest_llmperf.results.reader import read_run, read_session, stored_runs
 from pytest_llmperf.session.provenance import add_to_provenance
-from pytest_llmperf.session.run_store import RunStore
+from pytest_llmperf.session.run_folder import RunStore
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"

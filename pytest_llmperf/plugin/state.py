@@ -34,8 +34,7 @@ from pytest_llmperf.report.watch import Watch
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.provenance import session_id
-from pytest_llmperf.telemetry.hardware import Hardware, detect, emulated_hardware
-from pytest_llmperf.telemetry.host_share import take_share
+from pytest_llmperf.telemetry.hardware import Hardware, detect, emulated_hardware, take_share
 
 
 class State:

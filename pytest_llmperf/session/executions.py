@@ -11,10 +11,11 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
@@ -23,12 +24,9 @@ from pytest_llmperf.results.ending import ExecutionEnding
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of
+from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.resumption import finished_sides, looks_elsewhere, stored_executions, stored_rates
 from pytest_llmperf.session.series import Series
-
-if TYPE_CHECKING:
-    from pytest_llmperf.model.engine import EngineSpec
-    from pytest_llmperf.session.perf_session import PerfSession
 
 AnySeries = TypeVar("AnySeries", bound=Series)
 NO_EVIDENCE = (None, "ERROR", "USAGE")  # None: it did not reach its end
@@ -95,10 +93,11 @@ class Execution:
         """Results of the checks so far. Results are only ever added, so no test can take a FAIL back."""
         return tuple(self._results)
 
-    def add_results(self, results: Sequence[CheckResult], place: int | None = None) -> None:
-        """Add results, at the end or before those that were added from `place` on."""
+    def add_results(self, results: list[CheckResult], place: int | None = None) -> list[CheckResult]:
+        """Add results, at the end or before those that were added from `place` on, and return them."""
         place = len(self._results) if place is None else place
         self._results[place:place] = results
+        return results
 
     @property
     def measurements(self) -> list[Measurement]:

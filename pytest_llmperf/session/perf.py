@@ -7,7 +7,6 @@ from typing import TypeVar, overload
 
 from pytest_llmperf.engines.accuracy.lm_eval import check_fits, read_task
 from pytest_llmperf.engines.control.running_server import RunningServer, handle_of
-from pytest_llmperf.engines.memory.tiers import TIERS, check_keep
 from pytest_llmperf.errors import ExitedEarly, SloError, SpecError, UsageError
 from pytest_llmperf.judging.accuracy import judge_accuracy, not_emulated
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
@@ -30,8 +29,10 @@ from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.answers import compare_answers
 from pytest_llmperf.session.arguments import (
+    TIERS,
     check_engine,
     check_events,
+    check_keep,
     check_measurement,
     check_name,
     check_names,
@@ -125,7 +126,7 @@ class Perf:
             if error := wording_error(result):
                 raise UsageError(f"perf.record(CheckResult({result.subject!r}, …)): {error}. Give the reason of "
                                  "a check of your own as text: CheckResult.stated(subject, verdict, reason).")
-        self._execution.add_results(results)
+        self._execution.add_results([*results])
 
     def measure(
         self,
@@ -411,9 +412,7 @@ class Perf:
             if series.measurement is measurement:
                 series.judged_metrics |= judged
         settings, failed = self._execution.session.settings, failed_subjects(self._execution)
-        results = judge_phases(measurement, parsed_slos, ratios, settings, failed)
-        self._execution.add_results(results)
-        return results
+        return self._execution.add_results(judge_phases(measurement, parsed_slos, ratios, settings, failed))
 
     def compare_with_baseline(
         self,
@@ -464,9 +463,7 @@ class Perf:
             compared = compare_with_reference(execution, series, reference)
         else:
             compared = compare_with_baseline(series, own_margins, failed_earlier=failed)
-        results = [result for result in compared if not _is_recorded(result, execution.results)]
-        execution.add_results(results)
-        return results
+        return execution.add_results([result for result in compared if not _is_recorded(result, execution.results)])
 
     @refuse_arguments("perf.claim(…)", baseline=AFTER_CLAIM, primaries=AFTER_CLAIM,
              margins=f'{AFTER_CLAIM[:-1]}margins=…). The margins of guards are guards={{"ttft_p50": 0.2}}',
@@ -638,9 +635,8 @@ class Perf:
         if type(prompts) is not int or not 20 <= prompts <= 5000:
             raise SpecError(f"{call}: prompts={prompts!r} must be a whole number from 20 to 5000.")
         assert single is not None, "checked above"
-        results = compare_answers(self._execution, deployment.on(self.kind), single.on(self.kind), prompts, seed)
-        self._execution.add_results(results)
-        return results
+        answers = compare_answers(self._execution, deployment.on(self.kind), single.on(self.kind), prompts, seed)
+        return self._execution.add_results(answers)
 
     def refuses(self, spec: EngineSpec, reason: str) -> CheckResult:
         """Start an engine that must refuse to start, and judge why it refused.
@@ -669,9 +665,7 @@ class Perf:
             evidence = error.evidence
             if evidence is None:
                 raise
-        result = judge_refusal(reason, evidence, prediction)
-        execution.add_results([result])
-        return result
+        return execution.add_results([judge_refusal(reason, evidence, prediction)])[0]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
         """Compare measurements of one workload, for instance on several cache tiers or on two engines.
@@ -698,9 +692,8 @@ class Perf:
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
             self._check_shares_no_memory(side, {parse_ratio(text, tuple(sides))[0].metric for text in texts})
-        results = judge_ratios(texts, sides, self._execution.session.settings, failed_subjects(self._execution))
-        self._execution.add_results(results)
-        return results
+        settings, failed = self._execution.session.settings, failed_subjects(self._execution)
+        return self._execution.add_results(judge_ratios(texts, sides, settings, failed))
 
     def check_smaller(self, subject: str, smaller: CheckResult, larger: CheckResult) -> CheckResult:
         """Judge at 99 % whether one ratio of `compare` is below another; the noise of both counts.
@@ -718,9 +711,7 @@ class Perf:
             if not isinstance(ratio, CheckResult):
                 raise UsageError(f"perf.check_smaller(…, {name}={ratio!r}): give it a result of perf.compare, such as "
                                  '(ratio,) = perf.compare("ttft_p50(cold) / ttft_p50(warm)", cold=cold, warm=warm).')
-        result = ratio_is_smaller(subject, smaller, larger)
-        self._execution.add_results([result])
-        return result
+        return self._execution.add_results([ratio_is_smaller(subject, smaller, larger)])[0]
 
     def _until_decided(self, series: Series, slos: Sequence[Slo], runs: int) -> Measurement:
         """Measure run by run until each SLO is decided, at most `runs`."""

@@ -6,16 +6,19 @@ start and one warm-up, and no measured run is a traced run.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.process.nsys import SUFFIX, NsightSystems, installed_nsys
+from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, InfrastructureError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import WarmingUp
@@ -24,14 +27,78 @@ from pytest_llmperf.process.scratch import Scratch
 from pytest_llmperf.results.profile import FOLDER, UNFINISHED, Profile
 from pytest_llmperf.results.writer import file_name
 from pytest_llmperf.session.arguments import spec_of
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.telemetry.torch_trace import breakdown
 
-if TYPE_CHECKING:
-    from pytest_llmperf.config.settings import Settings
-    from pytest_llmperf.engines.server import Server
-    from pytest_llmperf.session.executions import Execution
+COMMAND_TIMEOUT_S = 120.0  # the end of a capture writes its report
+SUFFIX = ".nsys-rep"
+HOST_FOLDER = "host-linux-x64"
+RAW = ".qdstrm"  # what nsys writes without its importer, with exit code 0
+
+
+@dataclass(frozen=True, slots=True)
+class NsightSystems:
+    """An installed `nsys` and the name of one session.
+
+    Args:
+        program: path of `nsys`.
+        session: name of the session, unique on this machine.
+    """
+
+    program: str
+    session: str
+
+    @property
+    def launch_words(self) -> tuple[str, ...]:
+        """Words before the command of a server. Nothing is recorded until `start`."""
+        return (self.program, "launch", f"--session-new={self.session}", "--trace=cuda,nvtx,osrt", "--wait=all")
+
+    def start(self, file: Path) -> None:
+        """Begin a capture into a new file, whose name ends in `.nsys-rep`.
+
+        Raises:
+            EngineError: nsys failed.
+        """
+        self._run("start", f"--session={self.session}", f"--output={file.with_suffix('')}", "--sample=none",
+                  "--cpuctxsw=none", "--force-overwrite=true")
+
+    def stop(self, file: Path) -> None:
+        """End the capture. The file is complete when this returns.
+
+        Args:
+            file: of `start`.
+
+        Raises:
+            EngineError: nsys failed, or wrote no report.
+        """
+        output = self._run("stop", f"--session={self.session}")
+        if file.is_file():
+            return
+        if file.with_suffix(RAW).is_file():
+            raise EngineError(f"nsys wrote {file.stem}{RAW} and no report, because its importer is missing. Install "
+                              f"the folder {HOST_FOLDER} of Nsight Systems beside the folder of {self.program}.")
+        raise EngineError(f"nsys stop wrote no {file.name}: {output[:300]}")
+
+    def _run(self, verb: str, *options: str) -> str:
+        """What nsys printed, in one line."""
+        try:
+            ended = subprocess.run([self.program, verb, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, timeout=COMMAND_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"nsys {verb} failed: {error}.") from error
+        text = " ".join(ended.stdout.decode(errors="replace").split())
+        if ended.returncode:
+            raise EngineError(f"nsys {verb} ended with exit code {ended.returncode}: {text[:300]}")
+        return text
+
+
+def installed_nsys() -> NsightSystems | None:
+    """The `nsys` on PATH with a session of its own; None if there is none."""
+    program = shutil.which("nsys")
+    return None if program is None else NsightSystems(program, f"llmperf-{os.urandom(6).hex()}")
+
 
 STEPS = 64  # engine steps of a trace
 TRACES = "*.trace.json.gz"

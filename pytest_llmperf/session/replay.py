@@ -14,7 +14,7 @@ from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.control.json_answers import whole_number
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
-from pytest_llmperf.engines.routers.door import names_sessions
+from pytest_llmperf.engines.routers.adapter import names_sessions
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError, LoadError
@@ -41,8 +41,7 @@ from pytest_llmperf.telemetry.replicas import ALONE, Counters, balance, by_pool,
 from pytest_llmperf.wire.completions import CountTokens, emulated_record, to_record
 from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.workload import Workload
-from pytest_llmperf.workload.prompts import relabelled
-from pytest_llmperf.workload.sessions import sessions_of
+from pytest_llmperf.workload.prompts import relabelled, sessions_of
 
 DEATH_POLL_S = 0.05
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.conditions import DECLARED
@@ -17,6 +18,7 @@ from pytest_llmperf.session.conditions import BESIDE
 from pytest_llmperf.session.provenance import HOSTS, provenance
 from pytest_llmperf.telemetry.hardware import Hardware
 
+Stored = TypeVar("Stored")
 #: Conditions of a rate that a search tried. A search mixes no rates of several hosts, so the host is one of them.
 RATE, SEARCH, RATE_HOST = "tried_rate", "search", "rate_host"
 #: The answer of the search: proven or not, and on which side of the SLOs the rate lies ("within" or "over").
@@ -130,10 +132,11 @@ def finished_sides(stored: TestResult | None, host: str) -> list[Measurement]:
 
 def take_side(sides: list[Measurement], side: str, engine: str, workload: str) -> Measurement | None:
     """Remove and return the finished side of a claim; None: not stored."""
-    return _take(sides, lambda stored: (stored.side, stored.engine, stored.workload) == (side, engine, workload))
+    return take_first(sides, lambda stored: (stored.side, stored.engine, stored.workload) == (side, engine, workload))
 
 
-def _take(stored: list[Measurement], fits: Callable[[Measurement], bool]) -> Measurement | None:
+def take_first(stored: list[Stored], fits: Callable[[Stored], bool]) -> Stored | None:
+    """Remove and return the first stored value that fits; None: there is none."""
     position = next((position for position, each in enumerate(stored) if fits(each)), None)
     return None if position is None else stored.pop(position)
 
@@ -187,7 +190,7 @@ def take_rate(rates: list[Measurement], begun: Measurement) -> Measurement | Non
         return (rate.side, rate.engine, rate.workload, conditions) == (
             begun.side, begun.engine, begun.workload, dict(begun.conditions))
 
-    return _take(rates, fits)
+    return take_first(rates, fits)
 
 
 def check_search(rates: list[Measurement], search: str, engine: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import (
@@ -34,14 +33,13 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import METRIC, PRECISION, SEEDS_PER_SEARCH, Capacity
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.resumption import take_first
 from pytest_llmperf.session.sequential_claim import ClaimResult
 from pytest_llmperf.session.setting_rows import Setting, SettingFile, SettingRow, flags_text
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.expression import builders_of
-
-if TYPE_CHECKING:
-    from pytest_llmperf.session.executions import Execution
 
 #: Seeds after those of the workload: the default is searched a second time with other seeds, and the proof with others.
 SECOND_SEEDS, PROOF_SEEDS = SEEDS_PER_SEARCH, 10 * SEEDS_PER_SEARCH
@@ -109,7 +107,7 @@ class Search:
         stored_rows = [row for row in stored_rows if row not in elsewhere]
 
         def measured(flags: Setting, to_beat: float | None = None, seeds: int = 0) -> SettingRow:
-            if (row := _taken(stored_rows, flags)) is None:
+            if (row := take_first(stored_rows, lambda row: row.flags == flags)) is None:
                 row = self._measured(perf, execution, flags, to_beat, seeds)
                 if row.is_final:
                     file.append(row)
@@ -246,12 +244,6 @@ def distinct(spec: EngineSpec, settings: Iterable[Setting]) -> tuple[Setting, ..
     by_spec = {spec.with_flags(**flags): flags for flags in settings}  # type: ignore[arg-type]
     by_spec.pop(spec, None)
     return tuple(by_spec.values())
-
-
-def _taken(rows: list[SettingRow], flags: Setting) -> SettingRow | None:
-    """Remove and return the first row with these flags; None if there is none."""
-    position = next((position for position, row in enumerate(rows) if row.flags == flags), None)
-    return None if position is None else rows.pop(position)
 
 
 def default_rates(rows: Sequence[SettingRow], host: str) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import at_once, require_real_clock
 from pytest_llmperf.engines.control.json_answers import whole_number
@@ -22,14 +21,12 @@ from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import BESIDE, conditions
 from pytest_llmperf.session.gpu_layout import Pair, turns_of
+from pytest_llmperf.session.perf_session import MeasuringTest
 from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import GAUGE_INTERVAL_S, Watch
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.stats.priors import Margins
 from pytest_llmperf.workload import Workload
-
-if TYPE_CHECKING:
-    from pytest_llmperf.session.perf_session import MeasuringTest
 
 
 def run_in_turn(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pytest_llmperf.metrics.server import POOLS, TIERS
 from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, Scrape, deltas
@@ -36,22 +35,6 @@ class PagesReading:
 
     pages: Mapping[str, Scrape]
     silent: Mapping[str, str] = field(default_factory=dict)
-
-
-class Pages(Protocol):
-    """What reads the metrics pages of all replicas."""
-
-    def read(self, *, fresh: bool = True) -> PagesReading:
-        """Every page now; `fresh`: not from before this call."""
-        ...
-
-    def check(self) -> None:
-        """Refuse replicas that differ, or that cannot be told apart."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # equal as mappings are

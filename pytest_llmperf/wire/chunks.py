@@ -174,7 +174,7 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
         text="".join([_text(choice) for choice in choices]),
         token_ids=_token_ids(choices),
         ends=ends_of(message),
-        usage=_usage(message.get("usage")),
+        usage=usage_of(message.get("usage")),
         error=error_of(message, event_type),
         choices=len(choices),
         id=None if message.get("system_fingerprint") == FEW_IDS else request_id(message.get("id")),
@@ -235,11 +235,14 @@ def _token_ids(choices: list[dict[str, Any]]) -> int | None:
     return sum(counts) if counts else None
 
 
-def _usage(usage: dict[str, Any] | None) -> Usage | None:
+def usage_of(
+    usage: dict[str, Any] | None, prompt: str = "prompt_tokens", completion: str = "completion_tokens"
+) -> Usage | None:
+    """The usage under the names of a protocol; None for none."""
     if not usage:
         return None
-    details = usage.get("prompt_tokens_details") or {}
-    counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens")
+    details = usage.get(f"{prompt}_details") or {}
+    counts = usage.get(prompt), usage.get(completion), details.get("cached_tokens")
     return Usage(*map(count, counts))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmperf.wire.chunks import Chunk, End, Usage, count, error_of, model_name, request_id, text_of
+from pytest_llmperf.wire.chunks import Chunk, End, error_of, model_name, request_id, text_of, usage_of
 
 #: Types of the event that ends a stream.
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -54,7 +54,8 @@ def _ended(response: dict[str, Any], text: str, kind: str = "") -> Chunk:
     """
     return Chunk(
         bool(text), model_name(response.get("model")), text, token_ids=None, ends=response_ends(response, kind),
-        usage=_usage(response.get("usage")), error=error_of(response), done=True, id=request_id(response.get("id")),
+        usage=usage_of(response.get("usage"), "input_tokens", "output_tokens"), error=error_of(response), done=True,
+        id=request_id(response.get("id")),
     )
 
 
@@ -64,14 +65,6 @@ def response_ends(response: dict[str, Any], kind: str = "") -> tuple[End, ...]:
     if status == "incomplete":
         status = (response.get("incomplete_details") or {}).get("reason") or status
     return (End(0, str(status)),) if status else ()
-
-
-def _usage(usage: dict[str, Any] | None) -> Usage | None:
-    if not usage:
-        return None
-    details = usage.get("input_tokens_details") or {}
-    return Usage(count(usage.get("input_tokens")), count(usage.get("output_tokens")),
-                 count(details.get("cached_tokens")))
 
 
 def _item_text(item: dict[str, Any]) -> str:

@@ -2,9 +2,8 @@
 
 from pytest_llmperf.workload.arrivals import Arrivals, at_times, closed, constant, gamma, poisson, ramp, recorded
 from pytest_llmperf.workload.base import Workload
-from pytest_llmperf.workload.mixed import mixed
 from pytest_llmperf.workload.multi_turn import exponential, multi_turn
-from pytest_llmperf.workload.random_tokens import random_tokens, shared_prefix
+from pytest_llmperf.workload.random_tokens import mixed, random_tokens, shared_prefix
 from pytest_llmperf.workload.sharegpt import sharegpt
 from pytest_llmperf.workload.trace import anonymise, trace
 from pytest_llmperf.workload.users import across_models, cancelled, retried

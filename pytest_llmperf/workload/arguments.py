@@ -98,6 +98,11 @@ def plain(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
+def call_text(name: str) -> Callable[[Any], str]:
+    """A method `__str__` of a workload that `name` makes."""
+    return lambda workload: as_call(name, workload)
+
+
 def as_call(name: str, instance: Any) -> str:  # noqa: ANN401 - any dataclass
     """`instance` as the call that makes it; arguments at their default are left out.
 

@@ -12,8 +12,8 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import (
     Length,
-    as_call,
     boolean,
+    call_text,
     integer,
     keywords_only,
     length,
@@ -145,8 +145,7 @@ class MultiTurn(DrawnWorkload):
         """Token ids, or words; a later part of a text begins with a space."""
         return f"{' ' * later}{as_text(tokens)}" if self.text else tokens
 
-    def __str__(self) -> str:
-        return as_call("multi_turn", self)
+    __str__ = call_text("multi_turn")
 
 
 @keywords_only

@@ -130,3 +130,17 @@ def _word(token: int) -> str:
         number, letter = divmod(number, len(alphabet))
         letters.append(alphabet[letter])
     return "".join(letters)
+
+
+def sessions_of(requests: Sequence[Request]) -> dict[int, str]:
+    """Index of each request → name of its session. The turns of a conversation share a session; any other request is a
+    session of its own.
+
+    Args:
+        requests: ordered by index. So each turn of a conversation follows the turn before.
+    """
+    sessions: dict[int, str] = {}
+    for request in requests:
+        first = str(request.index)
+        sessions[request.index] = first if request.turn == 1 or request.after is None else sessions[request.after]
+    return sessions

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
+from pytest_llmperf.workload.arguments import Length, boolean, call_text, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import DrawnWorkload, Workload, arrival_count, check_arrivals
-from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens, stream
+from pytest_llmperf.workload.prompts import as_text, derive, draw_length, draw_tokens, stream
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,8 +32,7 @@ class SharedPrefix(DrawnWorkload):
         prefixes = [draw_tokens(stream(seed, "prefix", group), self.prefix) for group in range(self.groups)]
         return _drawn(self, seed, "suffix", self.suffix, prefixes)
 
-    def __str__(self) -> str:
-        return as_call("shared_prefix", self)
+    __str__ = call_text("shared_prefix")
 
 
 @keywords_only
@@ -74,8 +75,7 @@ class RandomTokens(DrawnWorkload):
     def _draw(self, seed_offset: int) -> tuple[Request, ...]:
         return _drawn(self, self.seed + seed_offset, "input", self.input, [()])
 
-    def __str__(self) -> str:
-        return as_call("random_tokens", self)
+    __str__ = call_text("random_tokens")
 
 
 @keywords_only
@@ -123,3 +123,65 @@ def _drawn(
             at_ns=None if offsets_ns is None else offsets_ns[index],
         ))
     return tuple(made)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Mixed(Workload):
+    """Built by `mixed`."""
+
+    stream: RandomTokens
+    prefill: RandomTokens
+    seed: int = 0
+
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        both = [*self._of("stream", self.stream, seed_offset, first=0),
+                *self._of("prefill", self.prefill, seed_offset, first=self.stream.count)]
+        both.sort(key=lambda request: request.at_ns or 0)
+        position = {request.index: index for index, request in enumerate(both)}
+        return tuple(replace(request, index=index, after=None if request.after is None else position[request.after])
+                     for index, request in enumerate(both))
+
+    def _of(self, tag: str, part: RandomTokens, seed_offset: int, first: int) -> list[Request]:
+        """One class of the mix. A closed loop of c becomes c chains, so that it does not hold up the other class."""
+        seeded = replace(part, seed=derive(self.seed + seed_offset, tag, part.seed))
+        placed = [replace(request, index=first + request.index, tag=tag) for request in seeded.requests()]
+        if part.concurrency is not None:
+            return [replace(request, at_ns=0) if i < part.concurrency
+                    else replace(request, after=request.index - part.concurrency) for i, request in enumerate(placed)]
+        return placed
+
+    @property
+    def concurrency(self) -> None:
+        return None
+
+    __str__ = call_text("mixed")
+
+
+@keywords_only
+def mixed(*, stream: Mapping[str, Any] | Workload, prefill: Mapping[str, Any] | Workload, seed: int = 0) -> Workload:
+    """Two classes of random prompts in one run, tagged "stream" and "prefill".
+
+    Args:
+        stream, prefill: the arguments of `random_tokens` as a mapping, such as
+            {"input": 64, "output": 200, "arrivals": closed(4), "requests": 20}, or such a workload.
+        seed: seed of the prompts, lengths and times. Run k uses seed + k, so workloads with adjacent seeds share runs.
+
+    Raises:
+        SpecError: the arguments of a class or the seed are not valid.
+    """
+    return Mixed(_part("stream", stream), _part("prefill", prefill), integer("mixed", "seed", seed, least=None))
+
+
+def _part(name: str, given: Mapping[str, Any] | Workload) -> RandomTokens:
+    if isinstance(given, Mapping):
+        try:
+            given = random_tokens(**given)
+        except (SpecError, TypeError) as error:
+            text = str(error).rstrip(".")
+            raise SpecError(f"mixed: {name} takes the arguments of random_tokens: {text}.") from None
+    if not isinstance(given, RandomTokens):
+        raise SpecError(f"mixed: {name} must be the arguments of random_tokens or such a workload, got {given!r}.")
+    if given.concurrency is not None and given.arrivals.offsets_ns(1, 0) is not None:
+        raise SpecError(f"mixed: {name} has arrivals={echo(given.arrivals)}, and a class of a mix has no limit beside "
+                        "its arrivals. Use closed(16) or poisson(8).")
+    return given

@@ -12,7 +12,7 @@ from random import Random
 from pytest_llmperf.bounded_file import read_file
 from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
+from pytest_llmperf.workload.arguments import call_text, integer, keywords_only
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_tokens, stream, uniform_int
@@ -55,8 +55,7 @@ class ShareGpt(Workload):
         definition = f"sharegpt({content}, {self.arrivals}, {self.count}, {self.seed})"
         return hashlib.sha256(f"workload format {FORMAT}: {definition}".encode()).hexdigest()
 
-    def __str__(self) -> str:
-        return as_call("sharegpt", self)
+    __str__ = call_text("sharegpt")
 
 
 @keywords_only

@@ -16,7 +16,7 @@ from random import Random
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import SpecError, echo
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import as_call, integer, keywords_only, number
+from pytest_llmperf.workload.arguments import call_text, integer, keywords_only, number
 from pytest_llmperf.workload.arrivals import Arrivals, Recorded
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
 from pytest_llmperf.workload.multi_turn import Reply, check_reply
@@ -124,8 +124,7 @@ class Trace(Workload):
         return _selected(self.path, changed_ns, self.count, self.begin_s, end_s=self.end_s,
                          most_tokens=self.most_tokens, unit=self.unit, block=self.block)
 
-    def __str__(self) -> str:
-        return as_call("trace", self)
+    __str__ = call_text("trace")
 
 
 @keywords_only

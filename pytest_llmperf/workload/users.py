@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Cancellation, Request, RetryPolicy
-from pytest_llmperf.workload.arguments import as_call, integer, number
+from pytest_llmperf.workload.arguments import call_text, integer, number
 from pytest_llmperf.workload.base import FORMAT, Workload
 from pytest_llmperf.workload.prompts import stream
 
@@ -66,8 +66,7 @@ class Cancelled(_Around):
     def _ends_early(self, request: Request) -> bool:
         return self.after_tokens is None or self.after_tokens < request.output_tokens
 
-    def __str__(self) -> str:
-        return as_call("cancelled", self)
+    __str__ = call_text("cancelled")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,8 +80,7 @@ class Retried(_Around):
         policy = RetryPolicy(self.attempts, seconds(self.backoff_s))
         return tuple(replace(request, retry=policy) for request in self.workload.requests(seed_offset))
 
-    def __str__(self) -> str:
-        return as_call("retried", self)
+    __str__ = call_text("retried")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

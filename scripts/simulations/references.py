@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.judging.change import MADE_IN_TURN, TOOL, judge_sessions
 from pytest_llmperf.judging.reference_comparison import (
     PAIRS_OF_START,

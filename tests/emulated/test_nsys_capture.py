@@ -5,11 +5,10 @@ from contextlib import closing
 from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.process.nsys import installed_nsys
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.session.profile import capture_run
+from pytest_llmperf.session.profile import capture_run, installed_nsys
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pytest_llmperf.baseline.catalog import catalog, pick
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.baseline.summary import summary
-from pytest_llmperf.baseline.update_plan import Action, UpdatePlan
+from pytest_llmperf.baseline.update_plan import Action, UpdatePlan, summary
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.parser import add_table
 from pytest_llmperf.cli.runs import RUN_HELP, named_run

@@ -11,8 +11,7 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import remark, say
-from pytest_llmperf.engines.releases.rehearsal import listed, rehearse
-from pytest_llmperf.engines.releases.suite_uses import uses_of, uses_of_package
+from pytest_llmperf.engines.releases.rehearsal import listed, rehearse, uses_of, uses_of_package
 from pytest_llmperf.engines.releases.wheel import check, release_of
 from pytest_llmperf.releases.changes import changes
 from pytest_llmperf.releases.stored import ENGINES

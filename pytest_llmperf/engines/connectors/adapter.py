@@ -1,7 +1,7 @@
 """What one connector must tell: flags and variables of each server. One small class per connector.
 
 Our own connectors and connectors of other packages are subclasses, which come in through the door `CONNECTORS`
-(engines/connectors/door.py).
+(engines/connectors/adapter.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pytest_llmperf.doors import Door
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.deployment import Connector
 from pytest_llmperf.model.engine import Flag
 
 
@@ -45,3 +48,22 @@ class ConnectorAdapter(ABC):
             port: free TCP port on 127.0.0.1, for the connector's own messages.
         """
         return MappingProxyType({})
+
+
+CONNECTORS = Door[ConnectorAdapter](
+    "connector", "a ConnectorAdapter", lambda value: isinstance(value, ConnectorAdapter),
+    {"nixl": "pytest_llmperf.engines.connectors.nixl:NIXL"},
+)
+
+
+def connector_adapter_of(connector: Connector) -> ConnectorAdapter:
+    """The adapter of a connector.
+
+    Raises:
+        SpecError: no connector has this name.
+        ConfigError: the package that adds the connector cannot be used.
+    """
+    adapter = CONNECTORS.get(connector.name)
+    if adapter is None:
+        raise SpecError(CONNECTORS.unknown(connector.name))
+    return adapter

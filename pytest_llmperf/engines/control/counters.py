@@ -9,9 +9,10 @@ from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.endpoint.reader import copied_name
+from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages, ReplicaPages
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
-from pytest_llmperf.telemetry.replicas import ALONE, Counters, Pages, PagesReading, ReplicaLog
+from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
 
 IDLE_POLL_NS = 50_000_000
 SHARES = ("kv_usage",)  # gauges that have no sum over replicas
@@ -28,7 +29,7 @@ class ServerCounters:
         replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
     """
 
-    def __init__(self, control: ControlApi, clock: Clock, replicas: Pages | None = None) -> None:
+    def __init__(self, control: ControlApi, clock: Clock, replicas: NumberedPages | ReplicaPages | None = None) -> None:
         self._control = control
         self._reader = control.reader
         self._clock = clock

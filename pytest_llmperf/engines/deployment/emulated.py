@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from pytest_llmperf.config.emulation import GPUS
-from pytest_llmperf.engines.connectors.door import connector_adapter_of
+from pytest_llmperf.engines.connectors.adapter import connector_adapter_of
 from pytest_llmperf.engines.control import lazy_httpx as httpx
-from pytest_llmperf.engines.deployment.pages import NumberedPages
-from pytest_llmperf.engines.routers.door import adapter_before
+from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages
+from pytest_llmperf.engines.routers.adapter import adapter_before
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS

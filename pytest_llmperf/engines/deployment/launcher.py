@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.connectors.door import connector_adapter_of
+from pytest_llmperf.engines.connectors.adapter import connector_adapter_of
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.identity import generate_one_token
-from pytest_llmperf.engines.deployment.disturber import ReplicaDisturber
 from pytest_llmperf.engines.deployment.server import DeploymentServer
-from pytest_llmperf.engines.deployment.unit import DeploymentUnit, check_parts, part_text
+from pytest_llmperf.engines.deployment.unit import DeploymentUnit, ReplicaDisturber, check_parts, part_text
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer, text_tokenizer
 from pytest_llmperf.engines.process.environment import Environment, Installations
@@ -22,8 +21,7 @@ from pytest_llmperf.engines.process.installed import has_module
 from pytest_llmperf.engines.process.launch import Launcher, Start, served_name_of, stop_after
 from pytest_llmperf.engines.process.readiness import wait_ready
 from pytest_llmperf.engines.process.variables import inherited_environment
-from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
-from pytest_llmperf.engines.routers.door import adapter_before, router_adapter_of
+from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement, adapter_before, router_adapter_of
 from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of

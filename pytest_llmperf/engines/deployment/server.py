@@ -10,8 +10,8 @@ from pathlib import Path
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.control.contact import Contact
-from pytest_llmperf.engines.deployment.pages import NumberedPages
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit
+from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import MODELS
 from pytest_llmperf.engines.control.identity import check_end, without_token
-from pytest_llmperf.engines.control.openai import PATHS
+from pytest_llmperf.engines.control.reader import PATHS
 from pytest_llmperf.engines.control.service_url import V1
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import WrongServer

@@ -11,13 +11,14 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from pytest_llmperf.engines.adapters import package_of
+from pytest_llmperf.engines.adapters import adapter_of, package_of
 from pytest_llmperf.engines.process.environment import Environment, Installations
-from pytest_llmperf.engines.process.retired import replacement
 from pytest_llmperf.engines.spec import command_line, flags_of
+from pytest_llmperf.engines.versions import retired
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError, did_you_mean
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
+from pytest_llmperf.releases.stored import version_numbers
 
 TIMEOUT_S = 30.0
 FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
@@ -219,3 +220,36 @@ def _flags(answer: str | None) -> frozenset[str] | None:
         if isinstance(parsed, list) and parsed:
             return frozenset(str(option).replace("_", "-") for option in parsed)
     return None
+
+
+def replacement(engine: str, name: str, flags: Collection[str]) -> str | None:
+    """The end of the sentence "vllm 0.33.0 has no flag --x", if the flag was removed, or is newer than the version.
+
+    Args:
+        name: with underscores.
+        flags: options of the version, e.g. "--max-num-seqs".
+    """
+    removed = {**retired(engine, "flags"), **adapter_of(engine).retired_flags}
+    if name in removed:
+        return str(removed[name])
+    older = [old for old, entry in removed.items()
+             if entry.instead.partition("=")[0] == name and "--" + old.replace("_", "-") in flags]
+    return f". Write {older[0]}, its older name." if older else None
+
+
+def check_variables(spec: EngineSpec, version: str | None) -> None:
+    """Refuse a variable that the version no longer reads; otherwise a server would start without its effect, or end.
+
+    Args:
+        version: None for the emulator, which follows the newest version.
+
+    Raises:
+        SpecError: names what replaces the variable.
+    """
+    removed = {**retired(spec.engine, "variables"), **adapter_of(spec.engine).retired_variables} if spec.env else {}
+    for name in dict(spec.env):
+        entry = removed.get(name)
+        if entry is not None and (version is None or version_numbers(version) >= version_numbers(entry.since)):
+            release = f"{spec.engine} {version}" if version else spec.engine
+            raise SpecError(f"{spec.engine}({spec.model!r}, env={{{name!r}: …}}): {release} reads "
+                            f"no variable {name}{entry} No server was started.")

@@ -150,11 +150,12 @@ class Launcher:
         try:
             for number, spec in enumerate(specs):
                 if adapter_of(spec.engine).sizes_by_free_memory:
-                    _all_ready([start for start, other in zip(starts, specs, strict=False)
-                                if other.gpu_set == spec.gpu_set])
+                    for start, other in zip(starts, specs, strict=False):
+                        if other.gpu_set == spec.gpu_set:
+                            start.ready()
                 starts.append(Start(self, spec.on(self.kind), first_id + number))
                 starts[-1].launch()
-            return _all_ready(starts)
+            return [start.ready() for start in starts]
         except BaseException as error:
             for start in starts:
                 if start.server is not None:
@@ -382,10 +383,6 @@ class Start:
 def served_name_of(model: ResolvedModel, rng: random.Random) -> str:
     """A name that no other server has, so that a stranger's server is noticed."""
     return f"{model.name.rsplit('/', 1)[-1]}-{rng.getrandbits(32):08x}"
-
-
-def _all_ready(starts: Sequence[Start]) -> list[Server]:
-    return [start.ready() for start in starts]
 
 
 def _check_url(spec: Endpoint) -> None:

@@ -16,11 +16,11 @@ from pytest_llmperf.engines.models.draft_models import check_method_module, with
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.process.installed import (
     check_flags,
+    check_variables,
     has_module,
     installed_version,
     known_flags,
 )
-from pytest_llmperf.engines.process.retired import check_variables
 from pytest_llmperf.engines.process.variables import inherited_environment
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.engine import EngineSpec

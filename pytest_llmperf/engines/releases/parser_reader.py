@@ -13,6 +13,7 @@ msgspec and regex keep what parsers are built with.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -66,10 +67,7 @@ class _StandInType(type(typing.Protocol)):  # type: ignore[misc]  # so that it g
     def __len__(cls) -> int:
         return 0
 
-    def __int__(cls) -> int:
-        return 0
-
-    __index__ = __int__
+    __int__ = __index__ = __len__
 
     def __float__(cls) -> float:
         return 0.0
@@ -91,10 +89,7 @@ class _StandInType(type(typing.Protocol)):  # type: ignore[misc]  # so that it g
     def __contains__(cls, item: object) -> bool:
         return False
 
-    def __lt__(cls, other: object) -> bool:
-        return False
-
-    __gt__ = __le__ = __ge__ = __lt__
+    __lt__ = __gt__ = __le__ = __ge__ = __contains__
 
 
 def stand_in(name: str) -> Any:
@@ -176,21 +171,11 @@ def model(cls: Any = None, **kwargs: Any) -> Any:
             if isinstance(value := getattr(self, field.name, None), FieldInfo):
                 object.__setattr__(self, field.name, value.value())
         if settle is not None:
-            with _Ignored():
+            with contextlib.suppress(Exception):
                 settle(self, *args)
 
     cls.__post_init__ = finish
     return dataclasses.dataclass(kw_only=True)(cls)
-
-
-class _Ignored:
-    """Whatever a validator finds wrong with stand-ins."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
-        return kind is not None and issubclass(kind, Exception)
 
 
 def _unchanged(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:

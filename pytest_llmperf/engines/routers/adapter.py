@@ -1,7 +1,7 @@
 """What one router must tell: command line, files, policies. One small class per router.
 
 Our own routers and routers of other packages are subclasses, which come in through the door `ROUTERS`
-(engines/routers/door.py).
+(engines/routers/adapter.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_llmperf.model.deployment import Router
-from pytest_llmperf.model.engine import Flag
+from pytest_llmperf.doors import Door
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.deployment import Deployment, PrefillDecode, Router
+from pytest_llmperf.model.engine import EngineSpec, Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +107,44 @@ class RouterAdapter(ABC):
 def switched_on(**wanted: bool) -> dict[str, Flag]:
     """The options that are on. An option that is off is left out, so that equal routers are equal."""
     return {name: on for name, on in wanted.items() if on is not False}
+
+
+ROUTERS = Door[RouterAdapter]("router", "a RouterAdapter", lambda value: isinstance(value, RouterAdapter), {
+    "vllm_router": "pytest_llmperf.engines.routers.rust_router:VLLM_ROUTER",
+    "sglang_router": "pytest_llmperf.engines.routers.rust_router:SGLANG_ROUTER",
+    "nginx": "pytest_llmperf.engines.routers.nginx:NGINX",
+})
+
+
+def names_sessions(spec: EngineSpec) -> bool:
+    """Whether the router of a deployment chooses by sessions, so that each request needs the header X-Session-Id."""
+    return isinstance(spec, Deployment) and spec.router.policy in router_adapter_of(spec.router).session_policies
+
+
+def router_adapter_of(router: Router) -> RouterAdapter:
+    """The adapter of a router.
+
+    Raises:
+        SpecError: no router has this name, or the router has no such policy.
+        ConfigError: the package that adds the router cannot be used.
+    """
+    adapter = ROUTERS.get(router.name)
+    if adapter is None:
+        raise SpecError(ROUTERS.unknown(router.name))
+    if (refusal := adapter.refusal(router)) is not None:
+        raise SpecError(f"{router}: {refusal}")
+    return adapter
+
+
+def adapter_before(spec: Deployment) -> RouterAdapter:
+    """The adapter of the router of a deployment.
+
+    Raises:
+        SpecError: as of `router_adapter_of`, or the router would ignore an option before these servers.
+    """
+    adapter = router_adapter_of(spec.router)
+    for name in adapter.idle_in_splits if isinstance(spec, PrefillDecode) else ():
+        if spec.router.values.get(name):
+            raise SpecError(f"{spec.router}: before prefill and decode servers, {adapter.name} accepts {name} and does "
+                            f"not use it: requests to a dead server fail all the same. Leave {name} out.")
+    return adapter

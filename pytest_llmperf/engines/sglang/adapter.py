@@ -10,7 +10,7 @@ from types import MappingProxyType
 from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
-from pytest_llmperf.engines.control.openai import COMPLETIONS, completion_body
+from pytest_llmperf.engines.control.reader import COMPLETIONS, completion_body
 from pytest_llmperf.engines.lmcache.settings import in_process_settings
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.spec import command_line, flags_of

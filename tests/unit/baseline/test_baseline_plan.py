@@ -7,9 +7,8 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.plan import plan
-from pytest_llmperf.baseline.summary import line
 from pytest_llmperf.baseline.text import decode, encode, rounded
-from pytest_llmperf.baseline.update_plan import Action
+from pytest_llmperf.baseline.update_plan import Action, line
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.results.baseline import Baseline
 from pytest_llmperf.results.conditions import FieldRules, fingerprint_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, SoftFileLock
 
-from pytest_llmperf.baseline.disk import Disk
+from pytest_llmperf.baseline.journal import Disk
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError

@@ -1,7 +1,7 @@
 """How a plan reads."""
 
 from pytest_llmperf.baseline.plan import plan
-from pytest_llmperf.baseline.summary import summary
+from pytest_llmperf.baseline.update_plan import summary
 from pytest_llmperf.results.baseline import Baseline
 
 SUITE = "suites/test_serving.py::"

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.tune import combinations_of, settings_table
 from pytest_llmperf.cli.target import EnginePlace, place_of
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.session.setting_rows import SettingRow
 
 LOAD = ("--slo", "ttft_p50 <= 150ms", "--rate", "20", "--requests", "20", "--output", "1", "--precision", "0.2",

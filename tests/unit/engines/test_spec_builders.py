@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.engines.endpoint.spec import endpoint
-from pytest_llmperf.engines.sglang.spec import sglang
-from pytest_llmperf.engines.spec import command_line, flags_of
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import command_line, flags_of, sglang, vllm
 from pytest_llmperf.errors import SpecError
 
 

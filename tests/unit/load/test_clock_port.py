@@ -5,14 +5,14 @@ from contextlib import closing
 
 import pytest
 
-from pytest_llmperf.load import clock_port
-from pytest_llmperf.load.clock_port import ClockAsker, ClockPort
+from pytest_llmperf.load import host_clock
+from pytest_llmperf.load.host_clock import ClockAsker, ClockPort
 
 
 @pytest.fixture
 def patient(monkeypatch):
     """On a busy machine an answer may come after more than 50 ms."""
-    monkeypatch.setattr(clock_port, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(host_clock, "_PATIENCE_S", 60.0)
 
 
 @pytest.mark.usefixtures("patient")

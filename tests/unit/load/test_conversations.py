@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.engines.control.openai import completion_body
+from pytest_llmperf.engines.control.reader import completion_body
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pytest_llmperf.clock import VirtualClock, seconds
-from pytest_llmperf.process.container import VALID_S, ContainerProcesses
+from pytest_llmperf.process.supervisor import VALID_S, ContainerProcesses
 
 
 @pytest.fixture

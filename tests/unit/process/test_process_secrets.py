@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.engines.spec import command_line, flags_of, secrets_of
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import command_line, flags_of, secrets_of, vllm
 from pytest_llmperf.masking import SHAPES, is_secret_name, mask, masked, masked_env, needles, secret_values
 from pytest_llmperf.process.launch import Launch, mask_argv, secret_arguments
 from pytest_llmperf.process.streammask import LONGEST_LINE_BYTES, StreamMask, TextMask

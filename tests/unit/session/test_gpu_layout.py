@@ -4,7 +4,7 @@ import pytest
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.session.gpu_layout import GpuLayout
 from pytest_llmperf.session.server_gpus import ServerGpus
 from pytest_llmperf.telemetry.accelerators import Accelerators

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.endpoint.spec import endpoint
-from pytest_llmperf.engines.transformers.spec import transformers
+from pytest_llmperf.engines.transformers.adapter import transformers
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.session.profile import profile_series
 

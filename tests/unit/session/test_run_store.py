@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.session.run_store import RunStore
+from pytest_llmperf.session.run_folder import RunStore
 
 SESSION = "20261128T093015Z-3cdc55"
 NOW = datetime(2026, 11, 28, 10, 0, tzinfo=UTC)

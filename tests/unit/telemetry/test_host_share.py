@@ -5,8 +5,7 @@ import os
 import pytest
 
 from pytest_llmperf.errors import HardwareBusy
-from pytest_llmperf.telemetry.hardware import Gpu, Hardware
-from pytest_llmperf.telemetry.host_share import take_share
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware, take_share
 
 HOST = Hardware(tuple(Gpu(index, "NVIDIA H100 80GB HBM3", "h100") for index in range(5)))
 

@@ -11,8 +11,7 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.records import make_record
 from pytest_llmperf.testing.scripted_transport import make_exchange
 from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, StreamShape, event, http_chunk, plain
-from pytest_llmperf.wire.answer_ids import AnswerIds
-from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.completions import AnswerIds, to_record
 
 USAGE = {"prompt_tokens": 8, "completion_tokens": 4}
 FREE = Api(dialect="openai")

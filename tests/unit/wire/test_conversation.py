@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from pytest_llmperf.engines.control.openai import completion_body, request_body
+from pytest_llmperf.engines.control.reader import completion_body, request_body
 from pytest_llmperf.engines.sglang.adapter import generate_body
 from pytest_llmperf.model.api import SUCCESSFUL_ENDS, Api
 from pytest_llmperf.model.request import Request

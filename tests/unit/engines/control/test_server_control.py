@@ -9,7 +9,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, generate_one_token
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import EngineError, ServerDied, SpecError, WrongServer
 from pytest_llmperf.model.request import Request
 

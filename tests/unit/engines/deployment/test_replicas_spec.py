@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf import endpoint, nginx, replicas, sglang_router, vllm, vllm_router
 from pytest_llmperf.cli.target import spec_of
-from pytest_llmperf.engines.routers.door import router_adapter_of
+from pytest_llmperf.engines.routers.adapter import router_adapter_of
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.deployment import Router
 from pytest_llmperf.model.engine import EngineSpec

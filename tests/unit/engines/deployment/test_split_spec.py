@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pytest_llmperf import nginx, nixl, prefill_decode, replicas, sglang, sglang_router, vllm, vllm_router
-from pytest_llmperf.engines.connectors.door import connector_adapter_of
+from pytest_llmperf.engines.connectors.adapter import connector_adapter_of
 from pytest_llmperf.engines.deployment.emulated import emulated_words
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError

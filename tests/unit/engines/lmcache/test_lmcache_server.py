@@ -12,7 +12,7 @@ from pytest_llmperf.engines.lmcache import server as lmcache_module
 from pytest_llmperf.engines.lmcache.proof import prove_hits
 from pytest_llmperf.engines.lmcache.server import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.process.environment import Environment
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import EngineError, ServerDied, WrongServer
 
 SPEC = vllm("m").with_lmcache(chunk_size=4, l2_path="kv")

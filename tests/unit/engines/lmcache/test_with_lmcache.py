@@ -12,9 +12,8 @@ from pytest_llmperf.engines.lmcache.server import DISK_FILES, LMCacheLaunch
 from pytest_llmperf.engines.lmcache.settings import in_process_settings, is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.process.environment import Environment
-from pytest_llmperf.engines.sglang.spec import sglang
+from pytest_llmperf.engines.spec import sglang, vllm
 from pytest_llmperf.engines.vllm.adapter import VllmAdapter
-from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.model.lmcache import LMCache
 

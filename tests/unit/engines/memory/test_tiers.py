@@ -5,10 +5,9 @@ import re
 import pytest
 
 from pytest_llmperf.engines.endpoint.spec import endpoint
-from pytest_llmperf.engines.memory.tiers import TIERS, check_keep
-from pytest_llmperf.engines.sglang.spec import sglang
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import sglang, vllm
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.session.arguments import TIERS, check_keep
 
 OFFLOADING = vllm("m", kv_offloading_size=8)
 BY_HAND = vllm("m", kv_transfer_config={"kv_connector": "OffloadingConnector", "kv_role": "kv_both"})

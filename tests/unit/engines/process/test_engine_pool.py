@@ -15,7 +15,7 @@ from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.memory.shares import Shares
 from pytest_llmperf.engines.process.launch import stop_after
 from pytest_llmperf.engines.process.pool import EnginePool, lock_of_this_machine
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import (
     EngineError,
     ExitedEarly,

@@ -11,9 +11,8 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.variables import child_environment, host_environment, inherited_environment
-from pytest_llmperf.engines.sglang.spec import sglang
+from pytest_llmperf.engines.spec import sglang, vllm
 from pytest_llmperf.engines.vllm.adapter import VllmAdapter
-from pytest_llmperf.engines.vllm.spec import vllm
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_llmperf.engines.process.nsys import NsightSystems, installed_nsys
 from pytest_llmperf.errors import EngineError
+from pytest_llmperf.session.profile import NsightSystems, installed_nsys
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ import pytest
 
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.process.planted_flags import planted_flag, with_planted_flags
-from pytest_llmperf.engines.sglang.spec import sglang
-from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.engines.vllm.spec import vllm
+from pytest_llmperf.engines.spec import flags_of, sglang, vllm
 from pytest_llmperf.errors import ConfigError, SpecError
 
 DRAFTS = {"method": "ngram", "synthetic_acceptance_length": 2.5}

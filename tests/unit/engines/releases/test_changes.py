@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.engines.releases.rehearsal import ON_A_PAGE, grouped, rehearse
-from pytest_llmperf.engines.releases.suite_uses import uses_of, uses_of_package
+from pytest_llmperf.engines.releases.rehearsal import ON_A_PAGE, grouped, rehearse, uses_of, uses_of_package
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.releases.changes import DEFAULT, GONE, NEW, VALUES, changed_defaults, changes
 from pytest_llmperf.releases.stored import ENGINES, Release, build_of, release, versions

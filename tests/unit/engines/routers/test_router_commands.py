@@ -9,8 +9,7 @@ import pytest
 from pytest_llmperf import nginx, sglang_router, vllm_router
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.routers import place
-from pytest_llmperf.engines.routers.adapter import RouterPlacement
-from pytest_llmperf.engines.routers.door import ROUTERS, router_adapter_of
+from pytest_llmperf.engines.routers.adapter import ROUTERS, RouterPlacement, router_adapter_of
 from pytest_llmperf.engines.routers.place import check_options, router_environment, router_version
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
 

@@ -11,7 +11,7 @@ from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.sglang.adapter import SglangAdapter
-from pytest_llmperf.engines.sglang.spec import sglang
+from pytest_llmperf.engines.spec import sglang
 from pytest_llmperf.errors import EngineError, SpecError
 from pytest_llmperf.metrics.server import server_values
 from pytest_llmperf.model.request import Request

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf import sglang, vllm
-from pytest_llmperf.engines.vllm.refusal_prediction import predicted_refusal
+from pytest_llmperf.session.server_gpus import predicted_refusal
 
 GIB = 2**30
 

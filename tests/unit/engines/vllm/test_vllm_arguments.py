@@ -8,8 +8,8 @@ import pytest
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.process.environment import Environment
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.engines.vllm.adapter import VllmAdapter
-from pytest_llmperf.engines.vllm.spec import vllm
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.telemetry.prometheus import parse
 
