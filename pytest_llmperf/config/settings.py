@@ -6,11 +6,12 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_llmperf.bounded_file import read_file
@@ -21,16 +22,43 @@ from pytest_llmperf.kinds.rows import HardwareKind, kind_of_row, same_gpu
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 
-CHOICES = {"connections": ("keep-alive", "fresh"), "resident_servers": ("auto", "share", "sleep", "none")}
-SHARES = ("coalesced_limit",)
-CPUS = re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*")
 IMAGE = "image:"
 DOCKER = ("docker run --rm --name {name} --gpus all --network host --ipc host --volume {root}:{root} --workdir {root} "
           "--entrypoint= {env} {image} {command}")
 TABLES = ("engines", "kinds")
 PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
-# A request without time or room always fails, sampling without pause never rests.
-NEVER_ZERO = ("_timeout_s", "_interval_s", "response_limit_mib", "memory_limit_mib")
+MAY_BE_EMPTY = ("engine_stop_command", "engine_processes_command")
+#: Type of a setting, by its default → the values that fit, and what a value must be.
+OF_TYPE: tuple[tuple[type, Callable[[Any], object], str], ...] = (
+    (Mapping, lambda table: isinstance(table, Mapping) and all(isinstance(place, str) and place.strip()
+                                                                       for place in table.values()),
+     'must be a table of NAME = "PLACE"'),
+    (tuple, lambda listed: isinstance(listed, list) and all(isinstance(text, str) for text in listed),
+     "must be a list of texts"),
+    (bool, lambda value: isinstance(value, bool), "must be true or false"),
+    (int, lambda value: type(value) is int and value >= 1, "must be a whole number ≥ 1"),
+    (float, lambda value: type(value) in (int, float) and 0 <= value < inf, "must be a number ≥ 0"),
+    (str, lambda value: isinstance(value, str) and value, "must be a text"),
+)
+#: End of a setting's name → further rules for its value.
+OF_NAME: tuple[tuple[str | tuple[str, ...], Callable[[Any], object], str], ...] = (
+    ("coalesced_limit", lambda share: share <= 1, "must be a share, 0 … 1: 0.05 is 5 %"),
+    # A request without time or room always fails, sampling without pause never rests.
+    (("_timeout_s", "_interval_s", "response_limit_mib", "memory_limit_mib"), lambda value: value > 0,
+     "must be more than 0"),
+    ("connections", lambda word: word in ("keep-alive", "fresh"), "must be keep-alive or fresh"),
+    ("resident_servers", lambda word: word in ("auto", "share", "sleep", "none"),
+     "must be auto or share or sleep or none"),
+    ("load_cpus", re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*").fullmatch,
+     'must be "auto", "shared", or numbers of CPUs with commas: "6,7"'),
+    ("load_hosts", lambda url: (parts := urlsplit(url)).scheme == "ray" and parts.hostname and parts.port
+     and not (parts.path or parts.query), 'must be the address of a Ray client server: "ray://HOST:10001"'),
+    ("engine_command", lambda words: "{image}" in words and shlex.split(words)[-1:] == ["{command}"],
+     'must contain {image} and end in {command}: "docker run … {env} {image} {command}"'),
+    ("proxy", lambda url: "@" not in url, "must be without credentials"),  # what stands before @ may be a password
+    ("proxy", lambda url: (parts := urlsplit(url)).scheme == "http" and parts.hostname and parts.port
+     and not (parts.path.strip("/") or parts.query), "must be http://HOST:PORT"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,31 +311,21 @@ def _frozen(value: object) -> object:
 
 
 def _problem(key: str, value: object, default: object) -> str | None:
-    if isinstance(default, Mapping):
-        good = isinstance(value, Mapping) and all(isinstance(v, str) and v.strip() for v in value.values())
-        return None if good else "must be a table of NAME = \"PLACE\""
-    if isinstance(default, tuple):
-        texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
-        return None if texts else "must be a list of texts"
+    """What the value must be; None if the value fits."""
     if key == "gpu_hour_price":
         return None if value == default else _price_problem(value)
-    if isinstance(default, str):
-        return None if value == default else _text_problem(key, value)
-    return _number_problem(key, value, default)
+    if isinstance(value, str) and (value == default or (not value and key in MAY_BE_EMPTY)):
+        return None
+    of_type = next((fits, words) for kind, fits, words in OF_TYPE if isinstance(default, kind))
+    rules = (of_type, *((fits, words) for ends, fits, words in OF_NAME if key.endswith(ends)))
+    return next((words for fits, words in rules if not _holds(fits, value)), None)
 
 
-def _number_problem(key: str, value: object, default: object) -> str | None:
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "must be true or false"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "must be a number ≥ 0" if isinstance(default, float) else "must be a whole number ≥ 1"
-    if isinstance(default, int):
-        return None if isinstance(value, int) and value >= 1 else "must be a whole number ≥ 1"
-    if not 0 <= value < inf:
-        return "must be a number ≥ 0"
-    if key in SHARES and value > 1:
-        return "must be a share, 0 … 1: 0.05 is 5 %"
-    return "must be more than 0" if value == 0 and key.endswith(NEVER_ZERO) else None
+def _holds(fits: Callable[[Any], object], value: object) -> bool:
+    try:
+        return bool(fits(value))
+    except ValueError:  # no URL, or a quote that is never closed
+        return False
 
 
 def _price_problem(value: object) -> str | None:
@@ -316,29 +334,6 @@ def _price_problem(value: object) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def _text_problem(key: str, value: object) -> str | None:
-    if key in ("engine_stop_command", "engine_processes_command") and value == "":
-        return None
-    if not isinstance(value, str) or not value:
-        return "must be a text"
-    if key in _PROBLEMS:
-        return _PROBLEMS[key](value)
-    if key in CHOICES and value not in CHOICES[key]:
-        return f"must be {' or '.join(CHOICES[key])}"
-    if key == "load_cpus" and not CPUS.fullmatch(value):
-        return 'must be "auto", "shared", or numbers of CPUs with commas: "6,7"'
-    return None
-
-
-def _load_hosts_problem(address: str) -> str | None:
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme == "ray" and parts.hostname and parts.port and not (parts.path or parts.query)
-    except ValueError:
-        good = False
-    return None if good else 'must be the address of a Ray client server: "ray://HOST:10001"'
 
 
 def with_options(settings: Settings, options: list[str]) -> Settings:
@@ -363,25 +358,3 @@ def _from_toml(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:  # the setting says what it takes
         return text
-
-
-def _template_problem(template: str) -> str | None:
-    try:
-        good = "{image}" in template and shlex.split(template)[-1:] == ["{command}"]
-    except ValueError:  # a quote that is never closed
-        good = False
-    return None if good else 'must contain {image} and end in {command}: "docker run … {env} {image} {command}"'
-
-
-def _proxy_problem(url: str) -> str | None:
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme == "http" and parts.hostname and parts.port and not (parts.path.strip("/") or parts.query)
-    except ValueError:
-        good = False
-    if "@" in url:  # what stands before it may be a password
-        return "must be without credentials"
-    return None if good else "must be http://HOST:PORT"
-
-
-_PROBLEMS = {"engine_command": _template_problem, "load_hosts": _load_hosts_problem, "proxy": _proxy_problem}
