@@ -1,4 +1,4 @@
-"""Types of the plan that `plan` makes: the action for each stored measurement, and the files to write."""
+"""The plan of an update as types and as text: the action for each stored measurement, and the files to write."""
 
 from __future__ import annotations
 

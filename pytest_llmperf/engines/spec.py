@@ -1,4 +1,4 @@
-"""Builds specs, and reads their flags. The builder of each engine is in the folder of the engine."""
+"""Builds the specs of vLLM and SGLang, and reads the flags of any spec."""
 
 from __future__ import annotations
 

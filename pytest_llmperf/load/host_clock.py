@@ -1,4 +1,4 @@
-"""The clock of another load host, estimated from questions for its time. Pure: all times are arguments.
+"""The clock of another load host: asked over UDP, and estimated from the answers. All times are arguments.
 
 We send a question at `sent_ns` of our clock, the host reads `host_ns` on its clock, and the answer arrives at
 `received_ns` of our clock. The host read its clock between the two times, so each exchange gives an interval that

@@ -1,4 +1,4 @@
-"""The folder of a session's results, into which all of its workers write."""
+"""The folder of a session's results, into which all of its workers write, and the store to which it is copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of random tokens: without anything in common, or with prefixes that groups of requests share."""
+"""Prompts of random tokens: without anything in common, with prefixes that groups share, or of two classes."""
 
 from __future__ import annotations
 

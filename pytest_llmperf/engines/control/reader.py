@@ -1,4 +1,4 @@
-"""How to talk to a running server: routes, requests, counters. An engine's adapter also says how to start one."""
+"""How to talk to a running server: routes, bodies, counters. An engine's adapter also says how to start one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spec of several equal servers, behind a router or as a pool."""
+"""Specs of several servers: equal servers behind a router, and prefill servers before decode servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a deployment: replicas and router, watched together and stopped together."""
+"""The processes of a deployment: replicas and router, watched and stopped together, ended and restarted under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer of any size, written down rather than trained.
+"""Files of a model of a stated shape: seeded weights, and a byte-level BPE tokenizer, written rather than trained.
 
 Every text encodes and decodes to itself, and every id decodes: 256 ids to one byte each, all others to letters.
 """

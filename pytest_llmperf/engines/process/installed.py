@@ -1,4 +1,4 @@
-"""The version of an installed engine and the flags that the engine knows, both read without a server start."""
+"""The version of an installed engine, and the flags and variables that it knows, read without a server start."""
 
 from __future__ import annotations
 

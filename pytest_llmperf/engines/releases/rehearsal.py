@@ -1,4 +1,4 @@
-"""What an upgrade of an engine touches in suites, before any server starts."""
+"""What suites use of an engine, and what an upgrade touches of it, before any server starts."""
 
 from __future__ import annotations
 

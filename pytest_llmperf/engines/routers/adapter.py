@@ -1,7 +1,6 @@
 """What one router must tell: command line, files, policies. One small class per router.
 
-Our own routers and routers of other packages are subclasses, which come in through the door `ROUTERS`
-(engines/routers/adapter.py).
+Our own routers and routers of other packages are subclasses, which come in through the door `ROUTERS`.
 """
 
 from __future__ import annotations

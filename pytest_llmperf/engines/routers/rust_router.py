@@ -1,4 +1,4 @@
-"""What vLLM's and SGLang's routers share: both are launched by Python and written in Rust from one origin."""
+"""vLLM's and SGLang's routers: both are launched by Python and written in Rust from one origin."""
 
 from __future__ import annotations
 

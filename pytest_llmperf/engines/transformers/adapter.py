@@ -1,4 +1,4 @@
-"""Hugging Face `generate` in static batches, the reference of continuous batching: arguments, routes, counters."""
+"""Hugging Face `generate` in static batches, the reference of continuous batching: spec, arguments, counters."""
 
 from __future__ import annotations
 
