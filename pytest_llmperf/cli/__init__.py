@@ -14,6 +14,7 @@ from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.kinds.rows import HardwareKind
+from pytest_llmperf.process.kernel import interrupt_on_sigterm
 
 USAGE = 2
 UNWRITABLE = (errno.ENOSPC, errno.EIO)  # of a file that the output was sent to
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = parser(words[0] if words else "").parse_args(words)
     prepare()
+    interrupt_on_sigterm()
     try:
         return _run(arguments)
     except LlmperfError as error:

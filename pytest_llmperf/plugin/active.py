@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -39,6 +36,7 @@ from pytest_llmperf.plugin.shutdown import PytestProcess
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 from pytest_llmperf.plugin.verdicts import pytest_report_teststatus, pytest_sessionfinish
+from pytest_llmperf.process.kernel import interrupt_on_sigterm
 from pytest_llmperf.releases.stored import untested, versions
 from pytest_llmperf.report.export import SINKS
 from pytest_llmperf.results.emulated_ground import kind_distance
@@ -64,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     register_resume(config)
     register_budget(config)
     config.pluginmanager.register(PytestProcess(config), "llmperf-process")
-    _end_cleanly_on_sigterm()
+    interrupt_on_sigterm()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -98,17 +96,6 @@ def _version_notes(config: pytest.Config) -> Iterator[str]:
             installations = Installations({installed_as: place}, config.rootpath, kind or "cpu")
             if note := untested(engine, installed_version(installations.find_environment(installed_as), engine)):
                 yield f"llmperf: note: {note}"
-
-
-def _end_cleanly_on_sigterm() -> None:
-    """pytest installs no handler: a SIGTERM would skip every teardown."""
-    main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _interrupt)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt("SIGTERM")
 
 
 HEARING = ("llmperf-reports", "llmperf-outcomes", "llmperf-baselines")

@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 
 from pytest_llmperf.clock import Clock, SystemClock
+from pytest_llmperf.plugin.excuses import RUNS_HERE
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.ordering import groups_of_one_server
@@ -81,6 +82,7 @@ class Budget:
         needed_s = self.needed_s(item)
         if left_s <= 0 or needed_s > left_s:
             is_timed = test_id(item) in self._durations_s
+            item.stash[RUNS_HERE] = False
             item.user_properties.append((NOT_BEGUN, f"{needed_s:.0f}" if is_timed else ""))
             needs = f"about {duration(needed_s)} needed, " if is_timed else ""
             left = f"{duration(max(0.0, left_s))} of --llmperf-budget {duration(self._seconds)} left"

@@ -85,7 +85,7 @@ def _undecided(
     if isinstance(error, pytest.fail.Exception) and str(error).startswith(OURS):
         return None if ending.error is None or ending.verdict is None else (
             ending.verdict, str(error).removeprefix(f"{OURS}{ending.verdict}: "))
-    if error is None:  # a strict xfail that passed
+    if error is None or isinstance(report.longrepr, str):  # a strict xfail that passed; an expired quarantine
         return "FAILED", mask(first_line_of(report))
     if ending.test and TIMEOUT in str(error):
         return "ERROR", raised_text(error)[1]

@@ -52,7 +52,7 @@ class Excuses:
 
     def apply(self, item: pytest.Item, report: pytest.TestReport, ending: ExecutionEnding) -> tuple[str, str]:
         """Owner and excuse of a test, as `EndedTest` has them. Changes the report: a red phase with an excuse does not
-        fail, and the call phase of a test whose quarantine has expired fails.
+        fail, and a test whose quarantine has expired fails where it passes, or skips itself.
         """
         try:
             owner, excuse = owner_of(item), self._excuse(item, report, ending)
@@ -71,8 +71,10 @@ class Excuses:
         reason, until = quarantine
         if report.failed or (report.skipped and ending.verdict in UNKNOWN):
             return f"{'was quarantined' if self._today > until else 'QUARANTINED'} until {until}: {reason}"
-        if self._today > until and report.when == "call" and ending.verdict is not None:
+        skips_itself = report.skipped and item.stash.get(RUNS_HERE, False)
+        if self._today > until and (skips_itself or report.when == "call"):
             report.outcome, report.longrepr = "failed", EXPIRED.format(until, reason)
+            vars(report).pop("wasxfail", None)
         return ""
 
     def _for_checks(self, item: pytest.Item, ending: ExecutionEnding) -> str:
@@ -84,6 +86,8 @@ class Excuses:
 
 
 EXCUSES: pytest.StashKey[Excuses] = pytest.StashKey()
+#: Whether hardware and budget of the session allow a test.
+RUNS_HERE: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def quarantine_of(item: pytest.Item) -> tuple[str, date] | None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS, kind_names, like_a_gpu
 from pytest_llmperf.plugin.endings import conclude_setup
-from pytest_llmperf.plugin.excuses import EXCUSES
+from pytest_llmperf.plugin.excuses import EXCUSES, RUNS_HERE
 from pytest_llmperf.plugin.identity import spec_or_none
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback, uses_llmperf
@@ -197,6 +197,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
         kind, needed = next(iter(kinds_of(item)), "h200"), _gpus_of(item)
         item.user_properties.append((CANNOT_RUN, f"{needed} × {kind}" if needed > 1 else kind))
         raise
+    item.stash[RUNS_HERE] = True
     with leave_without_traceback(item):
         try:
             return (yield)

@@ -68,6 +68,29 @@ def test_expired_quarantine_is_red_even_where_the_test_passes(run):
     assert "was quarantined until 2020-01-31: noisy host" in lines["test_error"]
 
 
+SKIPPING = {
+    "skips": 'pytest.skip("later")', "xfails": 'pytest.xfail("later")', "measures_nothing": "pass",
+    "marked": "pass", "expected": "assert 0", "elsewhere": "pass",
+}
+MARKS = {"marked": '@pytest.mark.skip("later")', "expected": "@pytest.mark.xfail", "elsewhere": "@pytest.mark.h200"}
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["plain", "xdist"])
+def test_expired_quarantine_is_red_where_the_test_skips_itself_and_green_where_it_lacks_hardware(run, options):
+    text = suite(EARLIER, []) + "".join(
+        f"\n{MARKS.get(name, '')}\ndef test_{name}(perf): {body}\n" for name, body in SKIPPING.items())
+    result, junit = run(text, *options)
+    assert result.ret == 1
+    red = {line.split()[1]: line for line in result.outlines if line.startswith("FAILED  ")}
+    assert set(red) == {f"test_{name}" for name in SKIPPING} - {"test_elsewhere"}
+    assert all("The quarantine of this test has expired on 2020-01-31: noisy host." in line for line in red.values())
+    children = {case.get("name"): [child.tag for child in case if child.tag != "properties"]
+                for case in junit.iter("testcase")}
+    assert children["test_elsewhere"] == ["skipped"]
+    result, _ = run(text.replace(EARLIER, LATER), *options)
+    assert result.ret == 0
+
+
 MARKERS = ("quarantine", 'quarantine("noisy")', 'quarantine("noisy", "soon")', 'quarantine("", "2999-12-31")', "owner",
            "owner(1)", 'owner(" ")', 'quarantine(None, "2999-12-31")', 'quarantine("noisy", until="2999-12-31", x=1)',
            'quarantine("noisy", __import__("datetime").date(2999, 12, 31))')
