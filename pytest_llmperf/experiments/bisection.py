@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from pytest_llmperf.judging.reference_comparison import paired_readings, start_s
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import REFERENCE
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.process.scratch import lock, write_whole
 from pytest_llmperf.results.check import REFERENCE_COMPARISON
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.levels import change_for_the_worse
@@ -100,8 +102,17 @@ class Bisection:
         """Verify the ends, then search.
 
         Raises:
-            UsageError: an end cannot be measured, or the test compares nothing with a reference.
+            UsageError: an end cannot be measured, the test compares nothing with a reference, or another process makes
+                the same search.
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held = lock(self.folder / "lock")
+        if held is None:
+            raise UsageError(f"{self.folder}: another process makes this search. Wait for its end.")
+        with closing(os.fdopen(held)):
+            return self._found()
+
+    def _found(self) -> Finding:
         self._read()
         metric = self._verified()
         while metric is not None and (build := self._posterior(metric).next_build(self._given_up())) is not None:
@@ -110,15 +121,14 @@ class Bisection:
 
     def _read(self) -> None:
         path = self.folder / STATE
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        try:
-            stored = [Compared(**json.loads(line)) for line in lines]
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{path}: this state cannot be read: {error}. Delete {self.folder} to begin anew."
-                             ) from error
+        lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
+        stored = {number: compared for number, line in enumerate(lines, start=1) if (compared := _stored(line))}
+        if damaged := [number for number in range(1, len(lines) + 1) if number not in stored]:
+            self.notify(f"{path}: damaged lines are left out: {', '.join(map(str, damaged))}. Their comparisons are "
+                        "made again.")
+        write_whole(path, "".join(_line(each) for each in stored.values()).encode())  # also a line without its end
         # A moving range, such as main~5..main, has other builds now.
-        self.done = [each for each in stored if each.reference == self.candidates.names[0]
+        self.done = [each for each in stored.values() if each.reference == self.candidates.names[0]
                      and each.build in self.candidates.names]
         if self.done:
             self.notify(f"{len(self.done)} comparisons of an earlier call count. To begin anew, delete {self.folder}")
@@ -196,9 +206,21 @@ class Bisection:
         compared = replace(compared, reference=self.candidates.names[0])
         self.done.append(compared)
         with (self.folder / STATE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(compared)) + "\n")
+            file.write(_line(compared))
         self.notify(f"comparison {len(self.done)}: {self.candidates.described(build)}: {_effects_text(compared)}, "
                     f"{compared.seconds:.0f} s")
+
+
+def _line(compared: Compared) -> str:
+    return json.dumps(asdict(compared)) + "\n"
+
+
+def _stored(line: str) -> Compared | None:
+    """The comparison in a line of the state file; None for a damaged line."""
+    try:
+        return Compared(**json.loads(line))
+    except (TypeError, ValueError):
+        return None
 
 
 def _effects_text(compared: Compared) -> str:

