@@ -123,7 +123,7 @@ def service(mode):
     environment = os.environ | {"STUB_MODE": mode, "STUB_KEY": KEY, "STUB_AFTER": "0"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            until(lambda: answers(port), 20)
+            until(lambda: answers(port))
             yield port
         finally:
             process.kill()
