@@ -54,8 +54,8 @@ def test_seed_sent_twice_to_an_endpoint_has_no_cache_hit(replayed):
     ),
 ])  # fmt: skip
 def test_comparison_repeats_seeds_only_without_cache(replayed, caches, says):
-    """+43 % is no gross regression of a CPU, so that the comparison measures as many runs as it may."""
+    """+19 % is no gross regression of a CPU, so that the comparison measures as many runs as it may."""
     assert replayed("compared", "--update-baselines-new", caches=caches).ret == 0
-    result = replayed("compared", "-rs", caches=caches, slower=2900)
+    result = replayed("compared", "-rs", caches=caches, slower=2400)
     result.stdout.fnmatch_lines([says])
     assert result.ret == 11
