@@ -19,8 +19,7 @@ from markdown_pages import table, with_part
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, comparison_of
-from pytest_llmperf.metrics import RunMetrics
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics import RunMetrics, find
 from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.measurement import Measurement, Run

@@ -12,14 +12,12 @@ from pytest_llmperf.judging.outcome import each_run_result, requirement_result, 
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
 from pytest_llmperf.judging.sample import Sample, latency_limits, unseen_share
 from pytest_llmperf.lazy import numpy as np
+from pytest_llmperf.metrics import Direction, RunMetrics, Unit, window_rates
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens, turns_of
-from pytest_llmperf.metrics.goodput import window_rates
 from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.metrics.registry import find, find_family
-from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
-from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import (

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_llmperf.judging.ratios import start_sd_prior
-from pytest_llmperf.metrics.registry import Metric
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics import Metric, Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.check import Cause, CheckResult

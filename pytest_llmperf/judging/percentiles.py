@@ -15,10 +15,9 @@ from pytest_llmperf.judging.outcome import (
     unavailable_result,
 )
 from pytest_llmperf.judging.sample import Sample
+from pytest_llmperf.metrics import STATS, RunMetrics, percentile
 from pytest_llmperf.metrics.failed_as_infinite import missing_observations, sample_with_failures_ms
 from pytest_llmperf.metrics.registry import find, find_family
-from pytest_llmperf.metrics.run import RunMetrics
-from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Slo

@@ -9,11 +9,9 @@ from pytest_llmperf.judging.outcome import each_run_result, unavailable, unavail
 from pytest_llmperf.judging.rate_search import SEARCHED
 from pytest_llmperf.judging.replica_spread import Replicas, shows_replicas
 from pytest_llmperf.judging.sample import Sample
+from pytest_llmperf.metrics import Metric, RunMetrics, Unit
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
-from pytest_llmperf.metrics.registry import Metric
-from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.server import COUNTED
-from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Facts

@@ -24,10 +24,7 @@ from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd
 from pytest_llmperf.judging.replica_spread import Replicas
 from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagreement, nothing_counted, unverified
 from pytest_llmperf.judging.shares import judge_share
-from pytest_llmperf.metrics.registry import find, is_metric
-from pytest_llmperf.metrics.run import RunMetrics
-from pytest_llmperf.metrics.summary import STATS
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics import STATS, RunMetrics, Unit, find, is_metric
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import expm1, hypot, log
 
-from pytest_llmperf.metrics import RunMetrics
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics import RunMetrics, find
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.causes.servers import NotSteady
 from pytest_llmperf.results.conditions import server_kind

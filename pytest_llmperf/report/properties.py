@@ -8,8 +8,7 @@ from dataclasses import replace
 from html import escape
 from math import isfinite
 
-from pytest_llmperf.metrics.registry import Metric, find, is_metric
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics import Metric, Unit, find, is_metric
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
 from pytest_llmperf.results.emulated_ground import distance

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmperf.metrics import find, is_metric
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics import Unit, find, is_metric
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.releases.changes import DEFAULT, changed_defaults
 from pytest_llmperf.releases.stored import build_of

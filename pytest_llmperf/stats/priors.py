@@ -37,8 +37,7 @@ from enum import Enum
 from math import isfinite, log, log1p
 from statistics import fmean, variance
 
-from pytest_llmperf.metrics.registry import Metric
-from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.metrics import Direction, Metric, Unit
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.stats.interval import factor
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
-from pytest_llmperf.metrics import find, is_metric
+from pytest_llmperf.metrics import Unit, find, is_metric
 from pytest_llmperf.metrics.families import turns_of
 from pytest_llmperf.metrics.server import MOVED_BYTES, TIERS
-from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
 from pytest_llmperf.report.metric_rows import MetricCells, mean_of, metric_cells
 from pytest_llmperf.report.value_text import value_text

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from pytest_llmperf.metrics import find
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics import Unit, find
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.value_text import cell_text

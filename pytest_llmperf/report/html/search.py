@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics import find, is_metric
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics import Unit, find, is_metric
 from pytest_llmperf.report.html.figures import figure
 from pytest_llmperf.report.html.plot import Line, Mark, linear_axis, log_axis, plot
 from pytest_llmperf.report.html.words import metric_in_words
