@@ -7,16 +7,15 @@ from dataclasses import replace
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.accuracy import Accuracy
-from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import (
     AccuracyLost,
+    AccuracyNotEmulated,
     AnswersAlike,
     AnswersDiffer,
     BeyondLimit,
     QuestionsTooFew,
 )
-from pytest_llmperf.results.causes.values import AccuracyNotEmulated
-from pytest_llmperf.results.check import Cause, CheckResult
+from pytest_llmperf.results.check import Cause, CheckResult, Facts
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.paired_answers import difference_interval, mcnemar_p, needed_questions

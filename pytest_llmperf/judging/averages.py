@@ -19,7 +19,6 @@ from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import (
     BeyondLimit,
     LimitInInterval,
@@ -29,7 +28,7 @@ from pytest_llmperf.results.causes.limits import (
     RequestsDependent,
     StatisticInfinite,
 )
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import BODY_SHARE, effective_fraction, effective_n

@@ -15,7 +15,6 @@ from pytest_llmperf.judging.steadiness import drift_p
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.results.cause import Facts, NoFurtherRuns
 from pytest_llmperf.results.causes.comparisons import (
     Better,
     ConditionsDiffer,
@@ -25,7 +24,7 @@ from pytest_llmperf.results.causes.comparisons import (
     ValueNotComparable,
     Worse,
 )
-from pytest_llmperf.results.check import BASELINE_COMPARISON, Cause, CheckResult
+from pytest_llmperf.results.check import BASELINE_COMPARISON, Cause, CheckResult, Facts, NoFurtherRuns
 from pytest_llmperf.results.conditions import (
     DEFAULT_RULES,
     VERSION,

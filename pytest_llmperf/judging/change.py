@@ -12,8 +12,7 @@ from dataclasses import replace
 from pytest_llmperf.judging.ratios import start_sd_prior
 from pytest_llmperf.metrics import Metric, Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
-from pytest_llmperf.results.check import Cause, CheckResult
+from pytest_llmperf.results.check import Cause, CheckResult, Facts
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.session_spread import readings

@@ -20,9 +20,8 @@ from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
-from pytest_llmperf.results.causes.values import EnergyNotEmulated, RunsInvalid
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.causes.limits import EnergyNotEmulated, RunsInvalid
+from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.results.conditions import EMULATED, PRICE, kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo

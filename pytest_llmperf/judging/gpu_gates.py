@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
-from pytest_llmperf.results.cause import Fault
-from pytest_llmperf.results.causes.gpus import (
+from pytest_llmperf.results.causes.runs import (
     GpuContended,
     GpuFault,
     GpuPartitioned,
@@ -15,6 +14,7 @@ from pytest_llmperf.results.causes.gpus import (
     GpusMixed,
     GpuThrottled,
 )
+from pytest_llmperf.results.check import Fault
 from pytest_llmperf.telemetry.nvml import reasons_in
 
 # Heat and the power supply's brake. The software power cap is how an H200 under load works: recorded, and no gate.

@@ -9,8 +9,8 @@ from math import exp
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import (
+    MetricUnavailable,
     ObservationsTooFew,
     RequestsConcurrent,
     RequestsDependent,
@@ -19,8 +19,7 @@ from pytest_llmperf.results.causes.limits import (
     ShareTooLarge,
     StartsDiffer,
 )
-from pytest_llmperf.results.causes.values import MetricUnavailable
-from pytest_llmperf.results.check import Cause, CheckResult
+from pytest_llmperf.results.check import Cause, CheckResult, Facts
 from pytest_llmperf.results.conditions import unseen_gpu
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo, metric_text
 from pytest_llmperf.stats.exceedance import Exceedance

@@ -9,7 +9,7 @@ from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.server import counter_difference
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.record import RequestRecord
-from pytest_llmperf.results.causes.servers import BelowHardwareBound
+from pytest_llmperf.results.causes.runs import BelowHardwareBound
 from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.stats.binomial import share_interval
 

@@ -14,8 +14,7 @@ from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_
 from pytest_llmperf.metrics.server import COUNTED
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
-from pytest_llmperf.results.causes.claims import (
+from pytest_llmperf.results.causes.comparisons import (
     EndpointStartsUnknown,
     MachineDrifts,
     PairsTooFew,
@@ -23,8 +22,8 @@ from pytest_llmperf.results.causes.claims import (
     RatioNearLimit,
     StartsTooFew,
 )
-from pytest_llmperf.results.causes.values import MetricUnavailable, ValuesInfinite, ValueZero
-from pytest_llmperf.results.check import Cause, CheckResult
+from pytest_llmperf.results.causes.limits import MetricUnavailable, ValuesInfinite, ValueZero
+from pytest_llmperf.results.check import Cause, CheckResult, Facts
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import Kind, kind_of

@@ -12,15 +12,14 @@ from pytest_llmperf.judging.ratios import start_sd_prior, unusable_values
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts, NoFurtherRuns
 from pytest_llmperf.results.causes.comparisons import (
     BetterThanReference,
     ChangeUndecided,
     ValueNotComparable,
     WorseThanReference,
 )
-from pytest_llmperf.results.causes.values import MetricUnavailable
-from pytest_llmperf.results.check import REFERENCE_COMPARISON, Cause, CheckResult
+from pytest_llmperf.results.causes.limits import MetricUnavailable
+from pytest_llmperf.results.check import REFERENCE_COMPARISON, Cause, CheckResult, Facts, NoFurtherRuns
 from pytest_llmperf.results.conditions import build_differences
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import (

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.errors import Evidence
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import EngineStarted, RefusedOtherwise
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check import CheckResult, Facts
 
 SHOWN_MESSAGES = 2
 SHOWN_LINES = 5

@@ -26,10 +26,8 @@ from pytest_llmperf.judging.sample import Sample, counted_by_text, energy_disagr
 from pytest_llmperf.judging.shares import judge_share
 from pytest_llmperf.metrics import STATS, RunMetrics, Unit, find, is_metric
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
-from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval
-from pytest_llmperf.results.causes.values import TokensUnverified
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval, TokensUnverified
+from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, t_quantile

@@ -11,8 +11,8 @@ from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import per_token
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics, span_ns, text_disagrees
 from pytest_llmperf.model.record import failure_counts, reasons_text
-from pytest_llmperf.results.cause import Facts
-from pytest_llmperf.results.causes.values import TokensUnverified
+from pytest_llmperf.results.causes.limits import TokensUnverified
+from pytest_llmperf.results.check import Facts
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import mean_repeats
 

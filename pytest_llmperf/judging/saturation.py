@@ -9,8 +9,7 @@ from operator import attrgetter
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.model.exchange import LoadReport
-from pytest_llmperf.results.cause import Fault
-from pytest_llmperf.results.causes.requests import (
+from pytest_llmperf.results.causes.runs import (
     ArrivalsStampedLate,
     ChunksCoalesced,
     ClocksUncertain,
@@ -19,6 +18,7 @@ from pytest_llmperf.results.causes.requests import (
     RequestsSentLate,
     SlotsEmpty,
 )
+from pytest_llmperf.results.check import Fault
 from pytest_llmperf.results.measurement import Run
 
 #: A run with fewer than 100 requests has its longest pause as p99. Pauses below this share of the slots' time change

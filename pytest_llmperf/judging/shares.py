@@ -19,9 +19,8 @@ from pytest_llmperf.metrics.goodput import attained
 from pytest_llmperf.metrics.run import SHARES, RunMetrics
 from pytest_llmperf.model.record import failure_counts, reasons_text
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.results.causes.limits import RequestsMissLimit
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import Count, View, total

@@ -16,7 +16,7 @@ from math import expm1, hypot, log
 
 from pytest_llmperf.metrics import RunMetrics, find
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.results.causes.servers import NotSteady
+from pytest_llmperf.results.causes.runs import NotSteady
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, drift, level_change

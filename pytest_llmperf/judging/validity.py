@@ -15,19 +15,21 @@ from pytest_llmperf.metrics.by_replica import ANSWERS
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
 from pytest_llmperf.metrics.recovery import RECOVERY
 from pytest_llmperf.model.record import Outcome, RequestRecord, failure_counts, reasons_text
-from pytest_llmperf.results.cause import Fault, Problem
-from pytest_llmperf.results.causes.requests import AnswersNotStreamed, RequestsFailed, TokenCountsDisagree
-from pytest_llmperf.results.causes.servers import (
+from pytest_llmperf.results.causes.runs import (
+    AnswersNotStreamed,
     CacheNotEmpty,
     ForeignRequests,
     LmcacheUnused,
     OtherModel,
     Preemptions,
     ReplicaIdle,
+    RequestsFailed,
     ServerRestarted,
     ServiceScaled,
+    TokenCountsDisagree,
     TokensMiscounted,
 )
+from pytest_llmperf.results.check import Fault, Problem
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 

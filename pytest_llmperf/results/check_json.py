@@ -14,8 +14,7 @@ import pytest_llmperf.results.causes  # noqa: F401  every cause by its stored na
 from pytest_llmperf.errors import echo
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import BY_NAME, Facts, Fault, Problem
-from pytest_llmperf.results.check import Cause, CheckResult, Stated
+from pytest_llmperf.results.check import BY_NAME, Cause, CheckResult, Facts, Fault, Problem, Stated
 from pytest_llmperf.results.sentences import (
     basis_text,
     estimate_text,

@@ -12,9 +12,7 @@ from math import copysign, inf
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
-from pytest_llmperf.results.cause import NoFurtherRuns
-from pytest_llmperf.results.causes.claims import MachineDrifts, PairsTooFew, StartsTooFew
-from pytest_llmperf.results.causes.comparisons import SpreadTooLarge
+from pytest_llmperf.results.causes.comparisons import MachineDrifts, PairsTooFew, SpreadTooLarge, StartsTooFew
 from pytest_llmperf.results.causes.limits import (
     LimitInInterval,
     NoInterval,
@@ -25,7 +23,7 @@ from pytest_llmperf.results.causes.limits import (
     RunsMissLimit,
     StartsDiffer,
 )
-from pytest_llmperf.results.check import CheckResult, Stated
+from pytest_llmperf.results.check import CheckResult, NoFurtherRuns, Stated
 from pytest_llmperf.results.ending import USAGE
 from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text, reason_text
 from pytest_llmperf.slo.model import Comparison

@@ -9,8 +9,7 @@ from pytest_llmperf.metrics import Unit, find, is_metric
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.releases.changes import DEFAULT, changed_defaults
 from pytest_llmperf.releases.stored import build_of
-from pytest_llmperf.results.cause import Facts, Problem
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check import CheckResult, Facts, Problem
 from pytest_llmperf.results.conditions import VERSION, is_default
 from pytest_llmperf.stats.decision import SLO_ALPHA
 

@@ -14,9 +14,8 @@ from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import NoFurtherRuns
-from pytest_llmperf.results.causes.claims import EndpointStartsUnknown, RatioNearLimit, StartsTooFew
-from pytest_llmperf.results.check import CheckResult, worst
+from pytest_llmperf.results.causes.comparisons import EndpointStartsUnknown, RatioNearLimit, StartsTooFew
+from pytest_llmperf.results.check import CheckResult, NoFurtherRuns, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.accuracy import AccuracyGuards

@@ -21,9 +21,8 @@ from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.causes.comparisons import NoPrimaryMetric, NothingStored
-from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
+from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, NoFurtherRuns, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.arguments import spec_of
 from pytest_llmperf.session.executions import Execution

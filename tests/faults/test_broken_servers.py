@@ -14,9 +14,8 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, WrongServer
-from pytest_llmperf.results.causes.requests import AnswersNotStreamed, TokenCountsDisagree
-from pytest_llmperf.results.causes.servers import OtherModel
-from pytest_llmperf.results.causes.values import TokensUnverified
+from pytest_llmperf.results.causes.limits import TokensUnverified
+from pytest_llmperf.results.causes.runs import AnswersNotStreamed, OtherModel, TokenCountsDisagree
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ServerDied
-from pytest_llmperf.results.causes.servers import TokensMiscounted
+from pytest_llmperf.results.causes.runs import TokensMiscounted
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession

@@ -22,7 +22,7 @@ from pytest_llmperf.judging.change import SETTINGS_CONFIDENCE
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import Endpoint
 from pytest_llmperf.report.table import aligned
-from pytest_llmperf.results.cause import NoFurtherRuns
+from pytest_llmperf.results.check import NoFurtherRuns
 from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
 from pytest_llmperf.session.arguments import check_requests, check_runs
 from pytest_llmperf.session.capacity import search_terms

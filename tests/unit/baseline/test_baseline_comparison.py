@@ -27,9 +27,9 @@ from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.record import Outcome, RunRecords
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.causes.comparisons import RunsTooFew, SpreadTooLarge
-from pytest_llmperf.results.causes.values import TokensUnverified, ValuesInfinite
+from pytest_llmperf.results.causes.limits import TokensUnverified, ValuesInfinite
+from pytest_llmperf.results.check import NoFurtherRuns
 from pytest_llmperf.results.conditions import DEFAULT_RULES, FieldRules, comparable_sessions, server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import basis_text, reason_text

@@ -9,14 +9,15 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.claim_judge import claim_judge, judge_slos
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.results.causes.requests import (
+from pytest_llmperf.results.causes.limits import RunsInvalid
+from pytest_llmperf.results.causes.runs import (
     AnswersNotStreamed,
+    CacheNotEmpty,
     ChunksCoalesced,
     LoadProcessSuspended,
     RequestsFailed,
+    ServerRestarted,
 )
-from pytest_llmperf.results.causes.servers import CacheNotEmpty, ServerRestarted
-from pytest_llmperf.results.causes.values import RunsInvalid
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.priors import Margins

@@ -9,8 +9,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError, SpecError
 from pytest_llmperf.judging.compared_sides import judge_ratios, ratio_is_smaller
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.results.causes.claims import PairsTooFew
-from pytest_llmperf.results.causes.servers import ServerRestarted
+from pytest_llmperf.results.causes.comparisons import PairsTooFew
+from pytest_llmperf.results.causes.runs import ServerRestarted
 from pytest_llmperf.results.check import worst
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.testing.records import make_record

@@ -8,8 +8,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.gpu_gates import gpu_problems
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
-from pytest_llmperf.results.cause import Problem
-from pytest_llmperf.results.causes.gpus import GpuFault, GpuPartitioned, GpuSettingsChanged, GpusMixed, GpuThrottled
+from pytest_llmperf.results.causes.runs import GpuFault, GpuPartitioned, GpuSettingsChanged, GpusMixed, GpuThrottled
+from pytest_llmperf.results.check import Problem
 
 HEALTHY = GpuTrace(
     (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "700000"))),),

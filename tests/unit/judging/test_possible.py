@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.judging.possible import impossible
 from pytest_llmperf.model.datasheet import LatencyBound
-from pytest_llmperf.results.causes.servers import BelowHardwareBound
+from pytest_llmperf.results.causes.runs import BelowHardwareBound
 from pytest_llmperf.testing.records import make_record
 
 # A step takes 3 ms, and a prompt token 0.1 ms: 8 prompt tokens are computed within a step, 100 in 10 ms.

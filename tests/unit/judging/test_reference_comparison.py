@@ -13,9 +13,9 @@ from pytest_llmperf.judging.reference_comparison import (
     judge_against_reference,
 )
 from pytest_llmperf.metrics.run import CountedBy
-from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.causes.comparisons import ChangeUndecided, WorseThanReference
-from pytest_llmperf.results.causes.values import MetricUnavailable
+from pytest_llmperf.results.causes.limits import MetricUnavailable
+from pytest_llmperf.results.check import NoFurtherRuns
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.stats.priors import Margins

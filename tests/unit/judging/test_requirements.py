@@ -13,7 +13,7 @@ from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.causes.claims import (
+from pytest_llmperf.results.causes.comparisons import (
     EndpointStartsUnknown,
     MachineDrifts,
     PairsTooFew,
@@ -24,6 +24,7 @@ from pytest_llmperf.results.causes.claims import (
 from pytest_llmperf.results.causes.limits import (
     BeyondLimit,
     LimitInInterval,
+    MetricUnavailable,
     NoInterval,
     ObservationsTooFew,
     RateRefuted,
@@ -33,8 +34,10 @@ from pytest_llmperf.results.causes.limits import (
     ShareTooLarge,
     StartsDiffer,
     StatisticInfinite,
+    TokensUnverified,
+    ValuesInfinite,
+    ValueZero,
 )
-from pytest_llmperf.results.causes.values import MetricUnavailable, TokensUnverified, ValuesInfinite, ValueZero
 from pytest_llmperf.results.sentences import basis_text, estimate_text, limit_text, reason_text
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 from pytest_llmperf.stats.ratio import StartSd

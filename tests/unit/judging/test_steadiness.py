@@ -11,7 +11,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.steadiness import drift_p, stored_run_sd, unsteady_starts
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.results.causes.servers import NotSteady
+from pytest_llmperf.results.causes.runs import NotSteady
 from pytest_llmperf.results.conditions import DEFAULT_RULES
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.stored_baselines import Baselines

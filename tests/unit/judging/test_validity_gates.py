@@ -9,28 +9,26 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.results.cause import Problem
-from pytest_llmperf.results.causes.requests import (
+from pytest_llmperf.results.causes.runs import (
     AnswersNotStreamed,
     ArrivalsStampedLate,
-    ChunksCoalesced,
-    LoadProcessSuspended,
-    RequestsFailed,
-    RequestsSentLate,
-    SlotsEmpty,
-    TokenCountsDisagree,
-)
-from pytest_llmperf.results.causes.servers import (
     CacheNotEmpty,
+    ChunksCoalesced,
     ForeignRequests,
     LmcacheUnused,
+    LoadProcessSuspended,
     OtherModel,
     Preemptions,
     ReplicaIdle,
+    RequestsFailed,
+    RequestsSentLate,
     ServerRestarted,
     ServiceScaled,
+    SlotsEmpty,
+    TokenCountsDisagree,
     TokensMiscounted,
 )
+from pytest_llmperf.results.check import Problem
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record

@@ -8,7 +8,7 @@ from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.api import Api
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.causes.values import TokensUnverified
+from pytest_llmperf.results.causes.limits import TokensUnverified
 from pytest_llmperf.results.requests_file import decode, encode
 from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.slo.parse import parse_slo

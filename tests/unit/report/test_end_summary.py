@@ -9,13 +9,16 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.end_summary import counts, summary
 from pytest_llmperf.report.next_steps import Invocation
-from pytest_llmperf.results.cause import NoFurtherRuns, Problem
-from pytest_llmperf.results.causes.claims import MachineDrifts, StartsTooFew
-from pytest_llmperf.results.causes.comparisons import SpreadTooLarge, Worse
-from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval, NoRequestServed, RunsMissLimit
-from pytest_llmperf.results.causes.servers import ServerRestarted
-from pytest_llmperf.results.causes.values import RunsInvalid
-from pytest_llmperf.results.check import CheckResult, Stated
+from pytest_llmperf.results.causes.comparisons import MachineDrifts, SpreadTooLarge, StartsTooFew, Worse
+from pytest_llmperf.results.causes.limits import (
+    BeyondLimit,
+    LimitInInterval,
+    NoRequestServed,
+    RunsInvalid,
+    RunsMissLimit,
+)
+from pytest_llmperf.results.causes.runs import ServerRestarted
+from pytest_llmperf.results.check import CheckResult, NoFurtherRuns, Problem, Stated
 from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval

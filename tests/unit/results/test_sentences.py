@@ -12,45 +12,37 @@ import pytest
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Facts, Problem
-from pytest_llmperf.results.causes.claims import (
-    EndpointStartsUnknown,
-    MachineDrifts,
-    PairsTooFew,
-    RatioMissesLimit,
-    RatioNearLimit,
-    StartsTooFew,
-)
 from pytest_llmperf.results.causes.comparisons import (
     STOPS,
     Better,
     BetterThanReference,
     ChangeUndecided,
     ConditionsDiffer,
+    EndpointStartsUnknown,
+    MachineDrifts,
     NoPrimaryMetric,
     NothingStored,
+    PairsTooFew,
+    RatioMissesLimit,
+    RatioNearLimit,
     RunsDrift,
     RunsTooFew,
     SpreadTooLarge,
+    StartsTooFew,
     ValueNotComparable,
     Worse,
     WorseThanReference,
 )
-from pytest_llmperf.results.causes.gpus import (
-    GpuContended,
-    GpuFault,
-    GpuPartitioned,
-    GpuSettingsChanged,
-    GpusMixed,
-    GpuThrottled,
-)
 from pytest_llmperf.results.causes.limits import (
     AccuracyLost,
+    AccuracyNotEmulated,
     AnswersAlike,
     AnswersDiffer,
     BeyondLimit,
+    EnergyNotEmulated,
     EngineStarted,
     LimitInInterval,
+    MetricUnavailable,
     NoInterval,
     NoRequestServed,
     NotRecovered,
@@ -62,46 +54,45 @@ from pytest_llmperf.results.causes.limits import (
     RequestsConcurrent,
     RequestsDependent,
     RequestsMissLimit,
+    RunsInvalid,
     RunsMissLimit,
     ShareNearLimit,
     ShareTooLarge,
     StartsDiffer,
     StatisticInfinite,
-)
-from pytest_llmperf.results.causes.requests import (
-    AnswersNotStreamed,
-    ArrivalsStampedLate,
-    ChunksCoalesced,
-    ClocksUncertain,
-    LoadProcessSuspended,
-    RequestsFailed,
-    RequestsSentLate,
-    SlotsEmpty,
-    TokenCountsDisagree,
-)
-from pytest_llmperf.results.causes.servers import (
-    BelowHardwareBound,
-    CacheNotEmpty,
-    ForeignRequests,
-    LmcacheUnused,
-    NotSteady,
-    OtherModel,
-    Preemptions,
-    ReplicaIdle,
-    ServerRestarted,
-    ServiceScaled,
-    TokensMiscounted,
-)
-from pytest_llmperf.results.causes.values import (
-    AccuracyNotEmulated,
-    EnergyNotEmulated,
-    MetricUnavailable,
-    RunsInvalid,
     TokensUnverified,
     ValuesInfinite,
     ValueZero,
 )
-from pytest_llmperf.results.check import CheckResult, Stated
+from pytest_llmperf.results.causes.runs import (
+    AnswersNotStreamed,
+    ArrivalsStampedLate,
+    BelowHardwareBound,
+    CacheNotEmpty,
+    ChunksCoalesced,
+    ClocksUncertain,
+    ForeignRequests,
+    GpuContended,
+    GpuFault,
+    GpuPartitioned,
+    GpuSettingsChanged,
+    GpusMixed,
+    GpuThrottled,
+    LmcacheUnused,
+    LoadProcessSuspended,
+    NotSteady,
+    OtherModel,
+    Preemptions,
+    ReplicaIdle,
+    RequestsFailed,
+    RequestsSentLate,
+    ServerRestarted,
+    ServiceScaled,
+    SlotsEmpty,
+    TokenCountsDisagree,
+    TokensMiscounted,
+)
+from pytest_llmperf.results.check import CheckResult, Facts, Problem, Stated
 from pytest_llmperf.results.check_json import CAUSES, FAULTS, PLACE, check_from, check_json
 from pytest_llmperf.results.sentences import (
     basis_text,

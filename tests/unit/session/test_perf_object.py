@@ -14,10 +14,9 @@ from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError,
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.report.properties import outcome_properties, properties
-from pytest_llmperf.results.causes.claims import MachineDrifts
-from pytest_llmperf.results.causes.comparisons import NoPrimaryMetric
-from pytest_llmperf.results.causes.servers import ForeignRequests
-from pytest_llmperf.results.causes.values import RunsInvalid
+from pytest_llmperf.results.causes.comparisons import MachineDrifts, NoPrimaryMetric
+from pytest_llmperf.results.causes.limits import RunsInvalid
+from pytest_llmperf.results.causes.runs import ForeignRequests
 from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.results.sentences import basis_text, limit_text
 from pytest_llmperf.session.executions import begin_execution

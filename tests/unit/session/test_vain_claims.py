@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.causes.claims import (
+from pytest_llmperf.results.causes.comparisons import (
     EndpointStartsUnknown,
     MachineDrifts,
     PairsTooFew,

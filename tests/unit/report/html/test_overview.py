@@ -10,8 +10,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.overview import bar_of, csv_text, groups, headline, headroom_text, row_of, tiles
 from pytest_llmperf.report.html.session_facts import SessionFacts, canary_texts, session_facts
-from pytest_llmperf.results.causes.claims import RatioMissesLimit
-from pytest_llmperf.results.causes.comparisons import Worse
+from pytest_llmperf.results.causes.comparisons import RatioMissesLimit, Worse
 from pytest_llmperf.results.causes.limits import BeyondLimit, RunsMissLimit
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.slo.model import Comparison
