@@ -17,8 +17,7 @@ from pytest_llmperf.cli.output import remark
 from pytest_llmperf.config.emulation import GPUS, Emulation, existing_coefficients
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings, with_engine_options
-from pytest_llmperf.doctor.installed import environment_at
-from pytest_llmperf.doctor.place import this_place
+from pytest_llmperf.doctor.findings import environment_at, this_place
 from pytest_llmperf.engines.adapters import startable
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.spec import build_spec

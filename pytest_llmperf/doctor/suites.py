@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pytest_llmperf.doctor.place import Finding
+from pytest_llmperf.doctor.findings import Finding
 from pytest_llmperf.process.places import temporary_folder
 
 PART = "suites"

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.judging.gpu_gates import gpu_problems
-from pytest_llmperf.judging.possible import impossible
-from pytest_llmperf.judging.saturation import load_generator_problems
+from pytest_llmperf.judging.run_gates import gpu_problems, impossible, load_generator_problems
 from pytest_llmperf.judging.steadiness import unsteady_starts
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.by_replica import ANSWERS

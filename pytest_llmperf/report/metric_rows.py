@@ -14,8 +14,7 @@ from statistics import fmean
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.registry import Metric, all_metrics, find, is_metric
 from pytest_llmperf.metrics.server import SERVER
-from pytest_llmperf.report.table import aligned
-from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.report.table import aligned, value_text
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of

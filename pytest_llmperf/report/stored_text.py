@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pytest_llmperf.report import value_text
 from pytest_llmperf.report.metric_rows import baseline_mean
-from pytest_llmperf.report.table import aligned
+from pytest_llmperf.report.table import aligned, value_change_text, value_text
 from pytest_llmperf.results.baseline import Baseline, Entry, StoredMeasurement
 from pytest_llmperf.results.conditions import changed_arguments
 from pytest_llmperf.results.levels import session_mean
@@ -20,7 +19,7 @@ def baseline_list(entries: Sequence[Entry]) -> list[str]:
     rows = [("kind", "test", "sessions", "latest", "primary metrics")]
     for entry in entries:
         for name, stored in sorted(entry.baseline.measurements.items()):
-            primaries = ", ".join(f"{metric} {value_text.value_text(metric, baseline_mean(stored, metric))}"
+            primaries = ", ".join(f"{metric} {value_text(metric, baseline_mean(stored, metric))}"
                                   for metric in stored.primaries)
             rows.append((entry.kind, _measurement_name(entry.baseline.test, name), str(len(stored.sessions)),
                          stored.sessions[-1].date, primaries))
@@ -39,7 +38,7 @@ def baseline_text(entry: Entry) -> Iterator[str]:
             if means:
                 star = "*" if metric in stored.primaries else ""
                 runs = sum(value is not None for session in stored.sessions for value in session.values(metric))
-                levels = (value_text.value_text(metric, level) for level in (fmean(means), min(means), max(means)))
+                levels = (value_text(metric, level) for level in (fmean(means), min(means), max(means)))
                 rows.append((metric + star, *levels, str(runs)))
         yield from (f"  {line}" for line in aligned(rows))
         yield "  * judged; the rest is kept for people"
@@ -77,7 +76,7 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
         if old is not None and new is not None and formulas[0] != formulas[1]:
             yield f"formula of {metric}: {formulas[0]} → {formulas[1]}"
         elif old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
-            yield f"{metric} {value_text.value_change_text(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
+            yield f"{metric} {value_change_text(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
     old_ids, now = [session.id for session in before.sessions], [session.id for session in after.sessions]
     if len(old_ids) != len(now):
         yield f"{len(old_ids)} → {_sessions_text(after)}"

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.report.metric_rows import replica_rows
 from pytest_llmperf.report.release import WORDS, ComparedTest
-from pytest_llmperf.report.table import aligned, table
-from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.report.table import aligned, table, value_text
 from pytest_llmperf.results.ended_test import counts
 from pytest_llmperf.results.measurement import Measurement, TestResult
 

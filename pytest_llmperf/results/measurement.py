@@ -291,13 +291,13 @@ class Measurement:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per request: run, seed, start_id, then what the request did; times and latencies in ms."""
-        from pytest_llmperf.results.frame import request_frame
+        from pytest_llmperf.results.exports import request_frame
 
         return request_frame([run.seed for run in self.runs], [run.start_id for run in self.runs], self.metrics)
 
     def to_vllm_json(self) -> dict[str, object]:
         """The runs pooled, under the keys of `vllm bench serve --save-result`."""
-        from pytest_llmperf.results.vllm_json import vllm_json
+        from pytest_llmperf.results.exports import vllm_json
 
         return vllm_json(self.metrics, self.conditions)
 

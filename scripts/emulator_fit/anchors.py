@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import read_shape
-from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.cost.step_time import StepLoad, StepTime
 from pytest_llmperf.kinds import GPU_KINDS
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from emulator_fit.rows import Row
 from pytest_llmperf.emulator.config import EngineConfig
-from pytest_llmperf.emulator.cost.load import StepLoad
-from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.cost.step_time import StepLoad, StepTime
 
 ROUNDS = 10
 

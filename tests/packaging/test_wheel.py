@@ -9,7 +9,7 @@ import pytest
 import pytest_llmperf
 from pytest_llmperf.emulator import __main__ as emulator
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.frame import request_frame
+from pytest_llmperf.results.exports import request_frame
 
 CHECKOUT = Path(__file__).parents[2]
 

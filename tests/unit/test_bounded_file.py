@@ -8,7 +8,7 @@ import pytest
 from pytest_llmperf.bounded_file import read_file, read_packed
 from pytest_llmperf.errors import UsageError, echo
 from pytest_llmperf.process.scratch import write_whole
-from pytest_llmperf.report.value_text import cell_text
+from pytest_llmperf.report.table import cell_text
 
 
 @pytest.mark.parametrize(("make", "problem"), [

@@ -13,8 +13,7 @@ from pathlib import Path
 from pytest_llmperf.cli.output import say
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
-from pytest_llmperf.doctor import examine
-from pytest_llmperf.doctor.place import Finding, this_place
+from pytest_llmperf.doctor.findings import Finding, examine, this_place
 from pytest_llmperf.doctor.suites import suites
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.telemetry.hardware import detect

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.step_time import StepLoad
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,7 @@ from pytest_llmperf.emulator.core.batch import Batch, End
 from pytest_llmperf.emulator.core.counters import Counters, Gauges
 from pytest_llmperf.emulator.core.scheduler import Scheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.cost.load import StepLoad
-from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.cost.step_time import StepLoad, StepTime
 from pytest_llmperf.emulator.noise import Disturbance
 
 _DRAWN_STEPS = 512  # steps whose disturbance is asked for at once

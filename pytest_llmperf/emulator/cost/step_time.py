@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
 
@@ -12,9 +12,32 @@ import numpy.typing as npt
 from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
-from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.matrices import matrices_of
 from pytest_llmperf.shapes import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """Sums over the sequences of one step. `kv_tokens` and `attention_pairs` are arrays with a value per step if the
+    load stands for consecutive steps in which only these two numbers change.
+
+    Args:
+        sequences: rows of the batch.
+        tokens: new tokens, of prompts and of decoding sequences (drafts included).
+        prefill_tokens: new tokens that belong to prompts.
+        sampled: rows of logits.
+        kv_tokens: tokens of KV cache that attention reads, the new ones included.
+        attention_pairs: query–key pairs: Σ new × (context before + (new + 1)/2).
+        drafted: tokens that a draft model proposes.
+    """
+
+    sequences: int
+    tokens: int
+    prefill_tokens: int
+    sampled: int
+    kv_tokens: int | npt.NDArray[np.int64]
+    attention_pairs: float | npt.NDArray[np.float64]
+    drafted: int = 0
 
 
 class StepTime:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.export import Sink
-from pytest_llmperf.report.value_text import cell_text
+from pytest_llmperf.report.table import cell_text
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import names
 

@@ -11,7 +11,7 @@ from pytest_llmperf.metrics.families import turns_of
 from pytest_llmperf.metrics.server import MOVED_BYTES, TIERS
 from pytest_llmperf.report.html.words import FAMILY_WORDS
 from pytest_llmperf.report.metric_rows import MetricCells, mean_of, metric_cells
-from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.report.table import value_text
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement

@@ -12,7 +12,7 @@ from math import isfinite
 from pytest_llmperf.metrics import Unit, find
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
-from pytest_llmperf.report.value_text import cell_text
+from pytest_llmperf.report.table import cell_text
 from pytest_llmperf.report.watch import duration
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION

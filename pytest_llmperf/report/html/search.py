@@ -11,7 +11,7 @@ from pytest_llmperf.metrics import Unit, find, is_metric
 from pytest_llmperf.report.html.figures import figure
 from pytest_llmperf.report.html.plot import Line, Mark, linear_axis, log_axis, plot
 from pytest_llmperf.report.html.words import metric_in_words
-from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.report.table import value_text
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo

@@ -9,8 +9,7 @@ import pytest
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.doctor import examine
-from pytest_llmperf.doctor.place import DEVICE, Place
+from pytest_llmperf.doctor.findings import DEVICE, Place, examine
 from pytest_llmperf.doctor.suites import suites
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import version_in

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.judging.gpu_gates import gpu_problems
+from pytest_llmperf.judging.run_gates import gpu_problems
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
 from pytest_llmperf.results.causes.runs import GpuFault, GpuPartitioned, GpuSettingsChanged, GpusMixed, GpuThrottled

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.judging.possible import impossible
+from pytest_llmperf.judging.run_gates import impossible
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.results.causes.runs import BelowHardwareBound
 from pytest_llmperf.testing.records import make_record

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.config import EngineConfig
-from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.step_time import StepLoad
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 

@@ -20,7 +20,7 @@ from pytest_llmperf.emulator.cluster.routing import Unreachable
 from pytest_llmperf.emulator.config import EngineConfig, Link, Tier
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
-from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.step_time import StepLoad
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 

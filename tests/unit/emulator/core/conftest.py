@@ -12,7 +12,7 @@ from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.core.engine import Engine, FastForward
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.vllm_scheduler import VllmScheduler
-from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.step_time import StepLoad
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 

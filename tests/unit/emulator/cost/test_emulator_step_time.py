@@ -7,8 +7,7 @@ import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
-from pytest_llmperf.emulator.cost.load import StepLoad
-from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.cost.step_time import StepLoad, StepTime
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.shapes import SHAPES
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.step_time import StepLoad
 from pytest_llmperf.emulator.faults import Faults
 from pytest_llmperf.emulator.flags.launch import Launch, machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
