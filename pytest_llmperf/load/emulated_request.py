@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.faults import HttpFault
-from pytest_llmperf.emulator.http.answers import events_of
-from pytest_llmperf.emulator.http.events import CRASHED, DONE, Events, error_event
+from pytest_llmperf.emulator.http.answers import CRASHED, DONE, Events, error_event, events_of
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Reply, json_reply
 from pytest_llmperf.emulator.http.service import Service

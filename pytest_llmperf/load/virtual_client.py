@@ -11,7 +11,7 @@ from pytest_llmperf.emulator.cluster.routing import Unreachable
 from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.faults import HttpFault
-from pytest_llmperf.emulator.http.events import REFUSALS, UNREACHED
+from pytest_llmperf.emulator.http.answers import REFUSALS, UNREACHED
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest, checked
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.http.service import Service

@@ -31,7 +31,7 @@ from pytest_llmperf.plugin.verdicts import (
     uses_llmperf,
 )
 from pytest_llmperf.results.check import verdict_of_test, worst
-from pytest_llmperf.results.ending import ExecutionEnding
+from pytest_llmperf.results.ended_test import ExecutionEnding
 from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.unchecked import contains_check, in_project, not_judged
 

@@ -15,8 +15,7 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import OURS, UNKNOWN
 from pytest_llmperf.results.check_json import check_from
 from pytest_llmperf.results.conditions import kind_of
-from pytest_llmperf.results.ended_test import excused
-from pytest_llmperf.results.ending import ExecutionEnding
+from pytest_llmperf.results.ended_test import ExecutionEnding, excused
 from pytest_llmperf.results.strict_json import parse
 
 QUARANTINE = '@pytest.mark.quarantine(reason="flaky since the driver update", until="2026-12-31")'

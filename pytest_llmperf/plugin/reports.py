@@ -11,7 +11,7 @@ from pytest_llmperf.plugin.progress import WorkerNode
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import UNKNOWN, VERDICT, ending_of
 from pytest_llmperf.process.serverlog import plain
-from pytest_llmperf.report.properties import outcome_properties
+from pytest_llmperf.report.junit import outcome_properties
 from pytest_llmperf.results.ended_test import EndedTest, excused
 
 

@@ -15,7 +15,7 @@ from pytest_llmperf.plugin.inputs import difference
 from pytest_llmperf.plugin.session_record import RESUMED
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import raise_worst, tell
-from pytest_llmperf.report.properties import properties
+from pytest_llmperf.report.junit import properties
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.writer import file_name
 from pytest_llmperf.session.executions import ending_of

@@ -19,11 +19,11 @@ from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.options import mode_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.process.serverlog import plain
-from pytest_llmperf.report.properties import properties
+from pytest_llmperf.report.junit import properties
 from pytest_llmperf.report.table import table
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.emulated_ground import notes
-from pytest_llmperf.results.ending import ExecutionEnding
+from pytest_llmperf.results.ended_test import ExecutionEnding
 from pytest_llmperf.session.executions import Execution, history
 
 EXECUTION: pytest.StashKey[Execution] = pytest.StashKey()

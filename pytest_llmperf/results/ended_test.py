@@ -1,4 +1,4 @@
-"""How a test ended: the one value that console, page, `llmperf show`, JUnit and Markdown show, each in its form."""
+"""How a test ended: as one execution tells it, and as every report shows it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import copysign, inf
+from pathlib import Path
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
@@ -24,9 +25,77 @@ from pytest_llmperf.results.causes.limits import (
     StartsDiffer,
 )
 from pytest_llmperf.results.check import CheckResult, NoFurtherRuns, Stated
-from pytest_llmperf.results.ending import USAGE
 from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text, reason_text
 from pytest_llmperf.slo.model import Comparison
+
+#: The end of a test that asks for what does not exist, beside the verdicts.
+USAGE = "USAGE"
+NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
+#: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
+#: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.
+STORED, FAILED, SKIPPED = "STORED", "FAILED", "SKIPPED"
+#: Outcomes of tests that are red and do not gate: a person has acknowledged the regression, or the test is quarantined.
+ACKNOWLEDGED, QUARANTINED = "ACKNOWLEDGED", "QUARANTINED"
+#: Every outcome, by how much it matters.
+OUTCOMES = (
+    SKIPPED, "REPORTED", "PASS", "IMPROVED", STORED, ACKNOWLEDGED, QUARANTINED, "INCONCLUSIVE", "NO_BASELINE",
+    "INCOMPARABLE", USAGE, FAILED, "FAIL", "ERROR",
+)  # fmt: skip
+GOOD = OUTCOMES[:5]
+#: Outcomes that make no status check red.
+WITHOUT_GATE = OUTCOMES[:8]
+#: Outcomes of tests that no check decided.
+UNDECIDED = (USAGE, FAILED, "ERROR", SKIPPED)
+#: Verdicts whose number alone does not say why.
+EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.ERROR)
+#: Causes that more runs on the same servers, or more server starts, remove.
+OF_RUNS = (MachineDrifts, NoInterval, LimitInInterval, ObservationsTooFew, RequestsConcurrent, RequestsDependent)
+OF_STARTS = (PairsTooFew, StartsTooFew, StartsDiffer)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionEnding:
+    """How one execution of a test ended. It travels with pytest's reports, also from xdist's workers.
+
+    Args:
+        word: a verdict, `USAGE`, "failed" for an exception of the test's own, "skipped", "xfailed" or "pytest.exit";
+            None before the end.
+        error: why no check decided, with the evidence; None where checks decided.
+        complete: whether the test reached its end.
+        unchecked: how a test left that measured and checked nothing, "" where it returned, as long as a fixture may
+            still check; None for any other test.
+        checks: the results of the checks, as JSON.
+        conditions: conditions of each measurement, as JSON.
+        earlier: words of the earlier executions in this session.
+        run_file: path of the run file; "" without a run file.
+        test: the test's id; "" for a test without llmperf.
+        owner: as in `results.ended_test.EndedTest`.
+        excuse: as in `results.ended_test.EndedTest`.
+        undecided: of a failed phase that no check decided: one of `results.ended_test.UNDECIDED` and the reason.
+    """
+
+    word: str | None = None
+    error: str | None = None
+    complete: bool = False
+    unchecked: str | None = None
+    checks: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
+    run_file: str = ""
+    test: str = ""
+    owner: str = ""
+    excuse: str = ""
+    undecided: tuple[str, str] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The run file; None without a run file."""
+        return Path(self.run_file) if self.run_file else None
+
+    @property
+    def verdict(self) -> str | None:
+        """The word if it is a verdict or `USAGE`; None for any other end."""
+        return self.word if self.word == USAGE or self.word in Verdict.__members__ else None
 
 
 def headroom(check: CheckResult) -> float | None:
@@ -52,26 +121,6 @@ def deciding_limit(check: CheckResult) -> float | None:
     return check.limit
 
 
-NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
-#: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
-#: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.
-STORED, FAILED, SKIPPED = "STORED", "FAILED", "SKIPPED"
-#: Outcomes of tests that are red and do not gate: a person has acknowledged the regression, or the test is quarantined.
-ACKNOWLEDGED, QUARANTINED = "ACKNOWLEDGED", "QUARANTINED"
-#: Every outcome, by how much it matters.
-OUTCOMES = (
-    SKIPPED, "REPORTED", "PASS", "IMPROVED", STORED, ACKNOWLEDGED, QUARANTINED, "INCONCLUSIVE", "NO_BASELINE",
-    "INCOMPARABLE", USAGE, FAILED, "FAIL", "ERROR",
-)  # fmt: skip
-GOOD = OUTCOMES[:5]
-#: Outcomes that make no status check red.
-WITHOUT_GATE = OUTCOMES[:8]
-#: Outcomes of tests that no check decided.
-UNDECIDED = (USAGE, FAILED, "ERROR", SKIPPED)
-#: Verdicts whose number alone does not say why.
-EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.ERROR)
-
-
 class Remedy(Enum):
     """What can decide an open test, the least GPU time first."""
 
@@ -79,11 +128,6 @@ class Remedy(Enum):
     RUNS = "more runs (--llmperf-extension-limit, runs=)"
     SESSIONS = "more stored sessions (--update-baselines)"
     STARTS = "more server starts (starts=)"
-
-
-#: Causes that more runs on the same servers, or more server starts, remove.
-OF_RUNS = (MachineDrifts, NoInterval, LimitInInterval, ObservationsTooFew, RequestsConcurrent, RequestsDependent)
-OF_STARTS = (PairsTooFew, StartsTooFew, StartsDiffer)
 
 
 def _remedy(check: CheckResult) -> Remedy | None:

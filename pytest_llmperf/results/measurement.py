@@ -18,8 +18,7 @@ from pytest_llmperf.model.record import RequestRecord, RunRecords, failure_count
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
-from pytest_llmperf.results.ended_test import FAILED, SKIPPED, STORED, UNDECIDED, EndedTest, excused
-from pytest_llmperf.results.ending import USAGE
+from pytest_llmperf.results.ended_test import FAILED, SKIPPED, STORED, UNDECIDED, USAGE, EndedTest, excused
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.results.requests_file import all_records
 from pytest_llmperf.results.sentences import reason_text

@@ -20,7 +20,7 @@ from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.check_json import check_json
-from pytest_llmperf.results.ending import ExecutionEnding
+from pytest_llmperf.results.ended_test import ExecutionEnding
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.arguments import check_duration, check_requests, spec_of

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from pytest_llmperf.plugin.outcomes import INTERRUPTED
-from pytest_llmperf.report.terminal_text import overview
+from pytest_llmperf.report.text import overview
 from pytest_llmperf.results.reader import read_run
 from tests.faults.conftest import HUNG_S
 

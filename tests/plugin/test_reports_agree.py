@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.report.comment import CommentedRun, comment
 from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.report.terminal_text import overview
+from pytest_llmperf.report.text import overview
 from pytest_llmperf.results.ended_test import OUTCOMES, short_id
 from pytest_llmperf.results.reader import read_run
 

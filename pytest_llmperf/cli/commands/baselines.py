@@ -16,7 +16,7 @@ from pytest_llmperf.cli.runs import RUN_HELP, named_run
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.stored_text import baseline_list, baseline_text
+from pytest_llmperf.report.text import baseline_list, baseline_text
 from pytest_llmperf.results.baseline import Entry
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.session.baseline_update import MeasuredSession, UpdateScope, read_sessions, update_baselines

@@ -21,8 +21,7 @@ from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.release import compare_runs
-from pytest_llmperf.report.stored_text import changes
-from pytest_llmperf.report.terminal_text import comparison_text
+from pytest_llmperf.report.text import changes, comparison_text
 from pytest_llmperf.report.tool_comparison import compare_tool_files
 from pytest_llmperf.results.tool_files import is_tool_side
 

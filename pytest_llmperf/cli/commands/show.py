@@ -9,7 +9,7 @@ from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run, project_runs
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.html.session_facts import canary_texts
-from pytest_llmperf.report.terminal_text import overview, text_of_test
+from pytest_llmperf.report.text import overview, text_of_test
 from pytest_llmperf.results.reader import choose, read_run, read_session
 
 ARGUMENTS = {

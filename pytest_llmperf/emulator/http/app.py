@@ -8,15 +8,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_llmperf.emulator.http.answers import events_of
-from pytest_llmperf.emulator.http.events import CRASHED, REFUSALS
+from pytest_llmperf.emulator.http.answers import CRASHED, REFUSALS, events_of
 from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 from pytest_llmperf.emulator.http.realtime import RealTime
-from pytest_llmperf.emulator.http.recorder import Recorder
 from pytest_llmperf.emulator.http.replies import EVENT_STREAM, Refusal, Reply, json_reply
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.http.stream_writer import Send, StreamWriter
-from pytest_llmperf.emulator.http.streams import Stream
+from pytest_llmperf.emulator.http.streams import Recorder, Stream
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _LARGEST_BODY = 64 * 2**20

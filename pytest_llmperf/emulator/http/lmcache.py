@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qs
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
-from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE, Page
+from pytest_llmperf.emulator.http.metrics_page import CONTENT_TYPE, Page
 from pytest_llmperf.emulator.http.replies import Refusal, Reply, json_reply
 
 ROUTES = {"/lmcache/metrics", "/lmcache/cache/clear"}

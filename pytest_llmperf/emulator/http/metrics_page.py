@@ -1,14 +1,46 @@
-"""The /metrics pages of vLLM and SGLang."""
+"""The /metrics pages of vLLM and SGLang: histograms of latencies and counts, in Prometheus' text format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as List
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from pytest_llmperf.emulator.core.counters import Counters, Gauges
+from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.flags.launch import Launch
-from pytest_llmperf.emulator.http.exposition import Histogram, Page
-from pytest_llmperf.emulator.http.latencies import Latencies
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = Mapping[str, str]
+_MOST_LATER = 1024
+_REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160,
+                640, 2560)  # fmt: skip
+_BETWEEN_TOKENS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_SIZES = [m * 10**e for e in range(10) for m in (1, 2, 5)]
+# By vLLM's names; sizes in tokens end at the longest sequence.
+_BOUNDS = {
+    "time_to_first_token_seconds": _FIRST_TOKEN,
+    "inter_token_latency_seconds": _BETWEEN_TOKENS,
+    "request_time_per_output_token_seconds": _BETWEEN_TOKENS,
+    "e2e_request_latency_seconds": _REQUEST,
+    "request_queue_time_seconds": _REQUEST,
+    "request_inference_time_seconds": _REQUEST,
+    "request_prefill_time_seconds": _REQUEST,
+    "request_decode_time_seconds": _REQUEST,
+    "request_num_preemptions": (1, 2, 3, 4, 5, 10, 20),
+    "request_prefill_kv_computed_tokens": _SIZES,
+    "request_prompt_tokens": _SIZES,
+    "request_generation_tokens": _SIZES,
+    "request_max_num_generation_tokens": _SIZES,
+    "request_params_max_tokens": _SIZES,
+}
+_S = 1e-9
 _GAUGES = {
     "num_requests_running": ("running", "Sequences that are in the batch."),
     "num_requests_waiting": ("waiting", "Sequences that wait for a place in the batch."),
@@ -51,8 +83,152 @@ _HISTOGRAMS = {
 }
 
 
+class Histogram:
+    """Counts of values at most each bound, and their sum."""
+
+    def __init__(self, bounds: List[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+        self._later: list[npt.NDArray[np.float64]] = []
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def observe_all(self, values: npt.NDArray[np.float64]) -> None:
+        """Observes many values. The result equals single observations, except for the rounding of the sum. The values
+        are sorted into bins when the histogram is read."""
+        self._later.append(values)
+        if len(self._later) == _MOST_LATER:
+            self._sort_in()
+
+    @property
+    def count(self) -> int:
+        self._sort_in()
+        return sum(self._counts)
+
+    @property
+    def total(self) -> float:
+        self._sort_in()
+        return self._sum
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """(upper bound as text, how many values were at most that), the last one +Inf."""
+        self._sort_in()
+        return list(zip(_shown_bounds(self._bounds), accumulate(self._counts), strict=True))
+
+    def _sort_in(self) -> None:
+        if not self._later:
+            return
+        values = np.concatenate(self._later)
+        self._later.clear()
+        bin_counts = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
+        self._counts = [count + more for count, more in zip(self._counts, bin_counts.tolist(), strict=True)]
+        self._sum += float(values.sum())
+
+
+class Page:
+    """Collects families and writes them in order."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float | Histogram]]) -> None:
+        """Write a family. The name of a counter ends with `_total` here as in its samples."""
+        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        for labels, value in samples:
+            if isinstance(value, Histogram):
+                self._histogram(name, labels, value)
+            else:
+                self._lines.append(f"{name}{_shown(labels)} {float(value)!r}")
+
+    def _histogram(self, name: str, labels: Labels, histogram: Histogram) -> None:
+        label_text = _shown(labels)[1:-1]
+        begin = f"{name}_bucket{{{label_text}{',' if label_text else ''}le=\""
+        self._lines += [f'{begin}{bound}"}} {float(count)!r}' for bound, count in histogram.cumulative()]
+        for ending, value in (("count", histogram.count), ("sum", histogram.total)):
+            self._lines.append(f"{name}_{ending}{_shown(labels)} {float(value)!r}")
+
+    def body(self) -> bytes:
+        return ("\n".join(self._lines) + "\n").encode()
+
+
+@lru_cache(maxsize=256)
+def _shown_bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*(repr(float(bound)) for bound in bounds), "+Inf")
+
+
+def _shown(labels: Labels) -> str:
+    if not labels:
+        return ""
+    pairs = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Latencies:
+    """Histograms of one engine, in seconds or tokens.
+
+    Args:
+        max_model_len: the largest bound for tokens.
+        per_token: an emission of n tokens counts as n gaps of equal length, as in SGLang; otherwise as one.
+
+    Attributes:
+        histograms: by vLLM's names.
+    """
+
+    def __init__(self, max_model_len: int, per_token: bool = False) -> None:
+        self._per_token = per_token
+        self.histograms = {
+            name: Histogram([bound for bound in bounds if bounds is not _SIZES or bound <= max_model_len])
+            for name, bounds in _BOUNDS.items()
+        }
+
+    def first_token(self, sequence: Sequence, at_ns: int) -> None:
+        self.histograms["time_to_first_token_seconds"].observe((at_ns - sequence.arrived_ns) * _S)
+
+    def gap(self, gap_ns: int, tokens: int) -> None:
+        """Observes the gap between two emissions of a sequence; `tokens` is the number of tokens in the second."""
+        if self._per_token:
+            self.histograms["inter_token_latency_seconds"].observe(gap_ns / tokens * _S, tokens)
+        else:
+            self.histograms["inter_token_latency_seconds"].observe(gap_ns * _S)
+
+    def emissions(self, sequence: Sequence, at_ns: list[int], counts: list[int]) -> None:
+        """Observes all emissions of a sequence, from its first token on."""
+        self.first_token(sequence, at_ns[0])
+        gaps_s = np.diff(np.array(at_ns)) * _S
+        if self._per_token and max(counts) > 1:
+            gaps_s = np.repeat(gaps_s / counts[1:], counts[1:])
+        self.histograms["inter_token_latency_seconds"].observe_all(gaps_s)
+
+    def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
+        """Observes the latencies of a sequence that generated all its tokens."""
+        scheduled = sequence.arrived_ns if sequence.first_scheduled_ns is None else sequence.first_scheduled_ns
+        values = {
+            "e2e_request_latency_seconds": (last_ns - sequence.arrived_ns) * _S,
+            "request_queue_time_seconds": (scheduled - sequence.arrived_ns) * _S,
+            "request_inference_time_seconds": (last_ns - scheduled) * _S,
+            "request_prefill_time_seconds": (first_ns - scheduled) * _S,
+            "request_decode_time_seconds": (last_ns - first_ns) * _S,
+            "request_time_per_output_token_seconds": (last_ns - first_ns) * _S / max(1, sequence.generated - 1),
+            "request_num_preemptions": sequence.preemptions,
+            "request_prefill_kv_computed_tokens": sequence.prompt_length - (sequence.cached_tokens or 0),
+            "request_prompt_tokens": sequence.prompt_length,
+            "request_generation_tokens": sequence.generated,
+            "request_max_num_generation_tokens": sequence.max_tokens,
+            "request_params_max_tokens": sequence.max_tokens,
+        }
+        for name, value in values.items():
+            self.histograms[name].observe(value)
+
+
 def metrics_page(
-    launch: Launch, engines: Sequence[tuple[Counters, Gauges, Latencies]], *, started_s: float, served: int
+    launch: Launch, engines: List[tuple[Counters, Gauges, Latencies]], *, started_s: float, served: int
 ) -> bytes:
     """The page for engines 0, 1, …
 
@@ -68,7 +244,7 @@ def metrics_page(
     return page.body()
 
 
-def _vllm(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, Latencies]], served: int) -> None:
+def _vllm(page: Page, launch: Launch, engines: List[tuple[Counters, Gauges, Latencies]], served: int) -> None:
     labels = [{"engine": str(index), "model_name": launch.served_names[0]} for index in range(len(engines))]
 
     def add(name: str, kind: str, text: str, values: Iterable[float | Histogram]) -> None:
@@ -149,7 +325,7 @@ def _iterations(counters: Counters) -> Histogram:
     return histogram
 
 
-def _sglang(page: Page, launch: Launch, engines: Sequence[tuple[Counters, Gauges, Latencies]], served: int) -> None:
+def _sglang(page: Page, launch: Launch, engines: List[tuple[Counters, Gauges, Latencies]], served: int) -> None:
     model = {"model_name": launch.served_names[0]}
     name = {"engine_type": "unified", **model}
     page.add("sglang:http_requests_total", "counter", "Requests that were answered with a generation.",

@@ -15,8 +15,8 @@ import uvloop
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.http.app import App
 from pytest_llmperf.emulator.http.realtime import RealTime
-from pytest_llmperf.emulator.http.recorder import Recorder
 from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.http.streams import Recorder
 
 _BACKLOG = 2048
 

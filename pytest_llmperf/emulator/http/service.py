@@ -12,10 +12,8 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.faults import Faults, HttpFault
 from pytest_llmperf.emulator.flags.launch import Launch
 from pytest_llmperf.emulator.http import lmcache, pages
-from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
 from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, read_generation_request
-from pytest_llmperf.emulator.http.latencies import Latencies
-from pytest_llmperf.emulator.http.metrics_page import metrics_page
+from pytest_llmperf.emulator.http.metrics_page import CONTENT_TYPE, Latencies, metrics_page
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
 
 _COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}

@@ -10,8 +10,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.report.properties import outcome_properties, properties
+from pytest_llmperf.report.junit import outcome_properties, properties, read_release
 from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.ended_test import EndedTest
 from pytest_llmperf.results.reader import read_run

@@ -8,7 +8,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, judge_against_baseline
 from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.report.release import Trend, compare_runs
-from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
+from pytest_llmperf.report.text import comparison_text, overview, text_of_test
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.conditions import formulas_of

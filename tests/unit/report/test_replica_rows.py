@@ -2,7 +2,7 @@
 
 from pytest_llmperf.report.html import write_report
 from pytest_llmperf.report.metric_rows import replica_rows
-from pytest_llmperf.report.terminal_text import text_of_test
+from pytest_llmperf.report.text import text_of_test
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.writer import write_test
 

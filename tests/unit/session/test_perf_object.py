@@ -13,7 +13,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
-from pytest_llmperf.report.properties import outcome_properties, properties
+from pytest_llmperf.report.junit import outcome_properties, properties
 from pytest_llmperf.results.causes.comparisons import MachineDrifts, NoPrimaryMetric
 from pytest_llmperf.results.causes.limits import RunsInvalid
 from pytest_llmperf.results.causes.runs import ForeignRequests

@@ -8,8 +8,7 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.http.answers import events_of
-from pytest_llmperf.emulator.http.events import DONE, error_event
+from pytest_llmperf.emulator.http.answers import DONE, error_event, events_of
 from pytest_llmperf.emulator.http.generation_request import read_generation_request
 from pytest_llmperf.emulator.http.text import text_of
 

@@ -11,9 +11,7 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.http.exposition import Histogram, Page
-from pytest_llmperf.emulator.http.latencies import Latencies
-from pytest_llmperf.emulator.http.metrics_page import metrics_page
+from pytest_llmperf.emulator.http.metrics_page import Histogram, Latencies, Page, metrics_page
 
 MS = 1_000_000
 DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
