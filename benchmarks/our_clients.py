@@ -26,7 +26,7 @@ SECONDS_A_STREAM = 1.04
 
 
 def closed(server: TimedServer, streams: int, requests: int, *, chat: bool = False) -> Measured:
-    """So many streams at a time, of completions or of chat completions."""
+    """Measure a closed loop of `streams` completions or chat completions."""
     path, body = (CHAT_PATH, CHAT_BODY) if chat else (PATH, BODY)
     planned = tuple(PlannedRequest(index, path, body) for index in range(requests))
     return _replayed(server, planned, streams)

@@ -49,7 +49,7 @@ class TimedServer:
         self._get("/reset")
 
     def stats(self) -> dict[str, Any]:
-        """Its own errors since the last reset, in milliseconds."""
+        """Timing errors of the server since the last reset, in milliseconds."""
         return json.loads(self._get("/stats"))
 
     def _get(self, path: str) -> bytes:

@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 
 
 class VirtualClock:
-    """A clock that only jumps: when somebody sleeps, or when an emulated engine says what time it is."""
+    """A clock that jumps by each sleep, and to each time that an emulated engine sets."""
 
     def __init__(self) -> None:
         self._now_ns = 0

@@ -166,8 +166,8 @@ def _imported(place: str) -> object:
 
 @cache
 def _entry_points() -> tuple[EntryPoint, ...]:
-    """Those of the group, of the first distribution of each name. Every run of pytest asks for them, and searching the
-    texts takes half of the time of parsing them all."""
+    """The entry points of the group, each from the first distribution of its name. Every run of pytest asks for them,
+    and searching the texts takes half of the time of parsing them all."""
     ours: dict[str, Distribution] = {}
     for each in distributions():
         if f"[{GROUP}]" in (each.read_text("entry_points.txt") or ""):

@@ -161,4 +161,4 @@ class BaselineError(InfrastructureError):
 
 
 class HardwareBusy(InfrastructureError):
-    """Somebody else uses the accelerator."""
+    """A process of another program uses the accelerator."""

@@ -111,12 +111,12 @@ class ModelShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one routed expert in one layer."""
+        """Number of parameters of one routed expert in one layer."""
         return 3 * self.hidden * self.intermediate
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer's projections."""
+        """Number of parameters of the attention projections of one layer."""
         if self.latent is None:
             return 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
         latent = self.latent
@@ -129,7 +129,8 @@ class ModelShape:
 
     @property
     def dense_parameters(self) -> int:
-        """Of all layers' matrices that every token passes: all but embedding, head, norms and routed experts."""
+        """Number of parameters of all matrices that every token passes: all but embedding, head, norms and routed
+        experts."""
         attention = self.layers * self.attention_parameters
         if not self.moe:
             return attention + self.layers * self.expert_parameters
@@ -139,12 +140,12 @@ class ModelShape:
 
     @property
     def router_parameters(self) -> int:
-        """Of all routers."""
+        """Number of parameters of all routers."""
         return self.expert_layers * self.experts * self.hidden
 
     @property
     def head_parameters(self) -> int:
-        """Of the output projection; it is read in every step, tied or not."""
+        """Number of parameters of the output projection, which is read in every step, tied or not."""
         return self.vocab * self.hidden
 
     @property

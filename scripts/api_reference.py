@@ -48,7 +48,7 @@ class Name:
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """None of a class, an enumeration and a property."""
+        """The signature of a function; None for a class, an enumeration and a property."""
         return inspect.signature(self.value) if inspect.isfunction(self.value) else None
 
     @property

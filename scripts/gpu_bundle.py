@@ -87,7 +87,7 @@ RECIPES = {
 
 
 class BundleError(Exception):
-    """Nothing was packed; the message says what to do."""
+    """The bundle cannot be made; the message says what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

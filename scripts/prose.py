@@ -1,10 +1,12 @@
-"""Private words, test names without an outcome, tests without an assertion and errors without a next step.
+"""Private words, docstrings without a subject, unclear test names, tests without assertion, errors without remedy.
 
-`python scripts/prose.py` names each place that scripts/prose_known.txt lacks, and fails. With `--record` the script
-removes mended places from that file.
+`python scripts/prose.py` names each place, and fails if there is one.
 
-A private word is a word of this project for which docs/glossary.md has a term of the field. An error has a next step if
-a sentence of it begins with an imperative, or if it says what is needed or possible.
+A private word is a word of this project for which docs/glossary.md has a term of the field. A docstring has no subject
+if it begins with a preposition or a pronoun: "Of one layer." leaves open what the function returns. In a test name "no
+X and Y" leaves open whether Y is absent, too. An error has a next step if a sentence of it begins with an imperative,
+or if it says what is needed or possible, or if it inserts a text that is named `remedy`, `hint` or `advice`. A text in
+lower case without a period is a clause that another error quotes.
 """
 
 from __future__ import annotations
@@ -12,13 +14,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-KNOWN = "scripts/prose_known.txt"
 PLACES = ("README.md", "CONTRIBUTING.md", "docs", "pytest_llmperf", "scripts", "benchmarks", "suites", "tests")
 #: They have tables of words that a clear text avoids.
 WORD_LISTS = ("CONTRIBUTING.md", "scripts/prose.py")
@@ -35,7 +35,8 @@ PRIVATE = {
     "crew": "load generator", "crying wolf": "false alarm", "demand": "requirement", "departure": "actual send time",
     "dialogue": "conversation", "eviction of a sequence": "preemption", "fate": "planted fault",
     "glide": "fast-forward", "how much starts differ": "between-start sd", "kept run": "stored run",
-    "lateness": "send delay", "memory waste": "internal fragmentation", "no evidence": "invalid run",
+    "lateness": "send delay", "none where": "None if", "empty where": "empty if",
+    "stranger": "foreign process", "memory waste": "internal fragmentation", "no evidence": "invalid run",
     "nobody intends a moment": "closed loop", "rival": "alternative rule",
     "start-to-start spread": "between-start sd", "straying": "drift",
     "what a claim may not make worse": "guard metric", "what a side must show": "mechanism",
@@ -49,24 +50,26 @@ AUXILIARIES = words_of(
 VERBS = words_of(
     "accept add admit agree allow append apply arrive ascend attach avoid become begin belong bind borrow break "
     "bring build buy cancel carry choose clear close compare compute confirm contain continue contradict convert "
-    "cover create cry decide decode decrease defer define delete depart depend detect determine differ divide "
-    "double draw drop empty encode equal evict exceed exclude exist expire explain fail fall fill find finish fit "
+    "cover create cry decide decode decrease defer define delete depart depend detect determine differ disagree divide "
+    "double draw drop empty encode equal evict exceed exclude exist expire explain "
+    "fail fall fill find finish fit "
     "follow forget generate get give go grow halve happen hide hold ignore include increase inherit install "
     "invalidate join judge keep kill know lack last leak leave let lie list listen lock lose lower make match "
     "mean measure meet merge mirror miss move name need occur omit open outlive outrank override overtake pass "
     "pay point pool precede preempt prefer prevent print produce propagate prove raise reach read recover reduce "
     "refuse reject release remain remove repeat replace report require reserve resolve restart resume retry "
     "return reuse save say scale see select send serve share shrink sleep sort spend split spread stand stay stop "
-    "store suffice sum survive take tell time trigger trust use vary wait warm win withstand work write")
+    "store succeed suffice sum survive take tell time trigger trust use vary wait warm win withdraw withstand work "
+    "write")
 AMBIGUOUS = words_of(
     "answer ask cause change check claim cost count end exit hit limit load look mark name plan record request "
     "result run show start state step test turn value")
 IMPERATIVES = "|".join(sorted(words_of(
-    "add allow ask begin build check choose close copy correct create declare delete drop end fix free give go hand "
-    "install keep leave let list look lower make measure mend move name open pass pick put raise read remove rename "
-    "renew repair repeat replace restart restore run say see send set sort start state stop store take try turn "
-    "uninstall unset update upgrade use wait widen write")))
-IMPERATIVE = re.compile(rf"(^|[.:;,]\s|VALUE |\bor |\bthen |\band )({IMPERATIVES})\b", re.IGNORECASE)
+    "add allow announce ask begin build check choose close copy correct create declare delete drop end fix free give "
+    "go hand install keep leave let list look lower make measure mend move name open pass pick put raise read remove "
+    "rename renew repair repeat replace restart restore run say see send set shorten sort start state stop store take "
+    "try turn uninstall unset update upgrade use wait widen write")))
+IMPERATIVE = re.compile(rf"(^|[.:;,?]\s|VALUE |\bor |\bthen |\band )({IMPERATIVES})\b", re.IGNORECASE)
 #: What is needed or possible.
 POSSIBLE = re.compile(
     r"--\w|e\.g\.|\b(must|needs?|these can|takes|instead|at least|at most|between|there (is|are)|one of|expected|"
@@ -74,7 +77,13 @@ POSSIBLE = re.compile(
 #: Errors of a programming mistake, which a user never reads.
 INTERNAL = words_of("AssertionError AttributeError IndexError KeyError LookupError NotImplementedError OSError "
                     "RuntimeError StopIteration TypeError ValueError")
-CHECKS = re.compile(r"assert|raises|warns|fail|check|expect|match|message|hold|validate|until", re.IGNORECASE)
+REMEDY = re.compile(r"remedy|hint|advice|create", re.IGNORECASE)
+CLAUSE = re.compile(r"(VALUE )?[a-z](.*[^.])?", re.DOTALL)
+#: "The parameters of one layer" says what "Of one layer" leaves open.
+NO_SUBJECT = re.compile(
+    r"(Of|As of|By|From|Those|Such|At|With|Its?|So|Until|Up|Also|Nobody|None|Whatever|For (?!each))\b")
+NO_AND = re.compile(r"_no_[a-z]+_and_(?!no_)([a-z0-9]+)")
+CHECKS = re.compile(r"assert|raises|warns|fail|check|expect|match|message|hold|validate|until|wait_for", re.IGNORECASE)
 #: A shorter text is that of another error.
 SHORTEST = 4
 
@@ -84,18 +93,14 @@ class Place:
     """A place to look at.
 
     Args:
-        what: is wrong there.
-        text: of the place, short; the same in every position.
+        what: what is wrong at the place.
+        text: begin of the text of the place.
     """
 
     path: str
     line: int
     what: str
     text: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.what}: {self.text}"
 
 
 def places(root: Path) -> Iterator[Place]:
@@ -129,8 +134,14 @@ def places_in_code(name: str, tree: ast.Module) -> Iterator[Place]:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and name.startswith("tests/"):
             if not any(map(is_verb, node.name.split("_")[2:])):
                 yield Place(name, node.lineno, "test name without an outcome", node.name)
+            if any(not is_verb(word) for word in NO_AND.findall(node.name)):
+                yield Place(name, node.lineno, "test name with an ambiguous “no … and …”", node.name)
             if not any(map(is_check, ast.walk(node))):
                 yield Place(name, node.lineno, "test without an assertion", node.name)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not name.startswith(("tests/", "suites/")):
+            docstring = ast.get_docstring(node) or ""
+            if NO_SUBJECT.match(docstring):
+                yield Place(name, node.lineno, "docstring without a subject", docstring.partition("\n")[0])
         if isinstance(node, ast.Raise) and name.startswith("pytest_llmperf/") and "/emulator/" not in name:
             text = error_text(node)
             if len(re.findall(r"[a-z]+", text)) >= SHORTEST and not (IMPERATIVE.search(text) or POSSIBLE.search(text)):
@@ -156,22 +167,17 @@ def error_text(node: ast.Raise) -> str:
     if not all(isinstance(part, ast.FormattedValue) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
                for part in parts):
         return ""
-    return "".join(part.value if isinstance(part, ast.Constant) else "VALUE" for part in parts)
+    text = "".join(part.value if isinstance(part, ast.Constant)
+                   else " instead " if REMEDY.search(ast.unparse(part.value)) else "VALUE" for part in parts)
+    return "" if CLAUSE.fullmatch(text) else text
 
 
-def main(arguments: list[str]) -> int:
-    listed = list(places(ROOT))
-    keys = Counter(place.key for place in listed)
-    known = Counter((ROOT / KNOWN).read_text(encoding="utf-8").splitlines())
-    new = keys - known
-    for place in listed:
-        if new[place.key]:
-            print(f"{place.path}:{place.line}: {place.key}", file=sys.stderr)
-    print(f"{len(listed)} places, {(known - keys).total()} mended and {new.total()} new since {KNOWN}")
-    if "--record" in arguments and not new:
-        (ROOT / KNOWN).write_text("".join(f"{key}\n" for key in sorted(keys.elements())), encoding="utf-8")
-    return int(bool(new))
+def main() -> int:
+    found = list(places(ROOT))
+    for place in found:
+        print(f"{place.path}:{place.line}: {place.what}: {place.text}", file=sys.stderr)
+    return int(bool(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -122,7 +122,7 @@ def growth(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def problems(samples: Samples, endings: Mapping[Ending, int]) -> list[str]:
-    """What is wrong with a load; empty where nothing is."""
+    """What is wrong with a load; empty if nothing is."""
     slopes = {name: slope for name, points in samples.items() if (slope := growth(points)) is not None}
     wrong = [f"{name} grows by {slope:.3f} MB/min" for name, slope in slopes.items() if slope >= LIMIT_MB_PER_MIN]
     wrong += [f"{count} requests ended as {ending.value}" for ending, count in endings.items()

@@ -1,4 +1,4 @@
-"""Start-up: from the launch of a server to its first token. What scales by demand waits for it."""
+"""Start-up: from the launch of a server to its first token, which a service waits for before it adds a replica."""
 
 from dataclasses import dataclass
 

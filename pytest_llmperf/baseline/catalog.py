@@ -61,7 +61,7 @@ def catalog(root: Path, kind: str | None = None) -> list[Entry]:
         raise UsageError(f"{root}: there is no such folder of baselines. {CREATE}")
     kinds = sorted(path.name for path in root.iterdir() if path.is_dir() and path.name[:1] not in "._")
     if kind is not None and kind not in kinds:
-        raise UsageError(f"{root} has nothing for {kind!r}; it has: {', '.join(kinds) or 'nothing'}. {CREATE}")
+        raise UsageError(f"{root} has no baselines of {kind!r}, only of {', '.join(kinds) or 'no kind'}. {CREATE}")
     store, chosen = Store(root), [kind] if kind else kinds
     return [Entry(kind, path, baseline) for kind in chosen for path, baseline in store.read_all(kind).items()]
 

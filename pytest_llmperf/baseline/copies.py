@@ -1,4 +1,4 @@
-"""Copies of a test that one session ran, each in a worker of its own: together they are one measurement."""
+"""Copies of a test (`--count`) that several workers of one session ran. Together they are one measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 
 @dataclass(frozen=True, slots=True)
 class BaselineCase:
-    """A measurement with its test, and that test's id as files know it."""
+    """A new measurement with its test.
+
+    Args:
+        fresh: the measurement of this session, in contrast to the stored baseline.
+        owner: id of the test in baseline files.
+    """
 
     test: TestResult
     fresh: Measurement
@@ -22,12 +27,12 @@ class BaselineCase:
 
     @property
     def name(self) -> str:
-        """The name under which the measurement is compared."""
+        """The name of the measurement in its baseline; "" for the only one."""
         return self.fresh.baseline or ""
 
 
 def copies_by_name(cases: Sequence[BaselineCase]) -> dict[str, list[BaselineCase]]:
-    """The copies of each measurement of a test."""
+    """The copies of each measurement of a test, by the name of the measurement."""
     copies: dict[str, list[BaselineCase]] = defaultdict(list)
     for case in cases:
         copies[case.name].append(case)

@@ -67,7 +67,7 @@ def _with_margins(
 def _margin(
     stored: StoredMeasurement, name: str, suite: SuiteSpread, hardware: str, host: str
 ) -> float | None:
-    """The margin in whole per cent; None where the default is enough, or the noise allows none below 200 %."""
+    """The margin in whole per cent; None if the default is enough, or the noise allows none below 200 %."""
     metric = find(name)
     prior = suite.learnt(prior_for(metric, hardware), kind_of(metric))
     try:

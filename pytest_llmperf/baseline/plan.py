@@ -60,7 +60,7 @@ def plan(
         existing: path → baseline, of every kind that ran.
         terms: provenance, a person's reason, margins.
         mode: "all" takes in everything that ran and is valid, "new" only what has no baseline.
-        collected: ids of all tests that exist; None where only a part was collected (-k, a path, an error in
+        collected: ids of all tests that exist; None if only a part was collected (-k, a path, an error in
             collecting): then nothing is orphaned.
 
     Raises:

@@ -47,7 +47,7 @@ class Store:
         return f"<Store {self.root}>"
 
     def read(self, test: str, kind: str) -> Baseline | None:
-        """The baseline of one test, whose kind's parameter is not looked at; None where there is none.
+        """The baseline of one test, whose kind's parameter is not looked at; None if there is none.
 
         Raises:
             BaselineError: the baseline file is unreadable or invalid.
@@ -87,7 +87,7 @@ class Store:
         self._settle()
         stamp = self._journal.stamp()
         baselines = self._read_kind(kind)
-        if self._journal.pending or self._journal.stamp() != stamp:  # somebody writes just now
+        if self._journal.pending or self._journal.stamp() != stamp:  # another process is writing
             with self._locked():
                 return self._read_kind(kind)
         return baselines

@@ -22,7 +22,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A metric's mean over the stored sessions, before and after; None where there is none."""
+    """A metric's mean over the stored sessions, before and after; None if there is none."""
 
     metric: str
     old: float | None

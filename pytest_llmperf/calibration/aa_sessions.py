@@ -52,7 +52,7 @@ class CalibratedMetric:
     Args:
         test, metric: whose it is.
         noise: its noise.
-        detectable: runs → smallest change that fails in nine of ten cases; infinite where nothing can fail.
+        detectable: runs → smallest change that fails in nine of ten cases; infinite if nothing can fail.
         needed: change → runs that show it; None: out of reach.
         tolerated: by the test.
         deciding_sessions: stored sessions from which any proven regression fails, if fewer ran here; else None.
@@ -274,7 +274,7 @@ def _calibrate_metric(
 
 
 def table(calibrated: Sequence[CalibratedMetric], problems: Sequence[str], sessions: int) -> str:
-    """For people, as Markdown."""
+    """A Markdown table of the calibrated metrics for people."""
     head = ["test", "metric", "sd of runs", "sd of sessions", *(f"seen with {look} runs" for look in LOOKS),
             *(f"runs for {effect:.0%}" for effect in EFFECTS), "tolerated"]
     rows = [[entry.test, entry.metric, f"{entry.noise.run_sd:.2%} ({entry.noise.run_df} df)",

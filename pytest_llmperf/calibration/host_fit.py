@@ -68,7 +68,7 @@ OF_A_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Of all requests of a run, in milliseconds."""
+    """Mean TTFT and TPOT of the requests of a run, in milliseconds."""
 
     ttft_ms: float
     tpot_ms: float

@@ -187,8 +187,8 @@ def post(place: Place, run: CommentedRun, text: str) -> str:
                 "state": place.service.states[state], place.service.context: f"llmperf/{run.kinds}",
                 "description": description[:DESCRIPTION], **target}), place)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(f"{place.api} does not answer: {str(error).rstrip('.')}; {done} before. Run the command "
-                         "again: it updates a comment that was written.") from error
+        raise UsageError(f"{place.api} does not answer: {str(error).rstrip('.')}. Until then {done}. Run the command "
+                         "again: a second run updates the comment.") from error
     except _Refused as error:
         raise UsageError(f"{error}; {done}.") from error
     address = written.get("html_url", "") if isinstance(written, dict) else ""

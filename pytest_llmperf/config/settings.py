@@ -290,7 +290,7 @@ def expanded(place: str) -> str:
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:
-    """The table under these keys; None where it is not there."""
+    """The table under these keys; None if it is not there."""
     try:
         table = tomllib.loads(read_file(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -64,7 +64,7 @@ class Place:
         settings: of the project.
         hardware: what NVML says.
         has_device: whether the kernel shows an NVIDIA device, whatever NVML says.
-        shm_bytes: size of shared memory; None where there is none.
+        shm_bytes: size of shared memory; None if there is none.
         open_files: how many files a process may have open at most.
         free_bytes: of the disk that holds the run folders.
         hub: the hub's cache of downloaded models.

@@ -28,7 +28,7 @@ class Placement:
     Args:
         kind: hardware kind.
         port: TCP port on 127.0.0.1.
-        served_name: nonce under which the server must serve, so that a stranger on our port is noticed.
+        served_name: nonce under which the server must serve, so that a foreign server on our port is noticed.
         model: what to load.
         environment: where the engine is installed.
         lmcache: the LMCache server that runs for this engine; None: there is none, or it is emulated.

@@ -14,7 +14,7 @@ from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.control.counters import ServerCounters
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.control.reader import ServerReader
-from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages, ReplicaPages
+from pytest_llmperf.engines.endpoint.replica_pages import DeploymentPages, ReplicaPages
 from pytest_llmperf.engines.lmcache.settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
@@ -37,34 +37,34 @@ class Server:
     """One running server.
 
     Args:
-        reader: how to talk to it.
-        contact: where it answers.
-        unit: its processes; of an endpoint there are none.
-        client: sends control requests; None: one for the contact, over sockets.
-        start_id: counts the starts of a session; runs on one start share it.
+        reader: routes and bodies of this kind of server.
+        contact: address and credentials of the server.
+        unit: processes of the server; an endpoint has none.
+        client: sends control requests; None for a new client that connects to the contact.
+        start_id: number of the server start in the session; all runs on one start have the same number.
         model: what it loaded; None for an endpoint.
-        clock: what waiting is measured by.
+        clock: measures how long the session waits for the server.
         host_env: variables by which this machine changes performance, see `EngineAdapter.host_variables`.
-        replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
+        replicas: metrics pages of the replicas of a service; None for a server with one page.
         tokenizer: counts texts and makes text prompts; None if the endpoint names none.
 
     Attributes:
         control: asks the server what is not timed.
         counters: its counters and gauges.
-        warmed_for: workloads whose shapes it has seen.
-        labels: of an endpoint: how each workload's seed was last relabelled.
-        fresh: whether whoever asked for it last had it started anew.
+        warmed_for: workloads for which the server was warmed up.
+        labels: of an endpoint: workload and seed → the number by which its prompts were last relabelled.
+        fresh: whether the latest measurement asked for a new start of the server.
         requested_spec: its spec before flags were planted and memory was shared out.
         siblings: number of other servers that run on the same GPUs, idle during a measurement.
         elsewhere: number of servers of this session on other GPUs.
         takes_turns: whether the siblings sleep during a measurement.
-        disturber: ends and restarts replicas during a run; None for one server.
+        disturber: ends and restarts replicas during a run; None for a single server.
     """
 
     def __init__(
         self, reader: ServerReader, contact: Contact, unit: Unit, client: httpx.Client | None = None, *, start_id: int,
         model: ResolvedModel | None = None, clock: Clock | None = None, host_env: Mapping[str, str] | None = None,
-        replicas: NumberedPages | ReplicaPages | None = None, tokenizer: TextTokenizer | None = None,
+        replicas: DeploymentPages | ReplicaPages | None = None, tokenizer: TextTokenizer | None = None,
     ) -> None:  # fmt: skip
         self.reader = reader
         self.contact = contact
@@ -95,7 +95,7 @@ class Server:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """How the chunks of an answer may call the model: as it was asked for, first, or by a declared alias."""
+        """Names of the model that an answer may have: the requested name first, then the declared aliases."""
         return (self.contact.served_name, *self.spec.model_aliases)
 
     def post(self, request: Request) -> tuple[str, bytes]:
@@ -134,7 +134,8 @@ class Server:
         return values if lmcache is None else values | lmcache.facts()
 
     def reset_cache(self, keep: Collection[str] = ()) -> bool:
-        """Empty every tier of the cache but those of `keep`; False where the engine's own, or its LMCache, stays full.
+        """Empty all tiers of the KV cache that `keep` does not name. Returns False if the engine or its LMCache may
+        still hold tokens.
 
         Args:
             keep: of "engine" (its own KV cache), "l1" (host memory, LMCache's or what vLLM offloads there) and "l2"
@@ -149,12 +150,12 @@ class Server:
         if self.unit.lmcache is not None:
             self.unit.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
         elif "l1" not in keep and is_attached(self.spec):
-            return False  # one in the engine's process: nothing empties it, and vLLM answers success all the same
+            return False  # nothing empties an LMCache in the process of the engine, though vLLM answers success
         return emptied
 
     @property
     def _caches_nothing(self) -> bool:
-        """By what it says of itself."""
+        """Whether the configuration of the server has no prefix cache."""
         facts = self.facts
         return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
 

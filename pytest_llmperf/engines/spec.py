@@ -90,7 +90,7 @@ def names_of(call: str, argument: str, given: str | Sequence[str], rule: str) ->
     """A text, or several texts, each once."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
-        raise SpecError(f"{call}, {argument}={given!r}): {rule} or a list of texts.")
+        raise SpecError(f"{call}, {argument}={given!r}): {rule} or a list of texts. Correct {argument}=.")
     return tuple(dict.fromkeys(names))
 
 

@@ -225,7 +225,7 @@ def _replicates(slo: Slo, run: RunMetrics) -> list[Sequence[float]]:
 
 
 def _by_request(slo: Slo, run: RunMetrics) -> list[float]:
-    """The metric in each part of the run's requests, by intended send time; empty where it cannot be cut."""
+    """The metric in each part of the run's requests, by intended send time; empty if it cannot be cut."""
     metric = find(slo.metric)
     by_request = run.by_request(metric.family or "ttft") or ()
     served = [values for values in by_request if values]

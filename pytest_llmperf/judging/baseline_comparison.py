@@ -142,7 +142,7 @@ def _margins(given: float | tuple[float, float]) -> Margins:
 def incomparable_result(
     measurement: Measurement, stored: StoredMeasurement, terms: ComparisonTerms
 ) -> CheckResult | None:
-    """INCOMPARABLE with the fields that differ; None where the comparison means something.
+    """INCOMPARABLE with the fields that differ; None if the comparison means something.
 
     Args:
         stored: its sessions that were measured alike (`comparable_sessions`).

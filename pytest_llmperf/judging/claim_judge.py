@@ -334,7 +334,7 @@ def _with_fact(result: CheckResult, fact: Facts) -> CheckResult:
 
 
 def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:
-    """One ERROR where runs are invalid; empty where they are valid.
+    """One ERROR where runs are invalid; empty if they are valid.
 
     Args:
         sides: the side's name for messages ("" for a single measurement), the measurement, and the metrics that the

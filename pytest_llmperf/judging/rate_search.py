@@ -1,4 +1,4 @@
-"""Judges the highest rate within an SLO, which searches have found."""
+"""Judges the highest rates within an SLO that searches found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEARCHED = ("max_rate", "max_conversation_rate")
 
 
 def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
-    """Judges one search by the rates that it proved, and several searches by an interval.
+    """Judges searches with one seed by the rates that they proved, and searches with several seeds by an interval.
 
     A search ends between two tried rates, so several searches can give equal results although the true limit is
     anywhere between these rates. So each result has at least the sd of a uniform distribution over the step,
@@ -46,7 +46,11 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
 
 
 def _half_width(groups: Sequence[Sequence[float]], least_sd: float, confidence: float) -> float:
-    """How far a mean of such groups may be off, one-sided; 0 for a single group."""
+    """One-sided half-width of the confidence interval of the mean over groups; 0 for a single group.
+
+    Args:
+        least_sd: lower bound of the sd between the means of groups.
+    """
     means = [mean(group) for group in groups]
     if len(means) < 2:
         return 0.0
@@ -54,8 +58,9 @@ def _half_width(groups: Sequence[Sequence[float]], least_sd: float, confidence: 
 
 
 def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> CheckResult:
-    """Judges searches with a single seed. Each search has judged its rates, so the verdict is the weakest rate that all
-    searches proved or refuted, compared with the limit."""
+    """Judges searches with a single seed. Each search has proven that some rates are within the SLO, and refuted other
+    rates. PASS if the limit is at most the rate that every search proved, FAIL if the limit is at least the rate that
+    every search refuted."""
     proven, refuted = (
         _worst_of_searches(sample, f"{slo.metric}_proven", min),
         _worst_of_searches(sample, f"{slo.metric}_refuted", max),
@@ -75,6 +80,6 @@ def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> Chec
 
 
 def _worst_of_searches(sample: Sample, metric: str, worst: Callable[[list[float]], float]) -> float | None:
-    """The worst of what the searches showed; None where one showed nothing."""
+    """The worst value of a metric over the searches; None if a search lacks the metric."""
     available_values = [value for run in sample.runs if (value := run.value(metric)) is not None]
     return worst(available_values) if len(available_values) == len(sample.runs) else None

@@ -105,7 +105,7 @@ def unusable_values(metric: str, runs: Sequence[RunMetrics],
 
 
 def infinite_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> ValuesInfinite | None:
-    """How many runs have an infinite value because requests failed; None where every value is finite."""
+    """How many runs have an infinite value because requests failed; None if every value is finite."""
     affected = infinite_runs(metric, runs)
     if not affected:
         return None

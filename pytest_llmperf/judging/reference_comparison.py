@@ -83,7 +83,7 @@ def judge_against_reference(
         candidate, reference: runs of the same seeds in the same order.
         terms: how they are compared.
         looked_at: how many pairs there were at the look before, 0 at the first: looks share the error.
-        no_further_runs: why an open comparison measures no more pairs; None where it does.
+        no_further_runs: why an open comparison measures no more pairs; None if it does.
     """
     pairs = len(candidate.runs)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))

@@ -131,7 +131,7 @@ def _computed(record: RequestRecord, run: Run) -> int:
 
 
 def _decoded(record: RequestRecord, bound: LatencyBound) -> Timed | None:
-    """From the first content chunk to the last; None where the token count is unverified."""
+    """Time from the first content chunk to the last, with its lower bound; None if the token count is unverified."""
     if record.chunk_tokens is None or len(record.arrivals_ns) < 2:
         return None
     return record.arrivals_ns[-1] - record.arrivals_ns[0], bound.decoding_ns(sum(record.chunk_tokens[1:]))
@@ -187,7 +187,7 @@ def load_generator_problems(
 def _lateness(
     run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
 ) -> LoadGeneratorFault | None:
-    """In what way the load generator was late, the worst way first; None if it was in time."""
+    """The worst way in which the load generator was late; None if it was in time."""
     delay_ms, limit_ms = metrics.value("send_delay_p99"), settings.send_delay_p99_limit_ms
     judged = not {"send_delay_p99", "send_delay_max"}.isdisjoint(named)
     if not judged and delay_ms is not None and delay_ms > limit_ms:

@@ -71,7 +71,7 @@ class Sample:
 
     @property
     def failures(self) -> Facts:
-        """How many requests failed, and why; empty where none did."""
+        """How many requests failed, and why; empty if none did."""
         counts = failure_counts(record for run in self.runs for record in run.records)
         return {"failed_requests": sum(counts.values()), "failure_reasons": reasons_text(counts)} if counts else {}
 
@@ -120,7 +120,7 @@ def latency_limits(slo: Slo) -> Mapping[str, float]:
 
 
 def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "") -> TokensUnverified | None:
-    """Which metric rests on token counts that only the usage states; None where no metric does.
+    """Which metric rests on token counts that only the usage states; None if no metric does.
 
     Args:
         metrics: names of metrics and latency samples.
@@ -145,7 +145,7 @@ def energy_disagreement(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> F
 
 
 def nothing_counted(metrics: Iterable[str], runs: Sequence[RunMetrics]) -> Facts:
-    """Why a ratio of the server's counters is 0 or missing; empty where it rests on something."""
+    """Why a ratio of the server's counters is 0 or missing; empty if it rests on something."""
     reasons = [reason for name in metrics for run in runs if (reason := run.nothing_counted(name)) is not None]
     return {"nothing_counted": f"{reasons[0]} in {len(reasons)} of {len(runs)} runs"} if reasons else {}
 

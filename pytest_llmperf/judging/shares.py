@@ -65,7 +65,7 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
 
 
 def _reasons(slo: Slo, sample: Sample) -> Facts:
-    """Why the requests failed that the metric counts; empty where none did."""
+    """Why the requests failed that the metric counts; empty if none did."""
     counted = SHARES.get(slo.metric)
     if counted is None:
         return sample.failures

@@ -25,7 +25,7 @@ from pytest_llmperf.stats.ratio import StartSd
 def noisiest(stored: Iterable[StoredMeasurement], metric: str, server: str, whose: str) -> StartSd | None:
     """The largest of what each measurement's sessions show, the default if that is larger still.
 
-    None where no measurement has enough sessions.
+    None if no measurement has enough sessions.
 
     Args:
         stored: the measurements.
@@ -51,7 +51,7 @@ def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int,
     """The sd of a metric's logarithm between sessions, widened because so few show it, how many sessions there are, and
     the sd without the widening.
 
-    None where fewer than three sessions have the metric, or they share no seeds.
+    None if fewer than three sessions have the metric, or they share no seeds.
     """
     values = [(session.runs, session.values(metric)) for session in stored.sessions]
     sessions = [[(seed, log(value)) for (seed, _), value in zip(runs, of_runs, strict=True) if value and value > 0]

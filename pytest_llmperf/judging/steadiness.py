@@ -103,7 +103,8 @@ def drift_p(
 
 
 def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:
-    """Of a run among those of its session, prior included; the prior's alone where no two sessions share a seed."""
+    """Sd of a run within its session, at least that of the prior; the sd of the prior if no two sessions share a
+    seed."""
     try:
         return max(prior.run_sd, shift(stored[0], stored[1:], prior).run_sd)
     except ValueError:

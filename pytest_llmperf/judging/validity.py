@@ -40,7 +40,7 @@ LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
 
 
 def judged_by_comparison(metrics: Iterable[str]) -> set[str]:
-    """Of metrics that are set against others or only shown: those whose deviations are judged by that."""
+    """Metrics that a comparison judges or shows. A deviation of such a metric is no ERROR."""
     return {metric for metric in metrics if not metric.startswith(EXCESS)}
 
 
@@ -54,7 +54,7 @@ def judged_by_requirements(requirements: Iterable[Slo | Mechanism]) -> set[str]:
 
 
 def validity_problems(measurement: Measurement, named: Collection[str], settings: Settings) -> list[Problem]:
-    """Why this measurement is invalid; empty where it is valid.
+    """Why this measurement is invalid; empty if it is valid.
 
     Args:
         measurement: the runs.
@@ -74,8 +74,8 @@ def _run_faults(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
 ) -> Iterator[Fault]:
     yield from _contradictions(run)
-    if (stranger := other_model(run.records, run.model_names)) is not None:
-        yield stranger
+    if (foreign_model := other_model(run.records, run.model_names)) is not None:
+        yield foreign_model
     if measurement.bound is not None:
         yield from impossible(run, measurement.bound)
     if (text := _scaling(measurement, run)) is not None:
@@ -100,13 +100,13 @@ def _detail(record: RequestRecord) -> str:
 
 
 def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> OtherModel | None:
-    """Answers that another model gave; None where every answer or no answer names the requested model.
+    """Answers that another model gave; None if every answer or no answer names the requested model.
 
     A request of `across_models` asks for its own model.
 
     Args:
         records: of one run.
-        names: how chunks may call the model, the requested name first; empty where the names are not known.
+        names: how chunks may call the model, the requested name first; empty if the names are not known.
     """
     others = Counter(
         (name, record.asked_model or names[0]) for record in records for name in record.models
@@ -144,7 +144,7 @@ def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) ->
 
 
 def _scaling(measurement: Measurement, run: Run) -> str | None:
-    """Which replicas appeared or vanished; None where run and measurement had the same replicas all the time."""
+    """Which replicas appeared or vanished; None if run and measurement had the same replicas all the time."""
     first = measurement.runs[0]
     if run.scaled is not None or run.replicas.keys() == first.replicas.keys():
         return run.scaled

@@ -18,7 +18,7 @@ _TRIES = 100
 
 
 def ask_for_stamps(connection: socket.socket) -> None:
-    """From now on reads bring the time at which the kernel received their last bytes; without effect elsewhere."""
+    """Ask the kernel to send the arrival time of the last bytes with each read. No effect on other systems."""
     try:
         connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     except OSError:  # another system, or a sandbox: reads are stamped as they are made
@@ -52,7 +52,7 @@ class ReadStamps:
         self._undisturbed_ns = max(_UNDISTURBED_NS, 2 * self._undisturbed_ns)
 
     def close(self) -> None:
-        """Nothing more will be stamped."""
+        """Stop asking the kernel for arrival times."""
         self._asking.close()
 
     def polling(self, *, more: bool = False) -> None:

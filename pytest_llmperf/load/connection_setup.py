@@ -56,7 +56,7 @@ class Tls:
         return self._outgoing.read()
 
     def decrypt(self, received: bytes) -> bytes:
-        """What the server said in these bytes; empty where a record is not whole yet, or held no data.
+        """What the server said in these bytes; empty if a record is not whole yet, or held no data.
 
         Raises:
             ssl.SSLError: the bytes are no records of this connection.

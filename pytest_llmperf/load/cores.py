@@ -53,7 +53,8 @@ def restore_priority() -> None:
 
 
 def _enter_real_time() -> None:
-    """Until it has not slept for two seconds: a saturated load generator must not take the machine with it.
+    """Give this process real-time priority until it has not slept for two seconds: a saturated load generator must not
+    block the machine.
 
     Not where the machine's own limit would kill it by then.
     """
@@ -96,7 +97,7 @@ class Cores:
 
     @classmethod
     def apart(cls, load: Collection[int], usable: Collection[int]) -> Self:
-        """These CPUs for the load, the others for the servers."""
+        """Reserved cores: the CPUs `load` for the load generator, all other usable CPUs for the servers."""
         return cls(tuple(sorted(load)), tuple(sorted(set(usable) - set(load))), reserved=True)
 
     def __str__(self) -> str:
@@ -148,5 +149,5 @@ def _listed(cpus: Collection[int]) -> str:
 
 
 def _usable() -> set[int]:
-    """CPUs that this process may run on; empty where the system does not say."""
+    """CPUs that this process may run on; empty if the system does not say."""
     return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()

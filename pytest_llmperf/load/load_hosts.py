@@ -206,7 +206,8 @@ class LoadHosts:
             if follower.problem is not None:
                 done = sum(process.last.done for process in follower.processes)
                 requests = sum(len(process.plan.requests) for process in follower.processes)
-                raise LoadError(f"{follower.problem} It had finished {done} of its {requests} requests.")
+                raise LoadError(f"{follower.problem} It had finished {done} of its {requests} requests. Start Ray "
+                                "on that host again, or take the host out of the cluster.")
         for follower in self._followers:
             if (contradiction_ns := follower.clock.contradiction_ns) > 0:
                 raise LoadError(

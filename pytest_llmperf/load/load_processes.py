@@ -109,7 +109,7 @@ class LoadProcess(RecordingProcess):
                 except BlockingIOError:
                     if not writable.poll(round(_SILENCE_LIMIT_S * 1e3)):
                         raise LoadError(f"A load process has read nothing of its plan for {_SILENCE_LIMIT_S:g} s. Is a "
-                                        "file system blocked, or this machine? Run it again.") from None
+                                        "file system blocked, or this machine? Run the test again.") from None
 
 
 class LoadProcesses:

@@ -63,7 +63,7 @@ class ProcessTransport:
         if not hasattr(select, "epoll"):
             raise LoadError("The load generator needs Linux (epoll). Run it on a Linux host or in a container.")
         if (problem := problem_of(plan.requests)) is not None:
-            raise LoadError(f"this plan cannot be replayed: {problem}")
+            raise LoadError(f"This plan cannot be replayed: {problem}. Correct `after` of the requests.")
         scratch = self._scratch()
         try:
             load = self._work(plan, scratch.path, cancel, progress)
@@ -73,7 +73,7 @@ class ProcessTransport:
         try:
             replay = _read(load, plan, scratch.path)
         except BaseException:
-            if plan.keeps_recording:
+            if plan.keeps_failed_recording:
                 scratch.leave()
             else:
                 scratch.remove()
@@ -118,7 +118,7 @@ def _read(load: RunningLoad, plan: LoadPlan, folder: Path) -> Replay:
     recordings = [read_recording(worker.recording) for worker in load.workers]
     for worker, recording in zip(load.workers, recordings, strict=True):
         if worker.status != 0 or not recording.whole(worker.plan):
-            raise LoadError(_death_report(worker, recording, folder if plan.keeps_recording else None))
+            raise LoadError(_death_report(worker, recording, folder if plan.keeps_failed_recording else None))
     return load.replay(recordings, plan)
 
 

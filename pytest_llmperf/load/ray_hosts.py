@@ -196,7 +196,7 @@ def _check_token(address: str) -> None:
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses the token of this client "
-                            f"({error.details()}). To send the cluster's token, {_ADVICE}") from error
+                            f"({error.details()}). To send the token of the cluster, {_ADVICE}") from error
     except (RuntimeError, ValueError, RayError):  # `ray.init` says it, with the advice for it
         return
 

@@ -69,7 +69,7 @@ class Reactor:
         self._stopped = True
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Run the event loop until `stop`."""
         self._stopped = False
         while not self._stopped:
             self._keep_time()

@@ -125,9 +125,9 @@ class Recording:
     """A recording read back.
 
     Attributes:
-        started_ns: time zero of the schedule; None where the process died before.
+        started_ns: time zero of the schedule; None if the process died before.
         exchanges: by index, as far as they ended.
-        end: None where the process died before.
+        end: None if the process died before.
     """
 
     started_ns: int | None = None

@@ -50,7 +50,7 @@ class Intake:
         return None
 
     def recorded(self, request: RequestInFlight) -> None:
-        """Its reads are held no more."""
+        """Note that the reads of a request are written to the recording and hold no memory."""
         self.held_bytes -= request.held_bytes
 
 
@@ -64,7 +64,7 @@ class RequestInFlight:
         chunked, until_close, keep_alive: facts from the head of the answer, see `Framing`.
         framed: number of reads that the framing has parsed.
         size_bytes: total size of the reads.
-        reader: takes the answer that a later turn will contain; None where no turn does.
+        reader: takes the answer that a later turn will contain; None if no turn does.
         heard: number of reads that `reader` has taken.
         tokens: counts the generated tokens of a request that is cancelled after some; None for any other request.
         attempts: number of sends.

@@ -132,7 +132,7 @@ class Schedule:
 
 
 def problem_of(requests: Sequence[PlannedRequest]) -> str | None:
-    """Why this plan could never end; None where it can."""
+    """Why this plan could never end; None if it can."""
     for position, request in enumerate(requests):
         if request.index != position:
             return f"request {request.index} stands at position {position}"

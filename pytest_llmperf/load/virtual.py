@@ -57,14 +57,14 @@ class VirtualEngine:
                 log.write(f"{line}\n".encode())
                 self._ending = f"exit code {code}"
         if self._ending is not None:
-            raise ExitedEarly(f"The emulated {name} server ended before it was ready: {self._ending}.",
+            raise ExitedEarly(f"The emulated {name} server ended before it was ready: {self._ending}. Read its log.",
                               self.evidence())
 
     def __repr__(self) -> str:
         return f"<VirtualEngine {self._ending or 'running'}>"
 
     def pids(self) -> tuple[int, ...]:
-        """None: it runs in this process."""
+        """Empty: the emulator runs in this process."""
         return ()
 
     def ending(self) -> str | None:
@@ -111,7 +111,8 @@ class VirtualEngine:
             (answered,) = Client(service, LoadPlan("", 0, (PlannedRequest(0, path, body),))).run()
             reply = answered.answer(service)
         if reply is None:
-            raise EngineError(f"The emulator does not answer {path}: {answered.ending.value}. Use a smaller fault.",
+            raise EngineError(f"The emulator does not answer {path}: {answered.ending.value}. A planted fault "
+                              "is too large: lower its size in --emulate-fault.",
                               self.evidence())
         return reply
 

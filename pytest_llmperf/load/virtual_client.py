@@ -28,7 +28,7 @@ RESTART_NS = 40_000_000_000
 
 
 class GivenUp(Exception):
-    """Nobody wants the answers any more."""
+    """The replay was cancelled, so the answers are not needed."""
 
 
 class Client:

@@ -62,7 +62,7 @@ def gpu_counters(samples: Sequence[GpuSample], begin_ns: int, end_ns: int) -> di
 
 
 def energy_values(counters: Counters, output_tokens: int | None, duration_s: float | None) -> dict[str, float | None]:
-    """The metrics of GPUs and their cost; None where the driver reports nothing, or no price or no token is known.
+    """The metrics of GPUs and their cost; None if the driver reports nothing, or no price or no token is known.
 
     Args:
         counters: of a run, with the results of `gpu_counters`, the number of GPUs and the price of a GPU hour.

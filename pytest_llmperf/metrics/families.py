@@ -88,7 +88,7 @@ def ttft(record: RequestRecord) -> Samples | None:
 
 
 def e2el(record: RequestRecord) -> Samples:
-    """Nothing for a request that the client cancelled, because its answer has no end."""
+    """E2E latency; none for a request that the client cancelled, because its answer has no end."""
     if not record.ok:
         return ()
     return tuple(last - record.intended_ns for last in record.arrivals_ns[-1:])
@@ -152,12 +152,12 @@ def send_delay(record: RequestRecord) -> Samples:
 
 
 def in_flight(record: RequestRecord) -> tuple[int, int]:
-    """From its intended send to its end, on the run's clock in nanoseconds, as below."""
+    """Time from the intended send to the end of a request: begin and end in nanoseconds on the clock of the run."""
     return record.intended_ns, record.ended_ns
 
 
 def answering(record: RequestRecord) -> tuple[int, int]:
-    """From its first chunk to its end; nothing of a request that got none."""
+    """Time from the first chunk to the end: begin and end as in `in_flight`; empty if no chunk came."""
     return (record.arrivals_ns or (record.ended_ns,))[0], record.ended_ns
 
 
@@ -166,12 +166,13 @@ def before_send(record: RequestRecord) -> tuple[int, int]:
 
 
 def prompt_tokens(record: RequestRecord) -> int | None:
-    """From the usage, else as the workload has it; None of a text that nobody counted."""
+    """Number of prompt tokens by the usage, else by the workload; None for a text that nothing counted."""
     return record.prompt_tokens or record.asked_prompt_tokens
 
 
 def output_tokens(record: RequestRecord) -> int | None:
-    """By a named tokenizer where nothing confirms the usage, else from the usage, else counted from the chunks."""
+    """Number of output tokens by a named tokenizer if nothing confirms the usage, else by the usage, else by the
+    chunks."""
     if record.text_tokens is not None:
         return record.text_tokens
     if record.output_tokens is not None:

@@ -48,7 +48,7 @@ def goodput(run: RunMetrics, limits_ms: Mapping[str, float]) -> float | None:
 
 
 def slo_attainment(run: RunMetrics, limits_ms: Mapping[str, float]) -> float | None:
-    """Share of all requests within all limits; None where `attained` is."""
+    """Share of all requests within all limits; None if `attained` is."""
     met = attained(run, limits_ms)
     return None if met is None else sum(met) / len(met)
 

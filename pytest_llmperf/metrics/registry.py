@@ -211,8 +211,8 @@ _RUN_LEVEL = (
 
 
 def all_metrics() -> Mapping[str, Metric]:
-    """By name: latency statistics, run level, energy and cost, the server's with draft positions as "pos0", then the
-    metrics of other packages."""
+    """All metrics by name: latency statistics, run level, energy and cost, counters of the server with draft positions
+    as "pos0", then the metrics of other packages."""
     added = {metric.name: _added(metric) for metric in METRICS.values()}
     return {**_shipped(), **added} if added else _shipped()
 
@@ -290,13 +290,13 @@ def _of_turns(name: str) -> Metric | None:
 
 
 def per_token(names: Iterable[str]) -> list[str]:
-    """Those of these metrics and latency samples that rest on how many tokens the answers have."""
+    """The metrics and latency samples that depend on the number of tokens of the answers."""
     return [name for name in names
             if (find(name).per_token if (family := family_named(name)) is None else family.between_tokens)]
 
 
 def streamed(names: Iterable[str]) -> list[str]:
-    """Those of these metrics and latency samples that a whole answer does not have."""
+    """The metrics and latency samples that need a stream: a whole answer has none of them."""
     families = (find(name).family if family_named(name) is None else name for name in names)
     return [family for family in families if family is not None and find_family(family).streamed]
 

@@ -76,7 +76,7 @@ class RunMetrics:
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
-        """By intended send time."""
+        """The records of the run, ordered by intended send time."""
         return self.source.derived(_ordered)
 
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
@@ -90,7 +90,7 @@ class RunMetrics:
         return self.source.derived(_of_family(find_family(family).name))
 
     def samples(self, family: str) -> tuple[float, ...]:
-        """The pooled sample in milliseconds, e.g. of "ttft"; empty where there is none.
+        """The pooled sample in milliseconds, e.g. of "ttft"; empty if there is none.
 
         Raises:
             SloError: no such latency sample.

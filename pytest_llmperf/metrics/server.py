@@ -69,7 +69,7 @@ def counter_difference(counters: Counters, name: str) -> float | None:
 
 
 def ratio(counters: Counters, part: str, whole: str) -> float | None:
-    """part ÷ whole; None where either is unknown or the whole is 0."""
+    """part ÷ whole; None if either is unknown or the whole is 0."""
     top, bottom = counter_difference(counters, part), counter_difference(counters, whole)
     return None if top is None or not bottom else top / bottom
 

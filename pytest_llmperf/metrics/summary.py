@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor, fsum
 
-#: Statistic → share of the sample at or below it; None where it is not a percentile.
+#: Statistic → share of the sample at or below it; None if it is not a percentile.
 STATS: dict[str, float | None] = {
     "mean": None,
     "p50": 0.50,

@@ -26,7 +26,7 @@ INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
 REFERENCE = "reference"
 ENDPOINT = "endpoint"  # as adapter name: a server that already runs
 LITERAL = ("stream", "fields", "text", "ends")  # values of an Api that are no text
-#: Hardware of an endpoint on another machine, unless somebody says what it is.
+#: Hardware of an endpoint on another machine, unless a test declares it.
 UNKNOWN_HARDWARE = "unknown"
 
 
@@ -195,7 +195,7 @@ class EngineSpec:
         return replace(self, lmcache=lmcache_of(options))
 
     def __repr__(self) -> str:
-        """For people and files: secrets in its flags and environment are masked."""
+        """Text for people and files, in which secrets of the flags and the environment are masked."""
         flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
         secrets = secret_values(flags, env)
         shown = [mask(text, secrets) for text in (repr(self.model), *_aliases(self.model_aliases))]
@@ -209,7 +209,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Endpoint(EngineSpec):
-    """A server that already runs. Somebody else chose its flags, so the spec has no flags, variables or caches.
+    """A server that already runs. Its operator chose the flags, so the spec has no flags, variables or caches.
 
     Args:
         kind: the hardware kind that the test declares; None without a declaration.
@@ -238,7 +238,7 @@ class Endpoint(EngineSpec):
         return self
 
     def serving_kind(self, kind: str) -> str:
-        """As of `serving_hardware`, unless the test declares a kind."""
+        """The declared kind, else as `serving_hardware` says."""
         return self.kind or serving_hardware(kind, self.url)
 
     def with_flags(self, /, **flags: Flag) -> Self:  # noqa: ARG002
@@ -256,7 +256,7 @@ class Endpoint(EngineSpec):
                         "this call.")
 
     def __repr__(self) -> str:
-        """For people and files; without values of secrets."""
+        """Text for people and files, without values of secrets."""
         shown = [repr(self.url), f"model={self.model!r}", *_aliases(self.model_aliases)]
         shown += [f"kind={self.kind!r}"] if self.kind is not None else []
         shown += [f"limit={self.limit}"] if self.limit is not None else []

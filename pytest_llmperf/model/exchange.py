@@ -126,12 +126,12 @@ class LoadReport:
         stamp_error_p99_ns: largest error of a stamp: its delay, which is 0 where the kernel stamped it, plus the
             largest clock error of a load host.
         read_delay_p99_ns: how long bytes lay in the kernel before they were read; moves no stamp, coalesces chunks;
-            None where the kernel stamped none.
+            None if the kernel stamped none.
         turnaround_p99_ns: closed loop only: from the end of an answer to the next request; None in an open loop.
         turnaround_total_ns: sum over all requests of a closed loop; 0 in an open loop.
         busy: CPU time over elapsed time of the busiest process.
         peak_memory_bytes: largest resident size, all processes together.
-        hosts: the load hosts; empty where the load ran on this machine.
+        hosts: the load hosts; empty if the load ran on this machine.
     """
 
     processes: int

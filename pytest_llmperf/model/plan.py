@@ -38,12 +38,12 @@ class PlannedRequest:
         path: HTTP path, e.g. "/v1/completions".
         body: JSON body, UTF-8.
         at_ns: when to send, in nanoseconds after the start of the replay; None: as soon as a slot is free.
-        after: index of the request whose end this one waits for.
+        after: index of the request whose end this request waits for; None for a request that waits for none.
         think_ns: pause after that end.
-        part: of a turn that continues an earlier one or is continued; None for any other request.
+        part: place of the turn in its body, for a turn that has an earlier or a later turn; None for any other request.
         cancellation, retry: as in `Request`.
         answers: number of answers that the body asks for (`n`).
-        ends: finish reasons after which a turn that contains the answer may follow.
+        ends: finish reasons of a successful answer. Only after these the next turn of the conversation is sent.
         output_tokens: expected number of output tokens of each answer, for the display of the remaining time.
         session: value of the header X-Session-Id, equal for all turns of a conversation; "" for no such header.
     """
@@ -106,8 +106,8 @@ class Channel:
         tls_ca_file: PEM file of certificates to trust instead of the system's certificates.
         proxy: host and port of an HTTP proxy. A request names the whole URL; with TLS the client sends CONNECT. None
             uses no proxy and ignores the environment's proxy variables.
-        fresh: whether each connection serves a single request. If the schedule allows, connections are still opened in
-            advance.
+        fresh: whether each request gets a new connection (the setting `connections = "fresh"`). If the schedule allows,
+            connections are still opened in advance.
     """
 
     tls: bool = False
@@ -128,10 +128,10 @@ class LoadPlan:
         headers: further HTTP headers, e.g. Authorization.
         concurrency: largest number of requests in flight; None: no limit.
         limits: when to give up on a request.
-        channel: by what way.
+        channel: how connections are made.
         retry_stale: send a request once more where a reused connection turned out to be closed before any
             byte of the answer; off, because a retry hides a client event.
-        keeps_recording: whether the recorded answers stay on disk after a replay that failed, until the next run.
+        keeps_failed_recording: whether the recorded answers of a failed replay stay on disk until the next run.
     """
 
     host: str
@@ -142,4 +142,4 @@ class LoadPlan:
     limits: StreamLimits = StreamLimits()
     channel: Channel = Channel()
     retry_stale: bool = False
-    keeps_recording: bool = True
+    keeps_failed_recording: bool = True

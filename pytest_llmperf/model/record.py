@@ -61,7 +61,7 @@ class RequestRecord:
         turn: number of the request within its conversation, from 1.
         after: index of the turn before; None for a first turn.
         whole: whether the request asked for a whole answer, which has no times between its send and its end.
-        answer_hash: of the answer that the next turn contains; None where the next turn contains a seeded reply.
+        answer_hash: of the answer that the next turn contains; None if the next turn contains a seeded reply.
         attempts: number of sends; above 1 where the workload retries refused requests. `sent_ns` is of the first send.
         reason: kind of the failure in the words of the field, such as "HTTP 500", without a text of the server; "" if
             the outcome says it all.
@@ -126,7 +126,7 @@ def reasons_text(counts: Mapping[str, int]) -> str:
 
 
 class RunRecords(Sequence[RequestRecord]):
-    """The records of one run, by index: in memory until they are released, then read back when somebody asks.
+    """The records of one run, by index: in memory until they are released, then read back on first use.
 
     A run of 160,000 chunks takes 23 MB here, and 1 MB in the run folder.
 
@@ -151,7 +151,7 @@ class RunRecords(Sequence[RequestRecord]):
 
     @classmethod
     def unread(cls, read: Callable[[], Iterable[RequestRecord]]) -> RunRecords:
-        """The records of a stored run: `read` is called when somebody asks for one of them or for their number."""
+        """The records of a stored run: `read` is called on first use of a record or of their number."""
         records = cls()
         records._loaded, records._count, records._read = None, None, read
         return records

@@ -86,7 +86,7 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing can be done just now, for that reason."""
+    """The session waits for the stated reason."""
 
     reason: str
 
@@ -107,4 +107,4 @@ Notify = Callable[[Status], None]
 
 
 def ignore_status(_status: Status) -> None:
-    """Nobody watches."""
+    """The listener of a session without a display."""

@@ -90,7 +90,7 @@ class BaselineUpdater:
             terminalreporter.write_line(plain(self.problem))
 
     def _show(self, plans: list[UpdatePlan]) -> None:
-        """At once, as the write that follows may fail or be killed."""
+        """Print the plans before the write, which may fail or be killed."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_sep("=", "baselines")

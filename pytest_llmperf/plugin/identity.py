@@ -38,20 +38,23 @@ def test_id(item: pytest.Item) -> str:
 
 
 def params_of(item: pytest.Item) -> Mapping[str, object]:
-    """What it was parametrised with, by name."""
+    """Values of the parameters of an item, by name."""
     callspec = getattr(item, "callspec", None)
     return {} if callspec is None else callspec.params
 
 
 def spec_of(item: pytest.Item) -> EngineSpec | None:
-    """The spec that an item's `engine` fixture will start; None where it uses none."""
+    """The spec that the `engine` fixture of an item will start; None if the item has no valid engine marker.
+
+    Raises whatever a function in the engine marker raises.
+    """
     chosen = spec_of_marker(item)
     return chosen if isinstance(chosen, EngineSpec) else None
 
 
-def spec_or_none(item: pytest.Item) -> EngineSpec | None:
-    """The spec of the item's engine marker; None without one. A function that fails here fails again in the fixture
-    `engine`, which reports the error."""
+def spec_unless_it_raises(item: pytest.Item) -> EngineSpec | None:
+    """As `spec_of`, but None if the function in the engine marker raises. The fixture `engine` calls the function again
+    and reports the error."""
     if item.get_closest_marker("engine") is None:
         return None
     try:

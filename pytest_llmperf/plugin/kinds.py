@@ -14,7 +14,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.kinds import GPU_KINDS, kind_names, like_a_gpu
 from pytest_llmperf.plugin.endings import conclude_setup
 from pytest_llmperf.plugin.excuses import EXCUSES, RUNS_HERE
-from pytest_llmperf.plugin.identity import spec_or_none
+from pytest_llmperf.plugin.identity import spec_unless_it_raises
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback, uses_llmperf
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -37,7 +37,8 @@ def by_kind(**rows: object) -> pytest.MarkDecorator:
     unknown = sorted(set(rows) - set(kind_names()))
     if unknown or not rows:
         wrong = ", ".join(unknown) or "no row"
-        raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Known: {', '.join(kind_names())}.")
+        raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Write a known one: "
+                        f"{', '.join(kind_names())}.")
     return pytest.mark.parametrize("case", [
         pytest.param(_case(kind, row), id=kind, marks=getattr(pytest.mark, kind)) for kind, row in rows.items()
     ])
@@ -48,8 +49,8 @@ def _case(kind: str, row: object) -> object:
         return row
     if isinstance(row, Mapping) and all(isinstance(name, str) and name != "kind" for name in row):
         return SimpleNamespace(kind=kind, **row)
-    raise SpecError(f'by_kind({kind}={row!r}): a row is a dict of what `case` has there, {kind}={{"rate": 8}}, whose '
-                    f"`kind` is set already, or an instance of a dataclass, {kind}=Case(rate=8).")
+    raise SpecError(f'by_kind({kind}={row!r}): write the values of `case`, without `kind`, as a dict, '
+                    f'{kind}={{"rate": 8}}, or as an instance of a dataclass, {kind}=Case(rate=8).')
 
 
 def requested_kinds(expression: str) -> set[str]:
@@ -155,7 +156,7 @@ def _unknown_gpus_asked_for(session: pytest.Session) -> list[str]:
 
 def declared_kind(item: pytest.Item) -> str | None:
     """The hardware kind that the endpoint of the item's engine marker declares; None without such an endpoint."""
-    spec = spec_or_none(item)
+    spec = spec_unless_it_raises(item)
     return None if spec is None else spec.kind
 
 
@@ -165,7 +166,7 @@ def kinds_of(item: pytest.Item) -> list[str]:
 
 
 def running_kind(kinds: list[str], hardware: Hardware, requested: set[str]) -> str | None:
-    """The kind that an item with these markers runs as here; None where it cannot."""
+    """The kind that an item with these markers runs as here; None if it cannot."""
     if not kinds:
         return hardware.kind
     if hardware.kind in kinds:
@@ -175,7 +176,7 @@ def running_kind(kinds: list[str], hardware: Hardware, requested: set[str]) -> s
 
 
 def kind_of(item: pytest.Item) -> str | None:
-    """The kind that this item runs as on this machine, or at its endpoint; None where it cannot."""
+    """The kind that this item runs as on this machine, or at its endpoint; None if it cannot."""
     if (declared := declared_kind(item)) in kinds_of(item):
         return declared
     requested = requested_kinds(item.config.getoption("-m", default="") or "")
@@ -256,7 +257,7 @@ def _gpus_of(item: pytest.Item) -> int:
     """The GPUs that the `gpus` marker asks for, or that the replicas of the `engine` marker's deployment need."""
     marker = item.get_closest_marker("gpus")
     if marker is None:
-        spec = spec_or_none(item)
+        spec = spec_unless_it_raises(item)
         return 0 if spec is None or spec.servers == 1 else spec.gpus
     if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
         pytest.fail(f"{item.nodeid}: write the number of GPUs as @pytest.mark.gpus(2).", pytrace=False)

@@ -40,7 +40,7 @@ def budget_s(text: str) -> float:
 def _seed(text: str) -> int:
     value = int(text)
     if value < 0:
-        raise ArgumentTypeError(f"{text}: a whole number, 0 or more")
+        raise ArgumentTypeError(f"{text}: write a whole number, 0 or more")
     return value
 
 
@@ -243,7 +243,7 @@ def pytest_load_initial_conftests(
 
 
 def _replace_short_names(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """For an unknown option that was renamed, name the new option."""
+    """Name the new option in the error about an option that was renamed."""
     words = {argument.partition("=")[0] for argument in args}
     for given in words & REPLACED.keys():
         parser.extra_info[given] = f"use {REPLACED[given]} (pytest-llmperf)"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_llmperf.plugin.identity import spec_or_none
+from pytest_llmperf.plugin.identity import spec_unless_it_raises
 
 
 @pytest.hookimpl(trylast=True)
@@ -22,7 +22,7 @@ def groups_of_one_server(items: Sequence[pytest.Item]) -> list[list[pytest.Item]
     """The items, grouped by the spec of their engine marker; an item without a spec is a group of its own."""
     groups: dict[object, list[pytest.Item]] = {}
     for position, item in enumerate(items):
-        spec = spec_or_none(item)
+        spec = spec_unless_it_raises(item)
         groups.setdefault(position if spec is None else spec, []).append(item)
     return list(groups.values())
 

@@ -179,7 +179,7 @@ def _test_of(report: Report) -> str:
 
 
 def _undecided(report: Report) -> tuple[str, str] | None:
-    """Outcome and reason of an end that is no verdict of checks; None where the checks decided."""
+    """Outcome and reason of an end that is no verdict of checks; None if the checks decided."""
     ending = ending_of(report)
     if report.skipped and ending.excuse:
         return ending.undecided

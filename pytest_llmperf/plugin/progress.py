@@ -78,7 +78,7 @@ def pace_of(config: pytest.Config) -> Pace | None:
 
 
 def watch_of(config: pytest.Config) -> Watch | None:
-    """What shows this process's work; None where nobody wants to see it. Called while a test runs."""
+    """What shows this process's work; None if nobody wants to see it. Called while a test runs."""
     pace = pace_of(config)
     if pace is None:
         return None
@@ -96,7 +96,7 @@ def watch_of(config: pytest.Config) -> Watch | None:
 
 
 def terminal_of(config: pytest.Config) -> Terminal | None:
-    """pytest's terminal; None where it has none: `-p no:terminal`, an xdist worker."""
+    """pytest's terminal; None if it has none: `-p no:terminal`, an xdist worker."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return None
@@ -143,7 +143,10 @@ class WorkerProgress:
             try:
                 self._scratch = Scratch(scratch_folder(), "lines-")
             except (OSError, InfrastructureError) as error:
-                raise pytest.UsageError(f"what the workers do cannot be shown: {error}") from error
+                raise pytest.UsageError(
+                    f"The display has no folder for the lines of the workers: {str(error).rstrip('.')}. Set TMPDIR to "
+                    "a folder that can be written."
+                ) from error
             self._config.add_cleanup(self._end)  # where xdist does not start its workers no session ever finishes
             self._begin(self._scratch.path)
         node.workerinput[WORKER_LINES] = str(self._scratch.path / node.workerinput["workerid"])

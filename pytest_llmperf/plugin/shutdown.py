@@ -1,4 +1,4 @@
-"""The display of a pytest process rests while pytest writes, and the servers of the process end with the session.
+"""Hides the progress display while pytest writes, and ends the servers of a pytest process with the session.
 
 A server that does not end is reported and makes the session an ERROR.
 """
@@ -18,7 +18,7 @@ EXITED = "pytest.exit: "  # prefix of pytest's reason if a test called `pytest.e
 
 
 class PytestProcess:
-    """Plugin object, one per process. The display rests whenever pytest writes. A worker passes its notes on."""
+    """Plugin object of each pytest process. An xdist worker sends its notes to the controller."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class PytestProcess:
         self._state.rest()
 
     def pytest_enter_pdb(self) -> None:
-        """From here on the terminal belongs to the debugger."""
+        """Leave the terminal to the debugger until the end of the session."""
         self._state.stop_showing()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # the exit code depends on the servers that could not be stopped

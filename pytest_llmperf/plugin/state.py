@@ -166,7 +166,7 @@ class State:
 
     @cached_property
     def watch(self) -> Watch | None:
-        """What shows this process's work; None where nobody wants to see it."""
+        """What shows this process's work; None if nobody wants to see it."""
         return watch_of(self.config)
 
     def rest(self) -> None:

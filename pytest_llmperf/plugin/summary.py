@@ -76,7 +76,7 @@ class EndSummary:
                 yield "INCOMPARABLE"
 
     def _as_typed(self, test: EndedTest) -> EndedTest:
-        """With paths as the user types them."""
+        """The test with paths relative to the folder where the user typed the command."""
         file, colons, name = test.test.partition("::")
         return replace(test, test=f"{self._from_here(file)}{colons}{name}", run=self._from_here(test.run),
                        stored=self._from_here(test.stored))
@@ -90,7 +90,7 @@ class EndSummary:
         for folder in dict.fromkeys(path.parents[1] for path in files):
             try:
                 lines = [line for test in read_run(folder) for line in every_metric(test, store.read)]
-            except LlmperfError as error:  # written on another machine, or somebody has changed it
+            except LlmperfError as error:  # written on another machine, or changed by hand
                 lines = [str(error)]
             for line in lines:
                 terminalreporter.write_line(plain(line))

@@ -109,7 +109,7 @@ def tell(item: pytest.Item, ending: ExecutionEnding, properties: Iterable[tuple[
 
 
 def first_line(error: BaseException) -> str | None:
-    """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
+    """What a test's own failure says, as pytest's summary has it; None if somebody stopped the session."""
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return None
     text = pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)

@@ -20,12 +20,12 @@ KILL_WAIT_S = 5.0
 
 
 def adopt_orphans() -> None:
-    """From now on orphans below this process become its children, however they detached themselves."""
+    """Make this process the parent of all later orphans below it, however they detached themselves."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def watch_new_files(folder: str) -> int | None:
-    """A descriptor that becomes readable when a file appears in the folder; None where the kernel refuses one."""
+    """A descriptor that becomes readable when a file appears in the folder; None if the kernel refuses one."""
     handle = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if handle < 0:
         return None

@@ -65,7 +65,7 @@ class Sweep:
         survivors: leftovers that even SIGKILL did not end.
         pending: leftovers whose watchdog still works on them; they were left to it.
         shm_removed: names of the shared-memory segments that they had created.
-        shm_unproven: names of unused segments that somebody else may have created; they stay.
+        shm_unproven: names of unused segments that another program may have created; they stay.
     """
 
     killed: tuple[Leftover, ...] = ()

@@ -57,7 +57,7 @@ def scratch_folder() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder that only this user may enter; refuse one of somebody else, and a symbolic link.
+    """Make a folder that only this user may enter; refuse a folder of another user, and a symbolic link.
 
     Raises:
         InfrastructureError: the folder cannot be made, or other users may enter it.
@@ -123,8 +123,8 @@ def remarks(lock: Path, env: Mapping[str, str] = os.environ) -> list[str]:
         env: variables of this process.
     """
     sentences = []
-    if strangers := not_shared_by(lock.parent):
-        sentences.append(f"Sessions in {strangers} of this host do not wait for this session: each has a separate "
+    if unlocked := not_shared_by(lock.parent):
+        sentences.append(f"Sessions in {unlocked} of this host do not wait for this session: each has a separate "
                          f"{lock.parent.parent}. Mount one folder of the host in all of them, and set TMPDIR to it.")
     if not writable(home := home_of(env)):
         sentences.append(f"The home {home} cannot be written: servers get {replaced_home()} as their home.")

@@ -46,7 +46,7 @@ class PortLease:
 def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | None = None) -> PortLease:
     """Lease a port that is free on 127.0.0.1.
 
-    Between this and the server's own bind a stranger who does not take part in the locking may still take the
+    Between this and the server's own bind a process that does not take part in the locking may still take the
     port: a server that fails with EADDRINUSE wants a new lease.
 
     Args:
@@ -114,7 +114,7 @@ class Listener:
 
 
 def who_listens(port: int) -> Listener | None:
-    """The process that listens on TCP `port` of this host; None where nobody does."""
+    """The process that listens on TCP `port` of this host; None if nobody does."""
     for table in ("tcp", "tcp6"):
         for line in _lines(Path("/proc/net") / table):
             fields = line.split()

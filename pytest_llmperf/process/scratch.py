@@ -52,7 +52,7 @@ def lock(
         shared: several processes may hold the lock, each with `shared`.
 
     Returns:
-        The descriptor that has the lock; None where another process has the lock, or has just removed the file.
+        The descriptor that has the lock; None if another process has the lock, or has just removed the file.
 
     Raises:
         OSError: it cannot be opened, or the file system has no locks.
@@ -133,7 +133,7 @@ class Scratch:
 
 
 def _locked_folder(path: Path) -> int | None:
-    """A descriptor of a folder, with a lock where the file system has locks; None where a sweep removed the folder."""
+    """A descriptor of a folder, with a lock where the file system has locks; None if a sweep removed the folder."""
     flags = os.O_RDONLY | os.O_DIRECTORY
     try:
         return lock(path, flags)

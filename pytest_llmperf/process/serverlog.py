@@ -118,7 +118,8 @@ def _open_own(path: str, flags: int) -> int:
 
 
 def _end_of(path: Path, n_bytes: int) -> bytes:
-    """Of a regular file: logs of another machine may hold links and FIFOs."""
+    """The last bytes of a regular file; empty for another kind of file, because logs of another machine may hold links
+    and FIFOs."""
     try:
         with open(path, "rb", opener=_open_own) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

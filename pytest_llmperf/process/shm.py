@@ -37,7 +37,8 @@ class CleanUp:
 
     Args:
         removed: names of segments that the unit created.
-        unproven: names of segments that appeared meanwhile, and that somebody else may have created; they stay.
+        unproven: names of segments that appeared while the processes ran. Another program may have created them, so
+            they stay.
     """
 
     removed: tuple[str, ...] = ()
@@ -62,7 +63,8 @@ class Attribution:
 
     @classmethod
     def of_users(cls, pids: Iterable[int], folder: Path = FOLDER) -> Attribution:
-        """Of processes that were not watched: what they use now counts as theirs, and all else as somebody else's."""
+        """The attribution of processes that nothing watched: segments that they use now count as theirs, all other
+        segments as foreign."""
         used = used_by(pids, folder)
         attribution = cls(folder)
         attribution.created = {segment for segment in attribution._earlier_segments if segment.file_id in used}
@@ -133,7 +135,8 @@ def _remove(folder: Path, segment: Segment) -> bool:
 
 
 def _mapped(pid: int) -> Iterator[FileId]:
-    """From the lines of /proc/PID/maps: address, permissions, offset, device as hex major:minor, inode, path."""
+    """The files that a process maps, from the lines of /proc/PID/maps: address, permissions, offset, device as hex
+    major:minor, inode, path."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
     except OSError:

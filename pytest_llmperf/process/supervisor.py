@@ -267,7 +267,7 @@ class Supervised:
             pids = ",".join(str(process.pid) for process in living)
             raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows the "
                              "kernel function that blocks the process. No server can start here until the process has "
-                             "ended.", self.evidence())
+                             "ended. Restart the host if it does not end.", self.evidence())
         with self._lock:
             callbacks, self._on_gone = ([], self._on_gone) if keep else (self._on_gone, [])
         for callback in callbacks:

@@ -42,10 +42,11 @@ class StopReport:
     Args:
         tag: of the unit.
         why: "stop", "parent gone", or "watchdog lost".
-        reaped: every process that was alive when the stop began or came later, and the server.
+        reaped: the server, and every process that was alive when the stop began or that began later.
         survivors: processes that even SIGKILL did not end, as Reaped with ending "alive".
-        shm_removed: names of the shared-memory segments that the unit created, left behind and that were removed.
-        shm_unproven: names of unused segments that appeared meanwhile; their creator is unknown, so they stay.
+        shm_removed: names of shared-memory segments that the unit left behind and the stop removed.
+        shm_unproven: names of unused segments that appeared while the unit ran; they stay, because their creator is
+            unknown.
         duration_s: from the start of the stop to its end.
     """
 
@@ -73,7 +74,7 @@ class StopReport:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> StopReport:
-        """Of a decoded JSON object."""
+        """The report of a decoded JSON object."""
         processes = {key: tuple(Reaped(**process) for process in raw[key]) for key in ("reaped", "survivors")}
         segments = {key: tuple(raw[key]) for key in ("shm_removed", "shm_unproven")}
         return StopReport(**{**raw, **processes, **segments})
@@ -112,7 +113,7 @@ class ProcessUnit:
         leader_first: the server ends its own children; those get a SIGTERM once the server has ended, or in the last
             3 s of the grace.
         stop_argv: command that runs after all processes of the unit have ended, however they ended.
-        last_words: what the watchdog says on its standard error and in `run_dir` where the parent ends without a stop.
+        last_words: text that the watchdog writes to standard error and to `run_dir` if the parent ends without a stop.
     """
 
     tag: str

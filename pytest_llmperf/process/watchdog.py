@@ -207,7 +207,7 @@ class SegmentWatch:
 
     Attributes:
         attribution: which segments the processes below this one created.
-        handle: readable when a segment has appeared; None where inotify is unavailable.
+        handle: readable when a segment has appeared; None if inotify is unavailable.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class SegmentWatch:
         self._pending = True
 
     def due_in_s(self) -> float | None:
-        """Seconds until the next look; None where nothing has appeared."""
+        """Seconds until the next look; None if nothing has appeared."""
         return max(0.0, self._rest_until_s - time.monotonic()) if self._pending else None
 
     def look(self) -> None:

@@ -87,7 +87,7 @@ def _flags(older: Release, newer: Release) -> Iterator[Change]:
 
 
 def _defaults(name: str, before: object, after: object) -> Iterator[Change]:
-    """Of a configuration object each key alone."""
+    """The changes of a default; of a configuration object, a change for each key."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted(before.keys() | after.keys()):
             if key not in before:

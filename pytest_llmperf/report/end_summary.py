@@ -18,7 +18,7 @@ INDENT = 4
 
 
 def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, every: bool = False) -> list[str]:
-    """The lines of the summary; none where no performance test ran.
+    """The lines of the summary; none if no performance test ran.
 
     Args:
         invocation: how they were run, for the commands that go on.
@@ -62,7 +62,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _decided(ended: Sequence[EndedTest]) -> list[str]:
-    """The share of the judged tests that are decided, and the step that can decide most of the others; nothing where
+    """The share of the judged tests that are decided, and the step that can decide most of the others; nothing if
     none is open. Of steps that decide equally many tests, the one that takes the least GPU time.
     """
     judged = [test for test in ended if test.verdict in Verdict.__members__ and test.verdict != Verdict.REPORTED.value]
@@ -89,7 +89,7 @@ def _emulated(ended: Sequence[EndedTest]) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """At most so wide."""
+    """The text, shortened to at most `width` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -171,13 +171,14 @@ def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:
 
 
 def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Of each item of a session its last entry: a re-run has one of its own, and so has a failed test's teardown."""
+    """The last entry of each test of a session: a re-run adds an entry, and so does a failed teardown."""
     for suite in root.iter("testsuite"):
         yield from {(case.get("classname"), case.get("name")): case for case in suite.findall("testcase")}.values()
 
 
 def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
-    """None for a test that did not use llmperf, and in files of older versions for a test that measured nothing."""
+    """The result of an entry; None for a test that did not use llmperf, and in files of older versions for a test that
+    measured nothing."""
     property_by_name = {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
     test, verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
     if test is None:

@@ -107,7 +107,7 @@ def _line(text: str) -> Text:
 
 
 def _width(file: TextIO) -> int | None:
-    """Of the terminal behind the file: standard streams may be captured."""
+    """Width of the terminal behind the file in columns; None without a terminal."""
     try:
         return os.get_terminal_size(file.fileno()).columns or None  # 0: it does not know
     except OSError:

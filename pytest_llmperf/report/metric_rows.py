@@ -43,7 +43,7 @@ def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
 
 
 def comparisons_of(test: TestResult, measurement: Measurement) -> list[CheckResult]:
-    """Comparisons of a measurement with its baseline; empty where the checks of several measurements are alike."""
+    """Comparisons of a measurement with its baseline; empty if the checks of several measurements are alike."""
     return [check for check in test.checks if check.compares_with_baseline] if test.compared == (measurement,) else []
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.ended_test import EndedTest, short_id
 
-MOST_STEPS = 3  # of one kind
+MOST_STEPS = 3  # commands of one kind, and tests named in one command
 NEW = "--update-baselines-new"
 AGAIN = {
     Verdict.NO_BASELINE.value: NEW,
@@ -70,7 +70,8 @@ def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> 
 
 
 def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
-    """For tests that ran out of time, a pytest command with a longer time limit; for each other test, `llmperf show`.
+    """A pytest command with a longer time limit for the tests that ran out of time, and `llmperf show` for each other
+    test.
 
     A repetition with the same time limit would measure as many runs as before and stay INCONCLUSIVE, too. `llmperf
     show` prints the cause and the remedy.
@@ -82,7 +83,7 @@ def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> li
 
 
 def _refused(test: EndedTest, invocation: Invocation) -> bool:
-    """Whether the update that its verdict calls for takes nothing in as things are."""
+    """Whether an update of the baseline would refuse the test again."""
     return test.verdict in invocation.updated or (
         test.verdict == Verdict.NO_BASELINE.value and bool(test.undecided_requirements)
     )
@@ -94,12 +95,12 @@ def _show_commands(tests: Sequence[EndedTest]) -> list[str]:
 
 
 def pytest_command(tests: Sequence[str], options: Sequence[str], more: str = "") -> str:
-    """The command that runs these tests; of many tests their files.
+    """The command that runs these tests. It names the files of the tests if there are many.
 
     Args:
         tests: ids.
-        options: of pytest, each quoted as the shell needs.
-        more: further options as they are typed.
+        options: options of pytest, not quoted yet.
+        more: further options as typed in a shell.
     """
     nodes = list(dict.fromkeys(map(shlex.quote, tests)))
     if len(nodes) > MOST_STEPS:

@@ -24,7 +24,7 @@ def cell_text(text: str) -> str:
 
 
 def value_text(name: str, value: float | None) -> str:
-    """With its unit; "–" where it is missing."""
+    """The value with its unit; "–" if it is missing."""
     if value is None:
         return "–"
     return find(name).unit.show(value) if is_metric(name) else f"{value:.4g}"

@@ -48,7 +48,7 @@ def facts(status: Measuring) -> Iterator[str]:
 
 
 def duration(value_s: float) -> str:
-    """For people: "42 s", "3 min 5 s"."""
+    """A duration as text: "42 s", "3 min 5 s"."""
     whole_s = round(value_s)
     return f"{whole_s} s" if whole_s < MINUTE_S else f"{whole_s // MINUTE_S} min {whole_s % MINUTE_S} s"
 
@@ -95,7 +95,7 @@ class Watch(ABC):
                 self._thread.start()
 
     def rest(self) -> None:
-        """Nothing goes on; others may write to the terminal now."""
+        """End the display of the present status, so that others may write to the terminal."""
         with self._lock:
             if self._status is not None:
                 self._next_phase(None)

@@ -47,7 +47,7 @@ class StoredSession:
         runs: seed and server start of each run.
         metrics: metric → value in each run; None for a missing value.
         differs: fields whose value in this session is not the value of the fingerprint: of the build, of conditions in
-            `compare_across`, or not recorded yet. None where absent.
+            `compare_across`, or not recorded yet. None if absent.
     """
 
     id: str
@@ -124,5 +124,5 @@ class Entry:
     baseline: Baseline
 
 
-#: Gives the baseline of a test on a hardware kind; None where nothing is stored. Raises BaselineError for a bad file.
+#: Gives the baseline of a test on a hardware kind; None if nothing is stored. Raises BaselineError for a bad file.
 ReadBaseline = Callable[[str, str], Baseline | None]

@@ -176,11 +176,11 @@ class CheckResult:
         metric: what the numbers measure, such as "ttft_p99" or "ttft_p50(b) / ttft_p50(a)"; "" where the check has no
             metric.
         unit: unit of estimate, interval and limit: the metric's own unit, `Unit.RATIO` for a ratio of two sides, or
-            `Unit.CHANGE` and `Unit.POINTS` for a change against a baseline; None where there is no number.
+            `Unit.CHANGE` and `Unit.POINTS` for a change against a baseline; None if there is no number.
         comparison: how the estimate must stand to the limit; None without a limit.
         limit: the limit or the tolerated change; None without one.
         estimate: the measured value; None if the value is infinite or cannot be computed.
-        interval: confidence interval of the estimate; None where there is none.
+        interval: confidence interval of the estimate; None if there is none.
         cause: why the verdict is not a plain PASS, with its facts; None for PASS and REPORTED.
         facts: how much data the verdict rests on, whatever the cause.
         problems: why runs are invalid, where that is the cause.
@@ -221,7 +221,7 @@ class CheckResult:
 
     @property
     def effective_n(self) -> float | None:
-        """How many independent observations the verdict rests on: requests, pairs or runs; None where unknown."""
+        """How many independent observations the verdict rests on: requests, pairs or runs; None if unknown."""
         facts = self.numbers
         return facts.get("effective_n", facts.get("pairs", facts.get("runs")))
 

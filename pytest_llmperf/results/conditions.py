@@ -221,7 +221,7 @@ def differences(
     stored: StoredMeasurement, conditions: Mapping[str, str], primaries: Collection[str],
     rules: FieldRules = DEFAULT_RULES, workload: str = "",
 ) -> tuple[Difference, ...]:
-    """Why a measurement under `conditions` cannot be compared with what is stored; empty where it can.
+    """Why a measurement under `conditions` cannot be compared with what is stored; empty if it can.
 
     Args:
         primaries: the metrics that would be compared: their formulas must be the same.

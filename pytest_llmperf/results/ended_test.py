@@ -60,10 +60,10 @@ class ExecutionEnding:
     Args:
         word: a verdict, `USAGE`, "failed" for an exception of the test's own, "skipped", "xfailed" or "pytest.exit";
             None before the end.
-        error: why no check decided, with the evidence; None where checks decided.
+        error: why no check decided, with the evidence; None if checks decided.
         complete: whether the test reached its end.
-        unchecked: how a test left that measured and checked nothing, "" where it returned, as long as a fixture may
-            still check; None for any other test.
+        unchecked: for a test that measured and checked nothing, while a fixture may still check: "" if the test
+            returned, else the exception that ended it. None for any other test.
         checks: the results of the checks, as JSON.
         conditions: conditions of each measurement, as JSON.
         earlier: words of the earlier executions in this session.
@@ -71,7 +71,7 @@ class ExecutionEnding:
         test: the test's id; "" for a test without llmperf.
         owner: as in `results.ended_test.EndedTest`.
         excuse: as in `results.ended_test.EndedTest`.
-        undecided: of a failed phase that no check decided: one of `results.ended_test.UNDECIDED` and the reason.
+        undecided: for a failed phase that no check decided: one of `results.ended_test.UNDECIDED`, and the reason.
     """
 
     word: str | None = None
@@ -198,7 +198,7 @@ class EndedTest:
     @property
     def deciding(self) -> CheckResult | None:
         """The check that decided: of a bad verdict the check that explains the others, of a good verdict the claim, or
-        else the check with the least headroom. None where no check decided."""
+        else the check with the least headroom. None if no check decided."""
         checks = [check for check in self.checks if check.verdict.value == self.verdict]
         if self.error or self.outcome == STORED or not checks:
             return None

@@ -25,7 +25,7 @@ PERCENTILES = ("p90", "p95", "p99")
 def request_frame(
     seeds: Sequence[int], start_ids: Sequence[int], metrics_of_runs: Sequence[RunMetrics]
 ) -> pd.DataFrame:
-    """One row per request; times in ms after the run's first intended send; latencies in ms, empty where unknown.
+    """One row per request; times in ms after the run's first intended send; latencies in ms, empty if unknown.
 
     Args:
         seeds, start_ids, metrics_of_runs: of each run.

@@ -15,7 +15,7 @@ from pytest_llmperf.stats.priors import Scale, scale_of, worse_when_larger
 def offset(session: StoredSession, reference: StoredSession, metric: str) -> float | None:
     """Mean distance from the reference on the metric's scale, over the seeds that both have, else over all.
 
-    None where either has no value; infinite where one side of a ratio is 0.
+    None if either has no value; infinite if one side of a ratio is 0.
     """
     ours, theirs = _by_seed(session, metric), _by_seed(reference, metric)
     if not ours or not theirs:
@@ -27,19 +27,19 @@ def offset(session: StoredSession, reference: StoredSession, metric: str) -> flo
 
 
 def offsets(sessions: Sequence[StoredSession], reference: StoredSession, metric: str) -> list[float]:
-    """Of each session that has the metric."""
+    """Offset of each session that has the metric from the reference session."""
     distances = (offset(session, reference, metric) for session in sessions)
     return [value for value in distances if value is not None]
 
 
 def session_mean(session: StoredSession, metric: str) -> float | None:
-    """Mean over its runs; None where it has no value."""
+    """Mean over its runs; None if it has no value."""
     available_values = [value for value in session.values(metric) if value is not None]
     return fmean(available_values) if available_values else None
 
 
 def mean_level(sessions: Sequence[StoredSession], metric: str) -> float | None:
-    """Mean over sessions of their means; None where none has a value."""
+    """Mean over sessions of their means; None if none has a value."""
     means = [mean for session in sessions if (mean := session_mean(session, metric)) is not None]
     return fmean(means) if means else None
 

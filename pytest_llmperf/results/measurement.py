@@ -58,7 +58,7 @@ class Run:
         cache_reset: whether the prefix cache was emptied before the run.
         restarted: evidence that the server's process restarted during the run or since the previous run; None without
             evidence.
-        scaled: which replicas of the service appeared or vanished during the run or since the previous run; None where
+        scaled: which replicas of the service appeared or vanished during the run or since the previous run; None if
             none did.
         replicas: replica → increases of its counters; empty for a server alone.
         loop_lag_p99_ms: p99 delay of the load process's heartbeat.
@@ -120,7 +120,7 @@ class Run:
         cls, seed: int, start_id: int, values: Mapping[str, float | None],
         judged: Mapping[str, float | None] | None = None, *, requests: Path | None = None, engine: str = "",
     ) -> Run:
-        """A stored run: its metrics are known, and its records are read when somebody asks for them.
+        """A stored run: its metrics are known, and its records are read on first use.
 
         Args:
             values: every metric by name.
@@ -166,7 +166,7 @@ class Measurement:
         conditions: the conditions, which a comparison requires to be equal, and the build under test.
         runs: in the order in which they were made.
         metrics: of each run, in the same order; by default `Run.metrics`.
-        lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None where no LMCache is attached.
+        lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None if no LMCache is attached.
         may_preempt: whether the test allows preemptions.
         complete: whether all requested runs exist.
         baseline: name of the baseline, "" for the only baseline of a test; None without a baseline comparison.
@@ -278,7 +278,7 @@ class Measurement:
         return mean_of_runs(self.values(name))
 
     def value_with_failures(self, name: str) -> float | None:
-        """Mean of `values_with_failures` over the runs; None where a run does not have the metric.
+        """Mean of `values_with_failures` over the runs; None if a run does not have the metric.
 
         Args:
             name: of the metric, such as "ttft_p99".
@@ -310,7 +310,7 @@ def failures_text(runs: Iterable[Run]) -> str:
 
 
 def mean_of_runs(values: Sequence[float | None]) -> float | None:
-    """None where a run has no value."""
+    """Mean over the runs; None if a run has no value."""
     available_values = [value for value in values if value is not None]
     return fmean(available_values) if available_values and len(available_values) == len(values) else None
 
@@ -329,7 +329,7 @@ class TestResult:
         worker: of xdist, that ran the test; "" without xdist.
         profiles: traces of its measurements.
         ended: the outcome as the session recorded it at its end; "" without a record, as in an interrupted session.
-        earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
+        earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None if that is unknown.
         inputs: kind of input → digest, see `plugin.inputs`; empty if none were noted.
         owner, excuse: as in `results.ended_test.EndedTest`.
     """

@@ -69,7 +69,8 @@ def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestRe
     if not matches:
         there = ", ".join(echo(test.test).strip("'") for test in tests[:MOST_NAMED])
         more = f" and {len(tests) - MOST_NAMED} more" if len(tests) > MOST_NAMED else ""
-        raise UsageError(f"{folder}: no test's id has {echo(part)} in it. There are: {there}{more}.")
+        raise UsageError(f"{folder}: no test's id has {echo(part)} in it. There are: {there}{more}. Write a part "
+                         "of one of these ids.")
     return matches
 
 
@@ -112,7 +113,7 @@ def _names(runs: Sequence[Path]) -> str:
 
 
 def read_session(folder: Path) -> Mapping[str, object]:
-    """What `session.json` says of the session; empty where there is none."""
+    """What `session.json` says of the session; empty if there is none."""
     try:
         content = read_json(folder / SESSION_FILE, folder).value
     except (OSError, BaselineError):
@@ -177,7 +178,7 @@ def _require_schema(top: Node) -> None:
 
 
 def _worker(node: Node) -> str:
-    """It names a folder below `servers/`."""
+    """The name of a worker, which is also the name of a folder below `servers/`."""
     name = node.text()
     if name != Path(name).name or name == ".." or "\0" in name:
         node.refuse(f"{echo(name)} is no name of a worker")
@@ -233,13 +234,13 @@ def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
 
 
 def numbers(fields: Mapping[str, Node], name: str) -> dict[str, float | None]:
-    """A table of numbers; empty where there is none."""
+    """A table of numbers; empty if there is none."""
     table = fields[name].table() if name in fields else {}
     return {key: value.number_or_none() for key, value in table.items()}
 
 
 def _tables(fields: Mapping[str, Node], name: str) -> dict[str, dict[str, float | None]]:
-    """Tables of numbers by name; empty where there are none."""
+    """Tables of numbers by name; empty if there are none."""
     tables = fields[name].table() if name in fields else {}
     return {key: numbers(tables, key) for key in tables}
 
@@ -265,7 +266,7 @@ def _run(node: Node, folder: Path, engine: str) -> Run:
 
 
 def _requests(fields: Mapping[str, Node], folder: Path) -> Path | None:
-    """The file of a run's requests; None where the file was not kept."""
+    """The file of a run's requests; None if the file was not kept."""
     if "requests" not in fields:
         return None
     path = _inside(folder, fields["requests"])

@@ -116,7 +116,7 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
     """All request records of a run.
 
     Args:
-        path: the file of the requests; None where it was not kept.
+        path: the file of the requests; None if it was not kept.
         run: names the run in messages.
 
     Raises:
@@ -125,8 +125,9 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
     """
     requests = Requests() if path is None else decode(path)
     if not requests.records or requests.left_out:
-        how = "only in part" if requests.records else "not"
-        raise UsageError(f"{run}: what each request did was {how} kept; show, diff and the report still work.")
+        how = "stored only in part" if requests.records else "not stored"
+        raise UsageError(f"{run}: the records of the requests were {how}. Use llmperf show, diff or the report, "
+                         "which read the metrics of the run.")
     return requests.records
 
 

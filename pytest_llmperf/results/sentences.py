@@ -309,7 +309,7 @@ def defaults_of_versions(engine: str, versions: Sequence[str | None] | None) -> 
 
 
 def _set_by(facts: Facts) -> str:
-    """Nobody here knows which flags the operator of an endpoint gave."""
+    """"defaults" for a started server; "settings" for an endpoint, whose flags only its operator knows."""
     return "settings" if facts["engine"] == "endpoint" else "defaults"
 
 
@@ -367,7 +367,7 @@ def _detectable(result: CheckResult) -> str:
 
 
 def until(runs: int | None, sessions: int | None) -> str:
-    """Up to how many runs and stored sessions not every regression can fail."""
+    """The range of runs and stored sessions in which not every regression can fail."""
     of_runs = "" if runs is None else f"before {runs} runs"
     return " ".join(filter(None, (of_runs, "" if sessions is None else f"against fewer than {sessions} sessions")))
 

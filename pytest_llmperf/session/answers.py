@@ -147,7 +147,8 @@ def _answer(server: Server, request: Request, fields: Mapping[str, object]) -> A
 
 
 def _margins(answer: dict[str, Any]) -> tuple[float, ...]:
-    """Of each token of a completion, or of an answer of SGLang's /generate; empty if something is missing."""
+    """Difference of the two largest log-probabilities at each token of a completion or of an answer of SGLang's
+    /generate; empty if something is missing."""
     with suppress(KeyError, IndexError, TypeError, ValueError):
         if "meta_info" in answer:
             each = [[entry[0] for entry in top] for top in answer["meta_info"]["output_top_logprobs"]]

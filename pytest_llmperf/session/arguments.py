@@ -102,7 +102,7 @@ def check_workload(workload: Workload, call: str) -> None:
         SpecError: the argument is not a workload.
     """
     if not isinstance(workload, Workload):
-        raise SpecError(f"{call.replace('…', repr(workload))}: a workload is made by random_tokens(…), "
+        raise SpecError(f"{call.replace('…', repr(workload))}: this is no workload. Build it with random_tokens(…), "
                         "shared_prefix(…), mixed(…), multi_turn(…), sharegpt(…) or trace(…).")
 
 
@@ -133,7 +133,7 @@ def check_requests(spec: EngineSpec, workload: Workload, model: ResolvedModel | 
         raise SpecError(
             f"{workload}: request {request.index} has {prompt} tokens in its prompt and asks for "
             f"{request.output_tokens}, {prompt + request.output_tokens} in all, and {whose}: the server would refuse "
-            f"it. {f'Raise {flag}, or send' if flag else 'Send'} shorter requests. Nothing was sent."
+            f"it. {f'Raise {flag} or shorten' if flag else 'Shorten'} the requests, e.g. by input=. Nothing was sent."
         )
 
 

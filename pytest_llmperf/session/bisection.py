@@ -150,7 +150,7 @@ def final_step(precision: float) -> float:
 def _bracket(
     within: Callable[[float], bool], start: float, factor: float, hopeless: Callable[[], bool]
 ) -> tuple[float | None, float | None]:
-    """Neighbouring rates of which the lower is within and the higher is not; None where there is no such rate."""
+    """Neighbouring rates of which the lower is within and the higher is not; None if there is no such rate."""
     rate = start
     upwards = within(rate)
     for _ in range(MOST_STEPS):

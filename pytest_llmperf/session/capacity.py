@@ -367,10 +367,10 @@ class Capacity(Series):
         series.judged(point)
         self.unfinished.append(point)
         self.session.notify(Note(f"{label}: {_tried_rate_text(point)}"))
-        if (why := _short_load_warning(series.finished, workload)) is not None:
-            self._short_load_warnings[rate] = f"{label}: {why}"
+        if (cause_and_remedy := _short_load_warning(series.finished, workload)) is not None:
+            self._short_load_warnings[rate] = f"{label}: {cause_and_remedy}"
             if self.terms.quick and point.within and self._is_burst(series.finished, workload):
-                raise LoadError(f"At {rate:.4g}/s the SLOs are met by a burst: {why}")
+                raise LoadError(f"At {rate:.4g}/s the SLOs are met by a burst: {cause_and_remedy}")
         return point
 
     def _is_burst(self, measurement: Measurement, workload: Workload) -> bool:
@@ -448,11 +448,12 @@ class Capacity(Series):
 
     def _rate(self, result: SearchResult) -> float:
         if result.highest_within is None and self.terms.to_beat is not None and result.refuted is not None:
-            raise LoadError(f"Slower than the rate to beat: over the SLOs at {result.refuted:.4g}/s (proven).")
+            raise LoadError(f"Slower than the rate to beat: over the SLOs at {result.refuted:.4g}/s (proven). Try "
+                            "another setting.")
         if result.highest_within is None:
             raise LoadError(
-                f"{self.terms}: not even {result.points[-1].rate:.3g}/s is within it. Is the limit possible "
-                "at all? Measure the workload at a low rate first."
+                f"{self.terms}: not even {result.points[-1].rate:.3g}/s is within the SLOs. Is the limit possible "
+                "at all? Measure the workload at a low rate, such as poisson(0.1)."
             )
         return result.highest_within
 

@@ -559,7 +559,7 @@ class Perf:
         judge = read_claim(self._execution, "perf.claim_max_rate", (a, b, workload, text), start_sd=start_sd, runs=runs)
         if judge.claim.metric != METRIC:
             raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
-                            f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
+                            f"about {METRIC}. Write perf.claim(a, b, workload, {text!r}).")
         terms = search_terms(slo, precision, quick=quick)
         check_sides(self._execution, a, b, terms.named)
         side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))

@@ -65,7 +65,7 @@ class MeasuringTest(Protocol):
 
 
 def _ray_load(settings: Settings) -> RayLoad | None:
-    """What runs load processes on other hosts; None where they run on this machine."""
+    """What runs load processes on other hosts; None if they run on this machine."""
     if not settings.load_hosts:
         return None
     from pytest_llmperf.load.ray_hosts import RayLoad
@@ -192,7 +192,7 @@ class PerfSession:
         )
 
     def reference_of(self, spec: EngineSpec) -> EngineSpec | None:
-        """The same specification on the reference build; None where no reference build was named for this engine."""
+        """The same specification on the reference build; None if no reference build was named for this engine."""
         if spec.engine not in self.references or spec.installation:
             return None
         return spec.with_installation(REFERENCE)
@@ -210,7 +210,8 @@ class PerfSession:
         return tuple(each for pair in first for each in pair if each != spec)
 
     def layout(self, spec: EngineSpec) -> GpuLayout:
-        """On which GPUs a spec and its reference build run when they are compared. It is said once, with its reason.
+        """The GPUs on which a spec and its reference build run when they are compared. It is said once, with its
+        reason.
 
         The builds are compared on several GPU sets at the same time if these are free. Where a set has no memory for
         both builds, each build takes a set and they exchange these sets.

@@ -79,7 +79,8 @@ class NsightSystems:
         if file.with_suffix(RAW).is_file():
             raise EngineError(f"nsys wrote {file.stem}{RAW} and no report, because its importer is missing. Install "
                               f"the folder {HOST_FOLDER} of Nsight Systems beside the folder of {self.program}.")
-        raise EngineError(f"nsys stop wrote no {file.name}: {output[:300]}")
+        raise EngineError(f"nsys stop wrote no {file.name}: {output[:300]}. Install another version of Nsight Systems, "
+                          "or take nsys off the PATH.")
 
     def _run(self, verb: str, *options: str) -> str:
         """What nsys printed, in one line."""
@@ -90,7 +91,8 @@ class NsightSystems:
             raise EngineError(f"nsys {verb} failed: {error}.") from error
         text = " ".join(ended.stdout.decode(errors="replace").split())
         if ended.returncode:
-            raise EngineError(f"nsys {verb} ended with exit code {ended.returncode}: {text[:300]}")
+            raise EngineError(f"nsys {verb} ended with exit code {ended.returncode}: {text[:300]}. Run "
+                              "`nsys status -e`, which names what the machine lacks, or take nsys off the PATH.")
         return text
 
 
@@ -151,7 +153,8 @@ def profile_series(series: Series, number: int, worker: str = "") -> Profile:
         traces = _traced(series, spec, scratch.path)
         ranks = tuple(part for part in map(breakdown, traces) if part is not None)
         if not ranks:
-            raise EngineError(f"The trace of {spec} has no kernel and no operator: no step ran while it was recorded.")
+            raise EngineError(f"The trace of {spec} has no kernel and no operator: no step ran while it was recorded. "
+                              "Send more requests, or longer answers.")
         stem = f"{Path(file_name(series.execution.test, worker)).stem}.{number}"
         problem, files = _excess("the trace", traces, settings), list[Path]()
         if not problem:
@@ -160,7 +163,8 @@ def profile_series(series: Series, number: int, worker: str = "") -> Profile:
                           problem)
         return _with_capture(profile, series, spec, scratch.path / f"{stem}{SUFFIX}")
     except OSError as error:
-        raise InfrastructureError(f"The trace cannot be kept: {error}.") from error
+        raise InfrastructureError(f"The trace cannot be stored: {error}. Free space there, or name another folder with "
+                                  "--llmperf-runs=DIR.") from error
     finally:
         scratch.remove()
         with suppress(OSError):  # it holds other traces

@@ -291,7 +291,7 @@ class Replayer:
         channel = replace(server.contact.channel, fresh=self.fresh_connections)
         limits = replace(self.limits, replay_bytes=most_bytes(requests) * server.api.choices)
         return LoadPlan(host, port, planned, server.contact.headers, concurrency, limits, channel,
-                        keeps_recording=not server.spec.is_endpoint)
+                        keeps_failed_recording=not server.spec.is_endpoint)
 
     @contextmanager
     def _sampling(self, server: Server, interval_s: float | None) -> Iterator[list[GaugeSample]]:
@@ -438,7 +438,7 @@ def _of_replicas(
 def _gpu_counters(
     server: Server, gpu: GpuTrace | None, records: Sequence[RequestRecord], origin_ns: int
 ) -> dict[str, float]:
-    """Energy and utilization of the GPUs over the run's duration, and of each pool; empty where nothing was sampled."""
+    """Energy and utilization of the GPUs over the run's duration, and of each pool; empty if nothing was sampled."""
     span = span_ns(records)
     if gpu is None or span is None:
         return {}

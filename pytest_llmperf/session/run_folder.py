@@ -99,7 +99,7 @@ class RunFolder:
         runs = list(self.path.parent.iterdir()) if self.path.parent.is_dir() else []
         sweep(path for run in runs for path in (run / PROFILES).glob(f"{UNFINISHED}*"))
         sweep(temporaries(place for run in runs for place in (run, run / "tests", run / "requests")))
-        with suppress(InfrastructureError):  # somebody else's folder: nothing in it is ours
+        with suppress(InfrastructureError):  # a folder of another user
             sweep(path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock"))
             sweep(scratch_folder().iterdir())
 

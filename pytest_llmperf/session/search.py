@@ -233,7 +233,7 @@ def _finite(values: Iterable[float | None]) -> list[float | None]:
 
 
 def _error_text(error: InfrastructureError) -> str:
-    """Its first line, and the last words of the server."""
+    """The first line of the error, and the last line of the log of the server."""
     evidence = error.evidence if isinstance(error, EngineError) else None
     last_line = f" {evidence.log_tail[-1]}" if evidence is not None and evidence.log_tail else ""
     return str(error).partition("\n")[0] + last_line

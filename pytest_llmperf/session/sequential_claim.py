@@ -52,8 +52,8 @@ class ClaimResult:
 
     Args:
         results: of the mechanisms, the claim, its prices and its guards; one ERROR where runs are invalid.
-        a: measurement of side A; None where side B alone decided against the claim.
-        b: measurement of side B; None where side A alone decided against the claim.
+        a: measurement of side A; None if side B alone decided against the claim.
+        b: measurement of side B; None if side A alone decided against the claim.
     """
 
     results: tuple[CheckResult, ...]

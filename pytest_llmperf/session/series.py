@@ -177,7 +177,8 @@ class Series:
             SpecError: nothing was measured yet.
         """
         if self.measurement is None:
-            raise SpecError(f"{self.execution.test}: nothing was measured yet.")
+            raise SpecError(f"{self.execution.test}: nothing was measured yet. Measure before the check: "
+                            "perf.measure(engine, workload).")
         return self.measurement
 
     def has_runs_of(self, measurement: Measurement) -> bool:
@@ -187,7 +188,7 @@ class Series:
 
     @property
     def current(self) -> Measurement | None:
-        """Its runs without those of earlier executions."""
+        """The measurement without runs of earlier executions."""
         return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.number)
 
     @property
@@ -322,7 +323,7 @@ class Series:
         return max((len({run.seed for run in comparison.runs}) for comparison in compared), default=None)
 
     def _continued_measurement(self, server: Server) -> Measurement:
-        """With what earlier executions measured under the same conditions."""
+        """A new measurement with the runs of earlier executions under the same conditions."""
         begun = self.begun(server)
         for series in self._earlier:
             if series.current is not None and series.current.conditions == begun.conditions:

@@ -28,7 +28,7 @@ class SettingRow:
 
     Args:
         flags: name → value, as JSON has it.
-        metrics: name → mean over the runs; empty where it could not be measured.
+        metrics: name → mean over the runs; empty if it could not be measured.
         problem: why it could not; "" where it could.
         runs: name → value of each run, in the order of the seeds; None for a missing or infinite value.
         kind: hardware kind of the server, for the spread between server starts.

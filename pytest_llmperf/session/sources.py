@@ -65,7 +65,7 @@ class Module:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Its statements."""
+        """The statements of the module."""
         return list(map(_part, self.tree.body))
 
     @cached_property

@@ -78,7 +78,7 @@ def _reaches(functions: Iterable[Callable[..., object]], wanted: Callable[[ast.A
 
 
 def syntax_of(function: Callable[..., object]) -> Iterator[ast.AST]:
-    """The syntax of a function; nothing where its source cannot be read."""
+    """The syntax of a function; nothing if its source cannot be read."""
     code = inspect.unwrap(function).__code__
     for node in _functions_in(Path(code.co_filename)):
         first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])

@@ -18,7 +18,7 @@ from pytest_llmperf.session.replay import Replayer
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import with_seeded_replies
 
-# The rule is fixed beforehand and part of the fingerprint. Its seed lies apart from any that is measured.
+# The rule is constant and part of the fingerprint. No measured run has its seeds.
 RULE = "batches of 6, 2 at a time, ≤ 32 tokens, until the e2el medians of two in a row agree within 25 %, at most 12"
 SEED = 1_000_000
 BATCH = 6
@@ -53,30 +53,32 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
             server.unit.check_dying()
             raise EngineError(
                 f"{len(failed)} of {len(records)} warm-up requests failed ({reasons_text(failure_counts(failed))}; "
-                f"first: {failed[0].detail}). Nothing was measured.",
+                f"first: {failed[0].detail}). Nothing was measured. Read the end of the server's log.",
                 server.unit.evidence,
             )
         _check_answers(requests, replay, records)
         _check_lengths(server, requests, records)
-        if (stranger := other_model(records, server.model_names)) is not None:
+        if (foreign_model := other_model(records, server.model_names)) is not None:
+            remedy = "Correct the model id or the URL." if server.spec.is_endpoint else "End that server."
             raise WrongServer(
-                f"Another model answered the warm-up: {stranger.reason()} Nothing was measured."
+                f"Another model answered the warm-up: {foreign_model.reason()} Nothing was measured. {remedy}"
             )
         medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
-            # Counted late, these requests would look like a stranger's in the first run.
+            # A server counts a request after its answer. Requests counted later would look foreign in the first run.
             server.counters.wait_idle(counters_before.get("requests_finished", 0.0), len(medians_ms) * len(requests))
             return
     raise EngineError(
         "The server did not become steady: medians of successive warm-up batches were "
         f"{', '.join(f'{value:.1f}' for value in medians_ms)} ms. "
-        "Something else uses this machine, or it still compiles.",
+        "Another program uses this machine, or the server still compiles. End other programs (nvidia-smi and top list "
+        "them), then run the test again.",
         server.unit.evidence,
     )
 
 
 def _check_answers(requests: Sequence[Request], replay: Replay, records: Sequence[RequestRecord]) -> None:
-    """Raise SpecError where the next turn could not contain an answer, because the server does not send it."""
+    """Raise SpecError if a next turn needs an answer in a form that the server does not send."""
     for request, exchange, record in zip(requests, replay.exchanges, records, strict=True):
         if request.answer_used and isinstance(exchange, Exchange) and record.answer_hash is None:
             needed = "token ids" if isinstance(request.prompt, tuple) else "text"
@@ -87,7 +89,9 @@ def _check_answers(requests: Sequence[Request], replay: Replay, records: Sequenc
 
 
 def _check_lengths(server: Server, requests: Sequence[Request], records: Sequence[RequestRecord]) -> None:
-    """Raise EngineError where a started server counts other prompt lengths than the words that stand for token ids.
+    """Raise EngineError if a started server counts more or fewer prompt tokens than the prompt has words.
+
+    A text prompt has one word for each token id, and each word should be one token.
 
     The tokenizer adds at most one token at the start of a text.
     """
@@ -97,8 +101,8 @@ def _check_lengths(server: Server, requests: Sequence[Request], records: Sequenc
         words = len(str(request.prompt).split())
         if record.prompt_tokens is not None and not words <= record.prompt_tokens <= words + 1:
             raise EngineError(
-                f"{server.spec}: a prompt of {words} words has {record.prompt_tokens} tokens by the server's usage, "
-                f"and each word is one token of {server.tokenizer.name}. Nothing was measured. Name a router that "
+                f"{server.spec}: the server counts {record.prompt_tokens} tokens for a prompt of {words} words, though "
+                f"each word is one token of {server.tokenizer.name}. Nothing was measured. Name a router that "
                 "takes token ids, vllm_router() or nginx(), or install the tokenizer of the model."
             )
 

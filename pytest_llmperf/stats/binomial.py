@@ -29,7 +29,7 @@ def at_least(x: float, n: float, share: float) -> float:
 
 
 def pass_limit(n: int, share: float, confidence: float, effective_fraction: float = 1.0) -> int | None:
-    """Largest count out of n that proves the true share to be at most `share`; None where not even 0 does.
+    """Largest count out of n that proves the true share to be at most `share`; None if not even 0 does.
 
     Args:
         n: observations.
@@ -41,7 +41,7 @@ def pass_limit(n: int, share: float, confidence: float, effective_fraction: floa
 
 
 def fail_limit(n: int, share: float, confidence: float, effective_fraction: float = 1.0) -> int | None:
-    """Smallest count out of n that proves the true share to be above `share`; None where not even n does."""
+    """Smallest count out of n that proves the true share to be above `share`; None if not even n does."""
     last = _last_true(-1, n, lambda x: at_least(x * effective_fraction, n * effective_fraction, share) > 1 - confidence)
     return None if last is None or last >= n else last + 1
 

@@ -1,10 +1,9 @@
 """Change points of a series of sessions: each lasting change of the level, with size and confidence interval.
 
-A session is one number, the mean of its runs on the metric's scale. After each session the last 2, 4, 8 and 16 sessions
-are compared with the sessions before them, back to the last change point, by a t test. Its variance comes from all
-sessions of the series, around the level of their time. One session alone makes no change point. Each session after the
-change must show a quarter of the change, and each of two sessions half, so that one disturbed session makes no change
-point either.
+A session is one number, the mean of its runs on the metric's scale. After each session a t test compares the last 2, 4,
+8 and 16 sessions with the sessions before them, back to the last change point. The variance of the t test is the pooled
+variance of all sessions around the mean of their level. One disturbed session makes no change point: each of the
+compared last sessions must show a quarter of the change, and if two are compared, each must show half.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from statistics import fmean
 
 from pytest_llmperf.stats.mean import t_quantile
 
-#: Number of sessions after a change → error of one look for a change for the worse, and for one for the better. By
-#: simulation (scripts/simulate_verdicts.py change_points) a series of five sessions a week with normal noise has about
+#: Number of compared last sessions → false-alarm probability of one test for a worse level, and for a better level.
+#: Simulated (scripts/simulate_verdicts.py change_points), a series of five sessions a week with normal noise has about
 #: one false alarm in 1,000 weeks, and up to five with heavy tails.
 LOOKS = {2: (1.4e-4, 0.02e-4), 4: (0.05e-4, 0.02e-4), 8: (0.05e-4, 0.02e-4), 16: (0.05e-4, 0.02e-4)}
-#: Sessions before a change, and degrees of freedom of the sd, from which on a change is looked for.
+#: Fewest sessions before a change, and fewest degrees of freedom of the sd, for a test.
 FEWEST_BEFORE, FEWEST_DF = 3, 8
 #: A smaller sd between sessions counts as this sd: 0.05 %.
 SMALLEST_SD = 0.0005
-#: Share of the change that each session after it must show; of two sessions each must show half.
+#: Share of the change that each of the compared last sessions must show; if two are compared, each must show half.
 SHOWN_BY_EACH = 0.25
 POWER, CONFIDENCE = 0.9, 0.975
 
@@ -35,8 +34,8 @@ class ChangePoint:
     """One change of the level.
 
     Args:
-        at: number of the first session with the new level.
-        found: number of the session after which the change was proven.
+        at: index in the series, from 0, of the first session with the new level.
+        found: index of the session after which the change was proven.
         shift: new level less old level on the metric's scale, from all sessions of both levels; above 0 is worse.
         low, high: 95 % confidence interval of the shift.
     """
@@ -54,9 +53,9 @@ class Changes:
 
     Args:
         points: oldest first.
-        sd: of one session at a constant level; None if each level has one session.
+        sd: sd between sessions at a constant level; None if each level has one session.
         df: degrees of freedom of `sd`.
-        sessions: since the last change point.
+        sessions: number of sessions since the last change point.
     """
 
     points: tuple[ChangePoint, ...]
@@ -86,7 +85,7 @@ def changes(levels: Sequence[float]) -> Changes:
     """The change points of a series.
 
     Args:
-        levels: of each session on the metric's scale, where larger is worse, oldest first; at least one.
+        levels: mean of each session on the metric's scale, where larger is worse, oldest first; at least one.
     """
     starts, found, squares, df = [0], list[int](), 0.0, 0  # squares and df of the levels before
     for end in range(1, len(levels) + 1):
@@ -109,7 +108,7 @@ def changes(levels: Sequence[float]) -> Changes:
 
 
 def _best_split(levels: Sequence[float], first: int, end: int) -> int:
-    """First session of the second level in the best split: the split with the largest sum of squares between levels."""
+    """Index of the first session after the best split: the split with the largest sum of squares between levels."""
     def between(at: int) -> float:
         before, after = levels[first:at], levels[at:end]
         return (fmean(after) - fmean(before)) ** 2 * len(before) * len(after)
@@ -118,7 +117,7 @@ def _best_split(levels: Sequence[float], first: int, end: int) -> int:
 
 
 def _look(levels: Sequence[float], squares: float, df: int) -> int | None:
-    """The first of the newest sessions that prove a change of the level; None without a change.
+    """Index in `levels` of the first session after a proven change; None without a change.
 
     Args:
         squares, df: sum of squares of earlier levels around their means, with its degrees of freedom.

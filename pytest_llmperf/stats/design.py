@@ -168,7 +168,7 @@ def effective_fraction(
 
 def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, per_step: float, *,
                  given_level: bool) -> EffectiveFraction:
-    """From the slowest changes along the runs."""
+    """The effective fraction from the slowest changes along the runs."""
     draws, sent = len(set(seeds)), mean_repeats(seeds)
     segments = independent_segments(
         [of for run in view.over if (of := sum(count.of > 0 for count in run))], view.overlap

@@ -25,7 +25,7 @@ class Interval:
 
     @property
     def level_percent(self) -> float:
-        """Of the interval as a whole."""
+        """Two-sided confidence level of the interval in percent."""
         return round(100 * (2 * self.confidence - 1), 6)
 
     def below(self, limit: float) -> Verdict:

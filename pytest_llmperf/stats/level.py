@@ -36,7 +36,7 @@ class Drift:
     p: float
 
     def steady(self, tolerated: float, alpha: float = 0.001) -> bool:
-        """False where the runs are proven to drift, and by more than `tolerated` in all."""
+        """False if the runs are proven to drift, and by more than `tolerated` in all."""
         return abs(self.total) <= tolerated or self.p > alpha
 
 

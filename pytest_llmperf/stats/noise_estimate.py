@@ -70,7 +70,7 @@ def start_sd_factor(df: int) -> float:
 def smallest_detectable(
     noise: NoiseEstimate, prior: Prior, margins: Margins, alpha: float, *, runs: int, sessions: int, seeds: int
 ) -> float:
-    """Smallest effect, as a distance, that fails in nine of ten cases; infinite where alpha is 0.
+    """Smallest effect, as a distance, that fails in nine of ten cases; infinite if alpha is 0.
 
     Args:
         noise: this noise.

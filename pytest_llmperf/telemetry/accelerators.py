@@ -17,7 +17,7 @@ from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, VARIABLE, Gpu, Har
 from pytest_llmperf.telemetry.nvml import Nvml, memory_in_use, occupants, pynvml
 
 Answer = TypeVar("Answer")
-#: From the time zero of a run, ns, to its trace; None where nothing was watched.
+#: From the time zero of a run, ns, to its trace; None if nothing was watched.
 TraceOf = Callable[[int], GpuTrace | None]
 POLL_S = 0.5
 CONTEXT_BYTES = 2 << 30  # of a process of ours that stays: LMCache's server had up to 0.9 GiB beside its engine's cache
@@ -178,7 +178,7 @@ class Accelerators:
 
 
 def _named(device_ids: object, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Those of vLLM's --device-ids: indices count what it can see, UUIDs name any GPU here."""
+    """The GPUs of vLLM's --device-ids: an index counts the visible GPUs, a UUID names any GPU of the machine."""
     listed = device_ids if isinstance(device_ids, list) else str(device_ids).split(",")
     words = [str(word).strip() for word in listed]
     if all(word.isdigit() for word in words):

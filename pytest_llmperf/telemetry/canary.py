@@ -46,7 +46,7 @@ def _host_copy_gb_per_s() -> float:
 
 
 def _of_gpu(program: Path, timeout_s: float) -> dict[str, float | str]:
-    """In a process of its own, so that no context stays on the GPU."""
+    """The figures of the GPU, from a process that ends afterwards, so that no CUDA context stays on the GPU."""
     try:
         child = subprocess.Popen([sys.executable, "-I", str(program)], stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

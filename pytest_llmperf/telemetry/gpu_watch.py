@@ -1,4 +1,4 @@
-"""What happens on the GPUs during a run, in a thread of its own: the load process has nothing to do with it."""
+"""What happens on the GPUs during a run. A thread of the pytest process watches them, not the load processes."""
 
 from __future__ import annotations
 
@@ -69,26 +69,27 @@ class FaultWatch:
                 self._problems.append(f"GPU {index} had {after - before} uncorrected memory errors (ECC)")
 
     def lost(self, why: str) -> None:
-        """Every further question would be answered in the same way."""
+        """Note that a GPU is lost. The watch then ends, because NVML gives the same answer to every later query."""
         self._problems.append(f"a GPU {why}")
 
     def problems(self) -> tuple[str, ...]:
         return tuple(self._problems)
 
 
-# A context without work, as an idle monitor or display has one, holds less and uses no SM: no competitor.
+# A CUDA context without work, such as that of a display, holds less memory and uses no SM, so it does not compete.
 IDLE_BYTES = 256 * 2**20
 
 
 class ForeignProcesses:
-    """Processes on watched GPUs that are none of ours.
+    """Finds processes of other programs on watched GPUs.
 
-    The driver's process ids are this machine's only where our own server is among them: it holds memory, so it must be.
+    In a container the driver may report process ids of the host. If the process id of our server, which holds GPU
+    memory, is not among them, the ids are of the host, and no process is called foreign.
 
     Args:
         nvml: the driver's library.
-        ours: the process ids that are ours now.
-        free_bytes: no more than this was free enough for the start of our server.
+        ours: gives the process ids of this session and its servers now.
+        free_bytes: a process that holds at most this much memory did not hinder the start of our server.
     """
 
     def __init__(self, nvml: Nvml, ours: Callable[[], Collection[int]], free_bytes: int) -> None:
@@ -112,7 +113,7 @@ class ForeignProcesses:
         self._since_us[index] = busy_since(self._nvml, handle, 0)[1]
 
     def look(self, index: int, handle: object) -> None:
-        """List the processes of one GPU, and who used it since the last look."""
+        """Note the processes on one GPU, and those that used the GPU since the last call."""
         busy, self._since_us[index] = busy_since(self._nvml, handle, self._since_us.get(index, 0))
         for occupant in [*occupants(self._nvml, handle), *busy]:
             if occupant.pid not in self._ours:
@@ -123,7 +124,7 @@ class ForeignProcesses:
                 self._note(index, occupant)
 
     def processes(self) -> tuple[ForeignProcess, ...]:
-        """Those that held memory worth the name or used SMs; none where process ids are hidden."""
+        """Foreign processes that used SMs or held more than idle memory; none if the process ids are of the host."""
         if not self._own_seen:
             return ()
         return tuple(process for process in self._seen.values()
@@ -139,7 +140,7 @@ class ForeignProcesses:
 
 
 def name_of(pid: int) -> str | None:
-    """Of a process that runs here."""
+    """Name of process `pid`; None if the process does not run on this machine."""
     stat = read_stat(pid)
     return None if stat is None else stat.name
 
@@ -159,7 +160,7 @@ def user_of(pid: int) -> str | None:
 
 
 def _larger_of(first: int | None, second: int | None) -> int | None:
-    return second if first is None else first if second is None else max(first, second)
+    return max((value for value in (first, second) if value is not None), default=None)
 
 
 PROCESSES_EVERY = 5  # samples: listing the processes costs more than all the rest
@@ -172,10 +173,10 @@ class GpuWatch:
     Args:
         nvml: the driver's library.
         gpus: which to watch.
-        ours: process ids that belong to us, asked again whenever an unknown one turns up.
+        ours: gives the process ids of this session and its servers. It is called when an unknown process appears.
         clock: stamps the samples.
-        interval_s: between two samples.
-        free_bytes: what a process may hold without being a competitor, where it is more than an idle context.
+        interval_s: time between two samples.
+        free_bytes: memory that a process may hold without competing, if larger than an idle context.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class GpuWatch:
         self._gpus = tuple(gpus)
         self._clock = clock
         self._interval_s = interval_s
-        self._strangers = ForeignProcesses(nvml, ours, free_bytes)
+        self._foreign = ForeignProcesses(nvml, ours, free_bytes)
         self._faults = FaultWatch(nvml)
         self._samples: list[GpuSample] = []
         self._took_ms: list[float] = []
@@ -199,7 +200,7 @@ class GpuWatch:
         self._thread.start()
 
     def stop(self, timeout_s: float = JOIN_S) -> str | None:
-        """End sampling; a sentence where the driver hangs, and the thread with it."""
+        """End sampling. Returns a sentence if the driver hangs, and with it the thread; else None."""
         self._done.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -208,18 +209,18 @@ class GpuWatch:
         return None
 
     def trace(self, origin_ns: int) -> GpuTrace:
-        """What was seen, with times after `origin_ns`."""
+        """The samples and findings, with times in nanoseconds after `origin_ns`."""
         devices = tuple(self._devices) or tuple(GpuDevice(gpu.index, gpu.name) for gpu in self._gpus)
         samples = tuple(replace(sample, at_ns=sample.at_ns - origin_ns) for sample in list(self._samples))
         took_ms = mean(self._took_ms) if self._took_ms else None
-        strangers = self._strangers
+        foreign = self._foreign
         return GpuTrace(
-            devices, samples, strangers.processes(), strangers.pids_visible, self._faults.problems(), self._problem,
+            devices, samples, foreign.processes(), foreign.pids_visible, self._faults.problems(), self._problem,
             took_ms,
         )
 
     def _watch(self) -> None:
-        """Whatever the driver does, the run goes on: a problem is a sentence in the trace."""
+        """Sample until `stop`. An error of the driver becomes a sentence in the trace and never fails the run."""
         try:
             self._nvml.nvmlInit()
         except Exception as error:
@@ -242,7 +243,7 @@ class GpuWatch:
         for gpu in self._gpus:
             self._devices.append(GpuDevice(gpu.index, gpu.name, read_settings(self._nvml, handles[gpu.index])))
             self._faults.begin(gpu.index, handles[gpu.index])
-            self._strangers.begin(gpu.index, handles[gpu.index])
+            self._foreign.begin(gpu.index, handles[gpu.index])
         taken, going_on = 0, True
         while going_on:
             going_on = not self._done.wait(self._interval_s if taken else 0)
@@ -259,4 +260,4 @@ class GpuWatch:
                 raise OSError(f"the driver no longer reports GPU {index}")
             self._samples.append(sample)
             if with_processes:
-                self._strangers.look(index, handle)
+                self._foreign.look(index, handle)

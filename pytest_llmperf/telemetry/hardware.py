@@ -228,7 +228,7 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         name = str(nvml.nvmlDeviceGetName(handle))
-        total = getattr(query(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none where the CPU shares it
+        total = getattr(query(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none if the CPU shares it
         uuid = query(nvml, "nvmlDeviceGetUUID", handle) or ""
         return Gpu(index, name, gpu_kind(name, total), total, str(uuid), read_settings(nvml, handle))
     except Exception as error:
@@ -239,7 +239,7 @@ T = TypeVar("T")
 
 
 def call_with_timeout(work: Callable[[], T], timeout_s: float) -> T | None:
-    """What `work` returns; None where that takes longer. The thread is left behind: nothing ends a driver call.
+    """What `work` returns; None if that takes longer. The thread is left behind: nothing ends a driver call.
 
     Args:
         work: raises nothing.

@@ -52,7 +52,7 @@ def loss_reason(error: Exception) -> str | None:
 
 
 def pynvml() -> Nvml | None:
-    """nvidia-ml-py; None where it is not installed."""
+    """nvidia-ml-py; None if it is not installed."""
     try:
         import pynvml as module
     except ImportError:
@@ -61,7 +61,7 @@ def pynvml() -> Nvml | None:
 
 
 def amdsmi() -> AmdSmi | None:
-    """AMD SMI's Python package; None where it is not installed or finds no library of the driver."""
+    """AMD SMI's Python package; None if it is not installed or finds no library of the driver."""
     try:
         import amdsmi as module
     except Exception:  # KeyError, OSError and others come out of its search for the library
@@ -160,7 +160,7 @@ def read_settings(nvml: Nvml, handle: object) -> tuple[tuple[str, str], ...]:
 
 
 def _current(modes: object) -> int | None:
-    """Of (current, pending)."""
+    """The current mode of a pair (current, pending)."""
     return int(modes[0]) if isinstance(modes, list | tuple) and modes else None
 
 

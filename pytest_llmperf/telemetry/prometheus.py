@@ -52,7 +52,7 @@ class Scrape:
     samples: tuple[PageSample, ...]
 
     def counter(self, name: str) -> float | None:
-        """Sum over all label sets (engines, ranks), not finite if one value is not finite; None where the page has no
+        """Sum over all label sets (engines, ranks), not finite if one value is not finite; None if the page has no
         sample of this name."""
         values = [s.value for s in self.samples if s.name == name]
         return sum(values) if values else None
@@ -121,7 +121,8 @@ def parse(text: str) -> Scrape:
         if (word := _FIRST_WORD.search(line)) is not None:
             samples.append(PageSample(word[0], {}, nan))
     if unread is not None and not readable:
-        raise MetricUnavailable(f"/metrics is not Prometheus text: {unread[:80]!r}; it begins {text[:80]!r}.")
+        raise MetricUnavailable(f"/metrics is not Prometheus text: {unread[:80]!r}; the page begins "
+                                f"{text[:80]!r}. Correct metrics=.")
     return Scrape(tuple(samples))
 
 

@@ -192,7 +192,7 @@ class ReplicaLog:
         return "; ".join(named) or None
 
     def scaling(self) -> str | None:
-        """Which replicas appeared or vanished since the last call; None where none did."""
+        """Which replicas appeared or vanished since the last call; None if none did."""
         changes, self._changes = self._changes, []
         several = next((text for log in self._logs.values() if (text := log.other_process()) is not None), None)
         return several or ", ".join(changes) or None

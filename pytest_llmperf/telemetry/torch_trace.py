@@ -37,6 +37,7 @@ KERNELS, OPERATORS = ("kernel", "gpu_memcpy", "gpu_memset"), ("cpu_op",)  # of a
 EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 CHUNK_CHARACTERS = 2**20
 MOST_EVENT_CHARACTERS = 2**23
+_REMEDY = "Run the test with --llmperf-profile again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,8 @@ def breakdown(trace: Path) -> Breakdown | None:
             lane = kernels[""] if kind in KERNELS else operators[event.get("tid")]
             lane.add(name, float(event["ts"]), float(event["dur"]), category_by_name[name])
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineError(f"The trace {trace.name} has an event without name, time or duration: {error!r}.") from error
+        raise EngineError(f"The trace {trace.name} has an event without name, time or duration: {error!r}. "
+                          f"{_REMEDY}") from error
     lanes, device = (kernels, "gpu") if kernels else (operators, "cpu")
     broken_down = [lane.breakdown(device) for lane in lanes.values()]
     return max(broken_down, key=lambda each: each.window_us - each.idle_us, default=None)
@@ -206,8 +208,8 @@ def trace_events(
                 text = text[at:]
                 _check_length(trace, text, most_characters)
     except (OSError, EOFError, zlib.error) as error:
-        raise EngineError(f"The trace {trace.name} cannot be read: {error}.") from error
-    raise EngineError(f"The trace {trace.name} ends before its last event: it was cut off, or is no trace.")
+        raise EngineError(f"The trace {trace.name} cannot be read: {error}. {_REMEDY}") from error
+    raise EngineError(f"The trace {trace.name} ends before its last event: it was cut off, or is no trace. {_REMEDY}")
 
 
 def _next_event(text: str, at: int) -> int | None:
@@ -219,4 +221,5 @@ def _next_event(text: str, at: int) -> int | None:
 
 def _check_length(trace: Path, text: str, most_characters: int) -> None:
     if len(text) > most_characters:
-        raise EngineError(f"The trace {trace.name} has an event of more than {most_characters:,} characters.")
+        raise EngineError(f"The trace {trace.name} has an event of more than {most_characters:,} characters. "
+                          f"{_REMEDY}")

@@ -134,7 +134,7 @@ async def _pause(delay_s: float) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """With a linger time of zero the kernel answers close() with RST."""
+    """Close a connection with RST: the linger time is zero."""
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

@@ -95,7 +95,7 @@ def end_of(choice: int, reason: object) -> End:
 
 
 def unsuccessful(ends: Collection[End], accepted: Collection[str]) -> str | None:
-    """The sentence about the first end that is no success; None where every end is."""
+    """The sentence about the first end that is no success; None if every end is."""
     end = next((end for end in ends if end.reason not in accepted), None)
     if end is None:
         return None
@@ -119,7 +119,7 @@ class ImpossibleCount(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the server gave them; None where it did not."""
+    """Token counts as the server gave them; None if it did not."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -247,7 +247,7 @@ def usage_of(
 
 
 def count(value: object) -> int | None:
-    """A count of tokens; None where there is none.
+    """A count of tokens; None if there is none.
 
     Raises:
         TypeError: the value is no number.

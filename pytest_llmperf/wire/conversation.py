@@ -144,7 +144,7 @@ def part_of(request: Request, body: bytes) -> ConversationPart | None:
 
 
 def answer_part(reader: AnswerReader, form: Form) -> bytes | None:
-    """A complete answer as part of a body; None where the answer is incomplete, or is not there in this form."""
+    """A complete answer as part of a body; None if the answer is incomplete, or is not there in this form."""
     if not reader.complete:
         return None
     if form == "ids":
@@ -162,7 +162,7 @@ def joined(form: Form, parts: Iterable[bytes]) -> bytes:
 
 
 def read_reply(exchange: Exchange, form: Form, api: Api = DEFAULT) -> tuple[int, str] | None:
-    """Number of token ids and hash of the answer that the next turn contains; None where no turn can contain it.
+    """Number of token ids and hash of the answer that the next turn contains; None if no turn can contain it.
 
     Args:
         exchange: the answer.

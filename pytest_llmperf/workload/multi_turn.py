@@ -183,8 +183,8 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: ThinkTime 
     check_reply(call, reply)
     begins = integer(call, "starters", starters, least=0)
     if bool(begins) != bool(starter):
-        raise SpecError(f"{call}: starters and starter belong together, as in starters=10, starter=(3500, 4000); "
-                        f"got starters={starters}, starter={starter}.")
+        raise SpecError(f"{call}: starters and starter belong together, got starters={starters}, starter={starter}. "
+                        "Write starters=10, starter=(3500, 4000).")
     return MultiTurn(count, integer(call, "turns", turns), length(call, "input", input),
                      length(call, "output", output), arrivals, think_time(call, "think_s", think_s),
                      integer(call, "seed", seed, least=None), boolean(call, "text", text), reply, begins,

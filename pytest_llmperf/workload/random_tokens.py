@@ -142,7 +142,8 @@ class Mixed(Workload):
                      for index, request in enumerate(both))
 
     def _of(self, tag: str, part: RandomTokens, seed_offset: int, first: int) -> list[Request]:
-        """One class of the mix. A closed loop of c becomes c chains, so that it does not hold up the other class."""
+        """The requests of one class of the mix. A closed loop with c requests in flight becomes c chains of requests,
+        so that no class delays the other class."""
         seeded = replace(part, seed=derive(self.seed + seed_offset, tag, part.seed))
         placed = [replace(request, index=first + request.index, tag=tag) for request in seeded.requests()]
         if part.concurrency is not None:

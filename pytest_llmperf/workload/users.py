@@ -109,7 +109,7 @@ class AcrossModels(_Around):
         return self.models[-1][0]
 
     def expected_hit_rate(self, block_size: int, seed: int = 0) -> float:
-        """Also an upper bound here: each model has a prefix cache of its own."""
+        """Upper bound of the hit rate: each model has a prefix cache of its own."""
         return self.workload.expected_hit_rate(block_size, seed)
 
     def __str__(self) -> str:

@@ -33,12 +33,12 @@ class Correction:
 
 
 def coefficients(numbers: Numbers, engine: str, family: str = "") -> Coefficients:
-    """Of an engine, and of a family of mixtures that has numbers."""
+    """The coefficients of an engine, or of a family of mixtures that has numbers of its own."""
     return from_numbers(numbers[engine] | numbers.get(family, {}), "being fitted")
 
 
 def of_row(numbers: Numbers, row: Row) -> Coefficients:
-    """Of the engine and family of a run."""
+    """The coefficients of the engine and family of a run."""
     return coefficients(numbers, row.config.engine, family_of(row.config))
 
 

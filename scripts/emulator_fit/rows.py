@@ -71,7 +71,8 @@ class Row:
 
     @property
     def inferencex(self) -> bool:
-        """From the public nightly benchmark of that name; the others are from NVIDIA's own comparison."""
+        """Whether the row is from the public nightly benchmark InferenceX; all other rows are from NVIDIA's
+        comparison."""
         return "/Users/" not in self.source
 
     @property

@@ -40,7 +40,7 @@ def targets(rows: Sequence[Row]) -> list[Row]:
 
 
 def read_splits(root: Path) -> list[Split]:
-    """Those that are stored: five folds of configurations, five of single runs of mixtures, and H100 → H200."""
+    """The stored splits: five folds of configurations, five of single runs of mixtures, and H100 → H200."""
     stored = json.loads((root / HELD_OUT).read_text(encoding="utf-8"))
     rows = {row.id: row for row in targets(read_rows())}
     return [Split(s["name"], tuple(rows[i] for i in s["held_out"]), s["engines"]) for s in stored["splits"]]

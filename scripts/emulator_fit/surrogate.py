@@ -16,7 +16,7 @@ ROUNDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """In milliseconds."""
+    """Estimated TTFT and TPOT in milliseconds."""
 
     ttft_ms: float
     tpot_ms: float

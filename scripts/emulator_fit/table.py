@@ -19,7 +19,7 @@ HEADER = ("| engine, GPU, models | outside the fit | runs | TPOT mean, median, b
 
 
 def digest(root: Path) -> str:
-    """Of the shipped coefficients, of the fits that leave runs out, and of the replays; the page names it."""
+    """Digest of the shipped coefficients, of the fits that leave runs out, and of the replays; the page names it."""
     return sha256(b"".join((root / path).read_bytes() for path in (COEFFICIENTS, HELD_OUT, REPLAYS))).hexdigest()[:16]
 
 

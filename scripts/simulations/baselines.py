@@ -136,7 +136,7 @@ class SuiteRuns:
     runs: list[int]
 
     def red(self, wanted: Verdict = FAIL) -> list[bool]:
-        """Of each suite run whether a metric has this verdict."""
+        """For each suite run, whether a metric has this verdict."""
         return [any(wanted in test for test in suite) for suite in self.verdicts]
 
     def tests_with(self, verdict: Verdict) -> float:
@@ -149,7 +149,7 @@ class SuiteRuns:
 
 
 def simulate(suite: Suite, suites: int, rng: np.random.Generator) -> SuiteRuns:
-    """So many suite runs."""
+    """Simulated runs of a suite; `suites` is their number."""
     outcomes = [judged(suite, *draw(suite, rng)) for _ in range(suites)]
     return SuiteRuns([[verdicts for verdicts, _ in tests] for tests in outcomes],
                      [runs for tests in outcomes for _, runs in tests])

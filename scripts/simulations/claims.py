@@ -53,7 +53,7 @@ class Claimed:
     turned: bool = True
 
     def verdicts(self, rng: np.random.Generator) -> list[Verdict]:
-        """Of one claim the verdict after each look."""
+        """The verdict of one claim after each look."""
         starts = self.starts * rng.standard_normal((2, 2))
 
         def pairs(look: int) -> Pairs:

@@ -57,7 +57,7 @@ class Rollout:
     df: int | None = None
 
     def verdict(self, rng: np.random.Generator) -> Verdict:
-        """Of one claim, as `judge_sequentially` comes to it."""
+        """The last verdict of one claim, by the rule of `judge_sequentially`."""
         levels = [self.sd * standard(self.df, (1, count), rng)[0] for count in self.replicas]
         levels[0] += log1p(self.slower)
         stored, runs = self._stored(rng), ((), ())

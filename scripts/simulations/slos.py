@@ -67,7 +67,7 @@ class Case:
 
     @property
     def periods(self) -> float:
-        """Length of a run in periods; infinite where requests are independent."""
+        """Length of a run in periods; infinite if requests are independent."""
         return self.requests / RATE_PER_S / self.period_s if self.period_s else float("inf")
 
     @property

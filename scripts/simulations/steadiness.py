@@ -115,7 +115,7 @@ def h200_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 def errors_of(suite: Suite, rng: np.random.Generator) -> Iterator[list[bool]]:
-    """Of each test whether its TPOTs are not steady, and whether each primary metric drifts from its stored runs."""
+    """For each test whether its TPOTs are not steady, and whether each primary metric drifts from its stored runs."""
     for name, test in zip(H200_TESTS, compared(suite, *draw(suite, rng, RUNS)), strict=True):
         drifts = [drift_p(shift(metric.runs, metric.stored, metric.prior), metric.stored, metric.margins.tolerated)
                   is not None for metric in test]

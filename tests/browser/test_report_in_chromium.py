@@ -54,7 +54,7 @@ def drawn(page):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 420])
 @pytest.mark.parametrize("state", STATES)
-def test_report_page_has_no_overflow_and_readable_contrast(open_page, report, tmp_path, state, scheme, width):
+def test_report_page_has_readable_contrast_and_no_overflow(open_page, report, tmp_path, state, scheme, width):
     page = drawn(open_page(report(state), scheme=scheme, width=width))
     page.screenshot(path=tmp_path / f"{state}-{scheme}-{width}.png", full_page=True)
     assert page.evaluate(OVERFLOW) == []

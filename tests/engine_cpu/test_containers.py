@@ -122,7 +122,7 @@ def listening_addresses(port):
     return {address for address, number in places if int(number, 16) == port}
 
 
-def test_server_in_container_listens_on_loopback_and_has_no_stranger_on_gpu(runtime, server):
+def test_server_in_container_listens_on_loopback_and_has_no_foreign_process_on_gpu(runtime, server):
     assert server.facts["version"] == "0.32.0"
     assert listening_addresses(server.contact.address[1]) == {"0100007F"}
     (name,) = runtime.containers()

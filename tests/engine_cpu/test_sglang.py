@@ -32,7 +32,7 @@ def test_sglang_serves_and_counts_every_token(run_real):
     assert tags == {"test_every_token_is_counted": set()}
 
 
-# 120 requests: the p99 of 12 is their maximum, and one stall of 20 ms on two shared cores made that run no evidence.
+# 120 requests: the p99 of 12 is their maximum, and one stall of 20 ms on two shared cores made that run invalid.
 NATIVE = HEAD + """
 def test_without_a_tokenizer_and_without_a_radix_cache(perf):
     bare = sglang("tiny", context_length=4096, skip_tokenizer_init=True, disable_radix_cache=True)

@@ -52,7 +52,7 @@ class Outcome:
         orphans: processes of the server that were alive after the limit.
         took_s: from the end of the holder to the end of the last process.
         unlisted: roles of processes that reaped.json does not name.
-        deaf_sigkilled: whether reaped.json says that the grandchild that ignores SIGTERM needed SIGKILL; None where
+        deaf_sigkilled: whether reaped.json says that the grandchild that ignores SIGTERM needed SIGKILL; None if
             there was none.
     """
 

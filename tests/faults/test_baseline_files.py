@@ -17,7 +17,7 @@ WRITERS, TIMES = (16, 200) if MANY else (4, 10)
 
 
 def own_mounts():
-    """The command that gives a process a mount table of its own; None where that is not allowed."""
+    """The command that gives a process a mount table of its own; None if that is not allowed."""
     command = ["unshare", "-rm"]
     if shutil.which("unshare") is None:
         return None

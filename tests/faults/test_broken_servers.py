@@ -1,4 +1,4 @@
-"""Servers that answer every request and are no evidence: another model, invented counts, a warm cache, early garbage.
+"""Servers that answer each request and make the run invalid: other model, invented counts, warm cache, early garbage.
 
 Each is a real server on loopback that shows no counters, measured as an endpoint through the whole session.
 """

@@ -79,7 +79,7 @@ def test_killed_watchdog_leaves_removal_of_container_to_stop(runtime, launcher):
     assert f"rm --force {name}" in runtime()
 
 
-def test_processes_of_container_are_no_strangers_on_gpu(runtime, launcher, monkeypatch):
+def test_processes_of_container_are_not_foreign_on_gpu(runtime, launcher, monkeypatch):
     """The driver lists processes of the container, which are not below its client."""
     monkeypatch.setenv("DOCKER_TOP", "4000001 4000002")
     nvml = FakeNvml([FakeGpu(used_bytes=9 << 30, processes={4000001: 9 << 30})])
@@ -114,7 +114,7 @@ def test_version_is_read_in_image(runtime, launcher, tmp_path):
     ("image:missing", EnvironmentMissing, "vllm is not installed there, or the container does not start: .*missing"),
     ("image:new", ConfigError, "is the build under test itself"),
 ])
-def test_image_that_cannot_be_reference_is_refused(runtime, launcher, tmp_path, place, refusal, words):
+def test_image_that_cannot_run_as_reference_build_is_refused(runtime, launcher, tmp_path, place, refusal, words):
     settings = with_references(launcher.settings, [f"vllm={place}"])
     with pytest.raises(refusal, match=words):
         check_reference("vllm", Installations(settings.engines, tmp_path, "cpu"))

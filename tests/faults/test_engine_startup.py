@@ -149,7 +149,7 @@ def test_healthy_without_tokens_is_not_ready(launcher):
     assert not left_running(launcher)
 
 
-def test_somebody_else_on_the_port_is_not_measured(launcher):
+def test_foreign_process_on_the_port_is_not_measured(launcher):
     with pytest.raises(WrongServer, match="somebody-else"):
         launcher.start(spec("foreign"), 1)
     assert not left_running(launcher)

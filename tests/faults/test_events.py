@@ -27,7 +27,7 @@ def test_x(perf):
 KILLED = "kill(replica=1, at_requests=0.1), restart(replica=1, at_requests=0.12)"
 
 
-def test_killed_and_restarted_replica_makes_no_error_and_the_run_has_phases(suite):
+def test_run_with_a_killed_and_restarted_replica_has_phases_and_no_error(suite):
     result, _ = suite.run(SUITE.format(options="", events=KILLED))
     assert result.ret == 0
     measured, _ = suite.run_files()["test_x"]["measurements"]

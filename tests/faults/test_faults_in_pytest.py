@@ -102,8 +102,8 @@ def test_deviation_of_judged_metric_is_a_fail_instead_of_error(suite, mode, slo)
     assert slo.split()[0] in only(junit, "failure").text
 
 
-def test_chunks_that_came_together_are_no_evidence_for_gaps(suite):
-    """The same run is evidence for what needs no gaps."""
+def test_coalesced_chunks_make_only_checks_of_gaps_an_error(suite):
+    """The error rate of the same run is judged: it needs no gaps."""
     suite.settings(coalesced_limit=0.05)
     gaps, no_gaps = faulty_test("coalesces", "itl_p50 <= 10s"), faulty_test("coalesces", "error_rate == 0")
     result, junit = suite.run(gaps + no_gaps.replace("test_x", "test_y"))

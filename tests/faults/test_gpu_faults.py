@@ -113,7 +113,7 @@ def test_missing_driver_facts_are_reported(measured, body, line):
 
 
 def test_gpu_memory_in_use_before_start_makes_test_an_error(measured, monkeypatch):
-    """Faults 68 and 69: a stranger, or a server whose memory never comes back."""
+    """Faults 68 and 69: a foreign process, or a server whose memory never comes back."""
     monkeypatch.setenv("FAKE_USED", "30000")
     result, _, run_file = measured()
     assert result.ret == 10

@@ -127,7 +127,7 @@ def test_interrupt_at_startup_leaves_no_process_and_no_results(suite):
 
 
 @MEASURING
-def test_killed_session_leaves_no_process_and_partial_results(suite, moment):
+def test_killed_session_leaves_partial_results_and_no_process(suite, moment):
     """Fault 4: the run file itself is marked as partial, because the killed process could print no message."""
     process = at(moment, suite)
     process.kill()
@@ -156,7 +156,7 @@ def test_timeout_of_test_without_measurement_remains_a_failure(suite):
     assert result.ret == 1
 
 
-def test_timeout_by_thread_leaves_no_process_and_partial_results(suite):
+def test_timeout_by_thread_leaves_partial_results_and_no_process(suite):
     """Fault 6: `os._exit` in the midst of it."""
     process = suite.start(SUITE.format(mode="", itl_s=FAST), "--timeout=15", "--timeout-method=thread",
                           "-o", "timeout_func_only=true")  # the time for the start of a server is no part of it

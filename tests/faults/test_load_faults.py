@@ -177,7 +177,7 @@ def test_connection_closed_while_idle_is_not_used():
     assert not any(e.reused for e in replayed.replay.exchanges)
 
 
-def test_load_process_that_does_not_run_is_seen_in_lag_and_lateness():
+def test_stopped_load_process_raises_lag_and_send_delay():
     """Faults 40 and 48: whatever stops the loop, a hog, a suspended machine or SIGSTOP, it leaves the same trace."""
 
     stopped = []

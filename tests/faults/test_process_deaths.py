@@ -268,7 +268,7 @@ def test_processes_without_a_tag_of_ours_are_never_touched(sleeper, tag):
 
 
 def test_a_reused_pid_is_not_killed(sleeper):
-    """Fault 12: a record names the pid of a process that has gone; a stranger has it now."""
+    """Fault 12: a record names the pid of a process that has gone; a foreign process has the pid now."""
     stranger = sleeper()
     now = tree.identity_of(stranger.pid)
     tag = leftovers.Tag.parse(f"{os.getuid()}-1-1-gone")

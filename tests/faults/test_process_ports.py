@@ -51,7 +51,7 @@ def test_eight_processes_never_choose_the_same_port(tmp_path):
     assert b"".join(said) == b""
 
 
-def test_a_port_that_a_stranger_binds_is_not_leased_again(tmp_path):
+def test_port_that_a_foreign_process_binds_is_not_leased_again(tmp_path):
     """Fault 14."""
     pair = range(19000, 19002)  # below those that servers of other tests have
     with closing(reserve_port(random.Random(1), ports=pair, folder=tmp_path)) as first, socket.socket() as racer:

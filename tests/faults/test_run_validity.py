@@ -1,4 +1,4 @@
-"""Faults during a run (24, 33, 45) through the whole session: what is no evidence becomes an ERROR."""
+"""Faults during a run (24, 33, 45) through the whole session: an invalid run becomes an ERROR."""
 
 import random
 import sys

@@ -42,7 +42,7 @@ def run(pytester):
 
 @pytest.fixture
 def stored_checks():
-    """The checks of a JUnit test case, from the run file that it names; none where it names no file."""
+    """The checks of a JUnit test case, from the run file that it names; none if it names no file."""
 
     def read(case):
         paths = [element.get("value") for element in case.iter("property") if element.get("name") == "llmperf.run_file"]

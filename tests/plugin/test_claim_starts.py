@@ -119,7 +119,7 @@ def test_reason_for_servers_alone_is_shown_and_leaves_baseline_comparable(claim,
 
 
 @pytest.mark.parametrize(("options", "order"), [((), "AB"), (("--llmperf-set", "resident_servers=share"), "ABBAAB")])
-def test_sides_that_cannot_start_at_once_live_together_on_demand_only(run, pytester, options, order):
+def test_sides_that_cannot_start_at_once_run_together_only_with_resident_servers_share(run, pytester, options, order):
     """An SGLang server derives its memory from the free memory, so SGLang servers start one after the other."""
     text = SUITE.replace("MORE", "").replace("SLOW", "1").replace("CLAIMED", "1.5").replace("vllm", "sglang")
     text = text.replace("max_model_len", "context_length").replace("max_num_seqs", "max_running_requests")

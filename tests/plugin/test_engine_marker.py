@@ -62,12 +62,12 @@ def test_emulated_session_skips_not_emulated_test_and_gives_reason(pytester, opt
 def test_a_row_for_an_unknown_kind_is_refused(pytester):
     pytester.makepyfile("from pytest_llmperf import by_kind\n@by_kind(b300={})\ndef test_x(case): pass\n")
     result = pytester.runpytest_subprocess()
-    result.stdout.fnmatch_lines(["*b300 is no hardware kind. Known: l4, a100, h100, h200, *mi300x, cpu*"])
+    result.stdout.fnmatch_lines(["*b300 is no hardware kind. Write a known one: l4, a100, h100, h200, *mi300x, cpu*"])
 
 
 @pytest.mark.parametrize("row", [None, "tiny", ["tiny"], {1: 2}, {"kind": "tiny"}, Row], ids=repr)
 def test_malformed_row_of_by_kind_is_refused(row):
-    with pytest.raises(SpecError, match=r"by_kind\(cpu=.*: a row is a dict of what `case` has there"):
+    with pytest.raises(SpecError, match=r"by_kind\(cpu=.*: write the values of `case`"):
         by_kind(cpu=row)
 
 

@@ -32,7 +32,7 @@ def test_relative_run_folder_is_accepted(run):
         (("--llmperf-set=load_hosts=ray://127.0.0.1:1",), "*load_hosts = 'ray://127.0.0.1:1': *Ray*: *"),
         (("--llmperf-engine=vllm",), "*write it as NAME=PLACE*"),
         (("--llmperf-engine=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
-        (("--emulate=h200", "--emulate-seed=-1"), "*--emulate-seed: -1: a whole number, 0 or more*"),
+        (("--emulate=h200", "--emulate-seed=-1"), "*--emulate-seed: -1: write a whole number, 0 or more*"),
         (("--emulate=h200", "--emulate-noise=foo"), "*--emulate-noise foo: 'foo' is none of session=…*"),
     ],
 )

@@ -20,7 +20,7 @@ from pytest_llmperf.telemetry.hardware import detect
 
 ARGUMENTS = {
     "suites": {"nargs": "*", "help": "where the suites are (default: suites in the project's root)"},
-    "--root": {"type": Path, "help": "of the project; suites are named from there (default: found above)"},
+    "--root": {"type": Path, "help": "folder of the project, where paths of suites start (default: found upwards)"},
 }
 
 

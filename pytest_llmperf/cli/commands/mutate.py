@@ -3,8 +3,8 @@
   llmperf mutate suites/test_serving.py --pytest="--emulate h200"
   llmperf mutate suites --plant-flag vllm:enforce-eager --plant-flag vllm:max-num-seqs=8 --pytest="--emulate h200 -n 2"
 The first session has no fault: its FAIL and ERROR are false alarms. Then each fault of the emulator, a step that is
-slower by 1, 2, 5 and 10 %, and each flag of --plant-flag gets a session. A test notices if it is red in this session
-alone.
+slower by 1, 2, 5 and 10 %, and each flag of --plant-flag gets a session. A test notices a fault if it is
+red in the session with the fault and not red in the first session.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Deployment:
 
     @property
     def counters(self) -> Counters:
-        """Of all engines together. Of a split: requests and tokens as the decode engines have them, and the prefix
-        cache of the prefill engines."""
+        """Sum of the counters of all engines. Of a split: requests and tokens as the decode engines have them, and the
+        prefix cache of the prefill engines."""
         each, first = [engine.counters for engine in self.engines], 0 if self._split is None else self._split.prefill
         prefill, decode = sum(each[:first], Counters()), sum(each[first:], Counters())
         if self._split is None:
@@ -117,7 +117,7 @@ class Deployment:
         return list(dict.fromkeys(store for tiers in self.tiers for store in tiers.stores))
 
     def ingress_ns(self, prompt_tokens: int) -> int:
-        """From the client's send to the engine's queue, and back."""
+        """Nanoseconds of a request outside the engine: from send to queue, plus from first token to client."""
         return round(self.step_time.ingress_s(prompt_tokens) * 1e9)
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
@@ -150,7 +150,7 @@ class Deployment:
         self._timeline.revive(replica, self.now_ns)
 
     def next_ns(self) -> int | None:
-        """When the next step begins; None where there is nothing to do."""
+        """When the next step begins; None if there is nothing to do."""
         return self._timeline.next_ns()
 
     def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> Step | FastForward | None:

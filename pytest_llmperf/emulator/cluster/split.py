@@ -39,7 +39,7 @@ class TransferredKv:
         self._ready: set[Sequence] = set()
 
     def offer(self, sequence: Sequence) -> None:
-        """Its prompt is computed and can be pulled."""
+        """Note that the prompt of a sequence is computed, so that its KV cache can be transferred."""
         self._ready.add(sequence)
 
     def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:  # noqa: ARG002

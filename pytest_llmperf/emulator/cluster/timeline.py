@@ -67,7 +67,7 @@ class Timeline:
             self._changed(index)
 
     def next_ns(self) -> int | None:
-        """When the next step begins; None where there is nothing to do."""
+        """When the next step begins; None if there is nothing to do."""
         starts = [start for start in map(self._start_ns, range(len(self.engines))) if start is not None]
         return min(starts, default=None)
 

@@ -64,7 +64,7 @@ class Batch:
         self.pairs2, self.prefill_tokens = 2 * self.kv_tokens, 0
 
     def load(self) -> StepLoad:
-        """For the step-time model."""
+        """The load of the step for the step-time model."""
         return StepLoad(
             len(self.rows),
             self.tokens,

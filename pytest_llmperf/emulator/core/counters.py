@@ -55,7 +55,7 @@ class Counters:
     transfer_ns: int = 0
 
     def __add__(self, other: Counters) -> Counters:
-        """Of both together."""
+        """Sum of the counters of two engines."""
         return Counters(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def observe_lookup(self, sequence: Sequence, local: int | None, external: int | None) -> None:

@@ -144,7 +144,7 @@ class Engine:
         return ends_ns if wake_ns is None else max(now_ns + 1, min(ends_ns, wake_ns))
 
     def wake_ns(self, now_ns: int) -> int | None:
-        """When a step can begin, not before now; None where there is nothing to do."""
+        """When a step can begin, not before now; None if there is nothing to do."""
         scheduler = self.scheduler
         if scheduler.running or scheduler.waiting or self._pending is not None:
             return now_ns

@@ -23,7 +23,7 @@ class Scheduler(ABC):
 
     Args:
         kv: the KV cache of the engine.
-        external: KV cache outside of this engine's own.
+        external: KV cache outside the GPU, such as LMCache.
         leaked_blocks: blocks that each finished request keeps for ever (a planted leak).
 
     Attributes:
@@ -63,9 +63,13 @@ class Scheduler(ABC):
 
     @abstractmethod
     def steady(self, pending: Batch | None) -> tuple[int, int]:
-        """For how many steps every running sequence gets one token and nothing else happens but that some end with the
-        last of them (0: unknown), and the `kv_tokens` of the first step. `pending`: the batch that is scheduled
-        already, with asynchronous scheduling.
+        """Number of next steps that are plain decode steps, and the `kv_tokens` of the first of these steps.
+
+        In a plain decode step every running sequence gets one token and no sequence enters or leaves; in the last one
+        sequences may end. 0 means that the number is unknown.
+
+        Args:
+            pending: with asynchronous scheduling, the batch that is already scheduled.
         """
 
     @abstractmethod
@@ -118,7 +122,7 @@ class Scheduler(ABC):
         return batch
 
     def complete(self, batch: Batch, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
-        """A batch is computed: how many tokens each sequence gets, and which ones end with that."""
+        """Ends a computed batch. Returns the number of new tokens of each sequence, and the sequences that end."""
         given: list[tuple[Sequence, int]] = []
         finished: list[Sequence] = []
         total = prompts = 0
@@ -161,7 +165,7 @@ class Scheduler(ABC):
         return min([ready_ns for ready_ns, _ in self.loading]) if self.loading else None
 
     def reset_prefix_cache(self) -> bool:
-        """Empties it; False, and nothing changed, while blocks are held."""
+        """Empties the prefix cache. Returns False and changes nothing while sequences hold blocks."""
         return self._kv.reset()
 
     def _decoding_kv_tokens(self, pending: Batch | None, settled: bool = True) -> int | None:
@@ -189,10 +193,14 @@ class Scheduler(ABC):
                 sequence.expected += 1 + drafts
 
     def _verify(self, sequence: Sequence, drafts: int, blank: bool = False) -> tuple[int, int]:
-        """Number of tokens that a row with drafts generates, and of rejected drafts; drafts of padding are rejected."""
+        """Number of tokens that a row with drafts generates, and number of rejected drafts.
+
+        Args:
+            blank: whether the drafts are padding, which is always rejected.
+        """
         if not drafts or self._acceptance is None:
             return 1, 0
-        accepted = 0 if blank else self._acceptance.draw(sequence.moment, drafts)
+        accepted = 0 if blank else self._acceptance.draw(sequence.draw_key, drafts)
         self.counters.observe_drafts(drafts, accepted)
         return min(1 + accepted, sequence.max_tokens - sequence.generated), drafts - accepted
 

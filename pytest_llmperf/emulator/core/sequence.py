@@ -22,8 +22,8 @@ class Sequence:
         arrived_ns: time of arrival at the engine.
         salt: separates prefix caches; sequences with an empty salt share prefixes.
         session: session that the request belongs to, for routers; "" for none.
-        computed: prompt and generated tokens whose KV is in the cache or in a step in flight.
-        generated: tokens sampled so far.
+        computed: number of prompt and generated tokens whose KV is in the cache or in a step in flight.
+        generated: number of tokens sampled so far.
         cached_tokens: cached prompt tokens at the first admission, in any tier; None before the admission.
         external_tokens: cached tokens that came from outside the GPU's prefix cache.
         preemptions: number of preemptions.
@@ -33,10 +33,10 @@ class Sequence:
         blocks: ids of its KV blocks, in token order.
         registered: number of its blocks that the prefix cache knows.
         hashes: hash of each full block, which covers all tokens up to the end of the block.
-        expected: tokens that the steps in flight will generate.
-        drafts: draft tokens proposed for the next step.
+        expected: number of tokens that the steps in flight will generate.
+        drafts: number of draft tokens proposed for the next step.
         stale: whether the sequence was preempted while a step in flight computed it.
-        prompt_length, limit: tokens of the prompt, and tokens of the prompt with all generated tokens.
+        prompt_length, limit: number of tokens of the prompt, and of the prompt with all tokens to generate.
         room: capacity of its blocks in tokens.
         engine: index of the engine that has the sequence.
     """
@@ -82,7 +82,7 @@ class Sequence:
         return self.generated >= self.max_tokens
 
     def token(self, position: int) -> int:
-        """The id at a position; generated ones are a fixed function of the prompt, so a repeat repeats them."""
+        """The token id at a position. Generated ids depend on the prompt alone: equal prompts get equal answers."""
         if position < self.prompt_length:
             return self.prompt[position]
         return _WHEEL[(self._start() + position) % _SPAN]
@@ -100,9 +100,8 @@ class Sequence:
         return tuple(self.token(position) for position in range(start, stop))
 
     @property
-    def moment(self) -> int:
-        """A number that depends on the prompt and the current length. It is the key of all random draws for the
-        text."""
+    def draw_key(self) -> int:
+        """Key of the random draws at this point of the text: a hash of prompt and number of generated tokens."""
         return hash((self._start(), self.generated))
 
     def corrupt(self) -> None:

@@ -45,7 +45,7 @@ class Matrices:
     alike: float
 
     def seconds(self, tokens: int, sampled: int) -> float:
-        """Of one step."""
+        """Duration of the matrix products of one step."""
         total = self._either(self.dense_read_s, tokens * self.dense_token_s)
         total += self._either(self.head_read_s, sampled * self.head_row_s) if sampled else 0.0
         if self.experts > 1:
@@ -133,8 +133,8 @@ class StepTime:
     matrices = smooth max(weights read once / bandwidth, FLOPs / peak), routed experts apart from the rest;
     attention = KV cache read / bandwidth + pairs × FLOPs / peak;
     all-reduces = 2 per layer × (latency + 2 (tp − 1)/tp × bytes / link).
-    Only additions and products use the two load fields that may be arrays, so a fast-forward over many steps gets
-    exactly the times of the single steps.
+    `kv_tokens` and `attention_pairs` of a load may be arrays with a value per step. They are only added and multiplied,
+    so a fast-forward over many steps gets exactly the times of the single steps.
     """
 
     def __init__(self, config: EngineConfig, coefficients: Coefficients) -> None:
@@ -173,11 +173,11 @@ class StepTime:
         if self._draft is not None and load.drafted:
             fixed += self._draft_s(load)
         total = fixed + self._attention_s(load)
-        # Rejected drafts never reach the front end: it passes a step's tokens of a sequence on in one piece.
+        # The front end handles one message per sequence and step, whatever the number of accepted drafts.
         return _at_least(total, max(load.sequences * self._stream_s, self._launch_s(load)))
 
     def ingress_s(self, prompt_tokens: int) -> float:
-        """From the client's send to the engine's queue, and from the first token back to the client."""
+        """Seconds of a request outside the engine: from send to queue, plus from first token to client."""
         return self._coefficients.ingress_s + prompt_tokens * self._coefficients.ingress_token_s
 
     def _attention_s(self, load: StepLoad) -> float | npt.NDArray[np.float64]:

@@ -84,7 +84,11 @@ _HISTOGRAMS = {
 
 
 class Histogram:
-    """Counts of values at most each bound, and their sum."""
+    """A Prometheus histogram: for each bound the number of values up to it, and the sum of all values.
+
+    Args:
+        bounds: upper bounds of the bins, ascending, without +Inf.
+    """
 
     def __init__(self, bounds: List[float]) -> None:
         self._bounds = tuple(bounds)

@@ -168,14 +168,14 @@ def _described(source: str, given: str, environment: Environment, timeout_s: flo
         raise SpecError(f"accuracy: {given} cannot be read as a task of lm-evaluation-harness: {reason}. Nothing was "
                         "started. Correct the file.")
     facts = json.loads(completed.stdout)
-    problem = _problem(facts)
-    if problem:
-        raise SpecError(f"accuracy: {given} {problem} Nothing was started.")
+    problem_and_remedy = _problem_and_remedy(facts)
+    if problem_and_remedy:
+        raise SpecError(f"accuracy: {given} {problem_and_remedy} Nothing was started.")
     return dict(facts)
 
 
-def _problem(facts: dict[str, object]) -> str:
-    """Why a task file cannot be used; "" for a usable file."""
+def _problem_and_remedy(facts: dict[str, object]) -> str:
+    """Why a task file cannot be used and what to do; "" for a usable file."""
     missing = facts["missing_files"]
     if facts["missing_data"]:
         return (f"needs a data set that cannot be loaded: {facts['missing_data']}. Load it once where the Hub can be "
@@ -183,8 +183,8 @@ def _problem(facts: dict[str, object]) -> str:
     if not facts["task"]:
         return "has no name. Add the line `task: NAME`."
     if isinstance(missing, list) and missing:
-        return (f"names data that are missing or empty: {', '.join(map(str, missing))}. Paths count from the task "
-                "file's folder.")
+        return (f"names data that are missing or empty: {', '.join(map(str, missing))}. Correct the "
+                "paths, which count from the folder of the task file.")
     if facts["output_type"] not in OUTPUT_TYPES:
         return (f"has output_type {facts['output_type']!r}, whose answers are not right or wrong. Use "
                 f"{', '.join(OUTPUT_TYPES)}.")

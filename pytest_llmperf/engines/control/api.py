@@ -1,4 +1,4 @@
-"""Control requests to one server: served models, profiler, sleep, admission."""
+"""Control requests to one server: served models, profiler, sleep."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PROFILER_TIMEOUT_S = 120.0  # the server writes the trace before its answer
 
 
 class ControlApi:
-    """Asks a server, and turns silence and refusals into errors of ours.
+    """Asks a server. An answer that does not come, or refuses the request, becomes an EngineError or WrongServer.
 
     Args:
         reader: routes and bodies of this kind of server.
-        contact: where it answers.
+        contact: address and credentials of the server.
         unit: processes of the server.
         client: sends the requests.
 
@@ -52,7 +52,11 @@ class ControlApi:
 
     @contextmanager
     def answering(self, what: str) -> Iterator[None]:
-        """A server that is dead or silent is an EngineError with the evidence, not somebody's HTTP exception."""
+        """Raise EngineError, with the evidence, if the server is dead or does not answer while the block runs.
+
+        Args:
+            what: what the server is asked for, such as "its models".
+        """
         try:
             yield
         except httpx.HTTPError as error:
@@ -60,12 +64,12 @@ class ControlApi:
             self.unit.hung = True
             raise EngineError(
                 f"The {self.unit.spec.engine} server hangs: asked for {what}, it did not answer "
-                f"({type(error).__name__}: {error}).",
+                f"({type(error).__name__}: {error}). Read the end of its log.",
                 self.unit.evidence,
             ) from error
 
     def check_responsive(self, timeout_s: float) -> None:
-        """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
+        """Raise EngineError if the server runs and yet answers nothing within `timeout_s`."""
         with self.answering("its models"):
             self.client.get(self.contact.service.url(MODELS), timeout=timeout_s)
 
@@ -73,7 +77,7 @@ class ControlApi:
         """Ids from /v1/models."""
         url = self.contact.service.url(MODELS)
         response = self.client.get(url)
-        self.check_admitted(response)
+        self.check_authorized(response)
         listed = json_list(response, "data")
         if listed is None:
             raise EngineError(f'{url} answered {response.status_code} without a list of models '
@@ -81,11 +85,11 @@ class ControlApi:
         return [str(entry["id"]) for entry in listed if isinstance(entry, dict) and "id" in entry]
 
     def shown(self, response: httpx.Response) -> str:
-        """The begin of an answer, without the keys that it may repeat."""
+        """The first 200 characters of an answer, with secrets masked: a server may repeat a key."""
         return mask(response.text, self.contact.secrets)[:200]
 
-    def check_admitted(self, response: httpx.Response) -> None:
-        """Raise WrongServer where the server refuses the key, or the lack of a key."""
+    def check_authorized(self, response: httpx.Response) -> None:
+        """Raise WrongServer if the server refuses the key, or the lack of a key."""
         if response.status_code not in UNAUTHORIZED:
             return
         spec = self.unit.spec
@@ -133,7 +137,7 @@ class ControlApi:
         Raises:
             EngineError: it does not sleep; nobody should measure on it any more.
         """
-        self._move(self.reader.sleep, "its released memory")
+        self._move(self.reader.sleep, "the release of its memory")
         self.asleep = True
 
     def wake(self) -> None:
@@ -142,7 +146,7 @@ class ControlApi:
         Raises:
             EngineError: it is not awake; nobody should measure on it any more.
         """
-        self._move(self.reader.wake, "its memory")
+        self._move(self.reader.wake, "the return of its memory")
         self.asleep = False
 
     def _move(self, move: Callable[[httpx.Client], None], what: str) -> None:

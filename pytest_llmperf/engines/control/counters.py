@@ -9,7 +9,7 @@ from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.endpoint.reader import copied_name
-from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages, ReplicaPages
+from pytest_llmperf.engines.endpoint.replica_pages import DeploymentPages, ReplicaPages
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
@@ -29,7 +29,9 @@ class ServerCounters:
         replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
     """
 
-    def __init__(self, control: ControlApi, clock: Clock, replicas: NumberedPages | ReplicaPages | None = None) -> None:
+    def __init__(
+        self, control: ControlApi, clock: Clock, replicas: DeploymentPages | ReplicaPages | None = None
+    ) -> None:
         self._control = control
         self._reader = control.reader
         self._clock = clock
@@ -70,7 +72,7 @@ class ServerCounters:
         return PagesReading({} if scrape is None else {ALONE: scrape})
 
     def read(self, *, fresh: bool = True) -> Counters:
-        """Counters now, under canonical names; empty where the server shows none.
+        """Counters now, under canonical names; empty if the server shows none.
 
         Args:
             fresh: as in `pages`.
@@ -107,7 +109,7 @@ class ServerCounters:
         return self._log.restart()
 
     def scaling(self) -> str | None:
-        """Which replicas appeared or vanished since the last call, as its readings showed; None where none did."""
+        """Which replicas appeared or vanished since the last call, as its readings showed; None if none did."""
         return self._log.scaling()
 
     def gauges(self) -> Mapping[str, float]:

@@ -36,27 +36,27 @@ def check_identity(server: Server) -> None:
         return
     names = control.served_models()
     if contact.served_name not in names:
-        cause = "somebody else answers on this port."
+        cause, remedy = "another server answers on this port", "End that server."
         if server.spec.is_endpoint:
             cause = f"the model id is wrong, or {cause}"
-            cause += f" Write model={names[0]!r} or correct the URL." if names else " Correct the URL."
+            remedy = f"Write model={names[0]!r} or correct the URL." if names else "Correct the URL."
         raise WrongServer(f"The server at {contact.url} serves {', '.join(names) or 'nothing'}, not "
-                          f"{contact.served_name!r}: {cause} Nothing was measured.")
+                          f"{contact.served_name!r}: {cause}. {remedy} Nothing was measured.")
 
 
 def _check_listener(server: Server) -> None:
-    """Raise WrongServer where a process of somebody else listens on our port."""
+    """Raise WrongServer if a process that is not of this server listens on the port of the server."""
     url = server.contact.url
     listener = who_listens(server.contact.address[1])
     if listener is None:
         raise EngineError(f"no process listens on {url} yet")
     if listener.pid not in server.unit.pids():
         raise WrongServer(f"{listener} listens on {url}, and is no process of the {server.spec.engine} server: "
-                          "somebody else answers on this port. Nothing was measured.")
+                          "another server answers on this port. Nothing was measured. End that process.")
 
 
 def check_models(server: Server, requests: Iterable[Request]) -> None:
-    """Raise WrongServer where requests name a model that the server does not list."""
+    """Raise WrongServer if requests name a model that the server does not list."""
     names = {request.model for request in requests if request.model} - {server.contact.served_name}
     if not names:
         return
@@ -71,7 +71,7 @@ def check_models(server: Server, requests: Iterable[Request]) -> None:
 
 
 def check_configuration(server: Server) -> None:
-    """Raise WrongServer where it loaded another model, or resolved a flag to another number, than was asked for.
+    """Raise WrongServer if it loaded another model, or resolved a flag to another number, than was asked for.
 
     Only reported values are compared, and only numbers above 0: words have several spellings, and -1 or 0 leaves
     the number to the engine.
@@ -80,20 +80,22 @@ def check_configuration(server: Server) -> None:
     with server.control.answering("its model"):
         loaded = server.reader.loaded(server.control.client)
     if None not in (wanted, loaded) and wanted != loaded:
-        raise WrongServer(f"The server at {server.contact.url} loaded {loaded}, not {wanted}.")
+        raise WrongServer(f"The server at {server.contact.url} loaded {loaded}, not {wanted}. End the "
+                          "other server on this port.")
     for name, requested in flags_of(server.spec).items():
         resolved = server.facts.get(name, "")
         if type(requested) is int and requested > 0 and whole_number(resolved) not in (None, requested):
             raise WrongServer(
                 f"{server.spec} asks for {name}={requested}, and the server resolved it to {resolved}: what "
-                "would be measured is not what the test says. Nothing was measured."
+                "would be measured is not what the test says. Nothing was measured. "
+                f"Write {name}={resolved}, or leave the flag out."
             )
 
 
 def check_ready(server: Server) -> None:
-    """Raise EngineError while the server is still busy with itself."""
+    """Raise EngineError while the server is starting: the next attempt asks again."""
     if not server.reader.ready(server.control.client):
-        raise EngineError(f"{server.contact.url} answers and is not ready yet.")
+        raise EngineError(f"{server.contact.url} answers and is not ready yet")
 
 
 def generate_one_token(server: Server, timeout_s: float, prompt: tuple[int, ...] = SMALL_PROMPT) -> None:
@@ -108,7 +110,7 @@ def generate_one_token(server: Server, timeout_s: float, prompt: tuple[int, ...]
     body = json.loads(streamed) | {"stream": False}
     body.pop("stream_options", None)
     response = server.control.client.post(path, json=body, timeout=timeout_s)
-    server.control.check_admitted(response)
+    server.control.check_authorized(response)
     answer = json_object(response)
     counts = section(answer, "usage") or section(answer, "meta_info")
     if counts.get("completion_tokens") != 1:
@@ -117,10 +119,10 @@ def generate_one_token(server: Server, timeout_s: float, prompt: tuple[int, ...]
 
 
 def check_end(server: Server, path: str, answer: Stream) -> None:
-    """Raise EngineError where a first answer ended without success."""
+    """Raise EngineError if a first answer ended without success."""
     if (words := unsuccessful(answer.ends, server.api.accepted_ends)) is not None:
         raise EngineError(f"{server.contact.url} does not serve the first request: the answer of POST {path} {words}. "
-                          "Nothing was measured.")
+                          "Nothing was measured. Read the end of the server's log.")
 
 
 def without_token(

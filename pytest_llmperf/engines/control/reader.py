@@ -122,7 +122,7 @@ class ServerReader:
         return PATHS[self.interface.protocol], request_body(request, model, self.interface)
 
     def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002
-        """Empty the prefix cache; False where this server cannot.
+        """Empty the prefix cache; False if this server cannot.
 
         Args:
             external: also empty the engine's own KV cache tiers below GPU memory, if the engine can empty a tier alone.

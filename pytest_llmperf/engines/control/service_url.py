@@ -70,7 +70,7 @@ def shortest(url: str) -> str:
 
 
 def url_problem(url: str, protocol: str) -> str | None:
-    """Why a service cannot be measured there; None where it can."""
+    """Why a service cannot be measured there; None if it can."""
     try:
         parts = urlsplit(url)
         port_is_valid = parts.port is None or parts.port > 0

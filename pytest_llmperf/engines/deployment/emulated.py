@@ -7,7 +7,7 @@ import json
 from pytest_llmperf.config.emulation import GPUS
 from pytest_llmperf.engines.connectors.adapter import connector_adapter_of
 from pytest_llmperf.engines.control import lazy_httpx as httpx
-from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages
+from pytest_llmperf.engines.endpoint.replica_pages import DeploymentPages
 from pytest_llmperf.engines.routers.adapter import adapter_before
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import SpecError
@@ -53,7 +53,7 @@ def emulated_words(spec: EngineSpec) -> list[str]:
     return ["--split", str(rate), "--pools", json.dumps(pools), *router]
 
 
-def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | None:
+def emulated_pages(spec: EngineSpec, client: httpx.Client) -> DeploymentPages | None:
     """The metrics page of each emulated replica; None for a server.
 
     Args:
@@ -61,5 +61,5 @@ def emulated_pages(spec: EngineSpec, client: httpx.Client) -> NumberedPages | No
     """
     if not isinstance(spec, Deployment):
         return None
-    return NumberedPages({name: (client, f"/replicas/{number}/metrics")
+    return DeploymentPages({name: (client, f"/replicas/{number}/metrics")
                           for number, name in enumerate(spec.parts, start=1)})

@@ -11,7 +11,7 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.control.contact import Contact
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit
-from pytest_llmperf.engines.endpoint.replica_pages import NumberedPages
+from pytest_llmperf.engines.endpoint.replica_pages import DeploymentPages
 from pytest_llmperf.engines.models.text_tokenizer import TextTokenizer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError
@@ -42,7 +42,7 @@ class DeploymentServer(Server):
         first = next(iter(parts.values()))
         pages = {name: (part.control.client, part.reader.metrics_route) for name, part in parts.items()}
         super().__init__(first.reader, contact, unit, client, start_id=start_id, model=first.model, clock=first.clock,
-                         host_env=first.host_env, replicas=NumberedPages(pages), tokenizer=tokenizer)
+                         host_env=first.host_env, replicas=DeploymentPages(pages), tokenizer=tokenizer)
         self.parts = parts
         self._unit = unit
         self.control = DeploymentControl(self.control, parts, unit)
@@ -55,7 +55,7 @@ class DeploymentServer(Server):
 
     @cached_property
     def facts(self) -> Mapping[str, str]:
-        """Of the replicas, each different value once, and the version of the router."""
+        """The facts of all replicas, with each different value once, and the version of the router."""
         each = [part.facts for part in self.parts.values()]
         names = dict.fromkeys(name for facts in each for name in facts)
         values = {name: " / ".join(dict.fromkeys(facts.get(name, "unknown") for facts in each)) for name in names}
@@ -108,7 +108,7 @@ class DeploymentControl(ControlApi):
         self._named = {name: part.control for name, part in parts.items()}
 
     def check_responsive(self, timeout_s: float) -> None:
-        """Raise EngineError where a replica or the router runs and answers nothing within `timeout_s`."""
+        """Raise EngineError if a replica or the router runs and answers nothing within `timeout_s`."""
         for name, part in self._named.items():
             if name not in self._deployment.ended:
                 part.check_responsive(timeout_s)

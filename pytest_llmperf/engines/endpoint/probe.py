@@ -41,7 +41,7 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
     with server.control.answering("one token"):
         response = server.control.client.post(server.contact.service.origin + path, content=body, timeout=timeout_s,
                                               headers={"content-type": "application/json"})
-    server.control.check_admitted(response)
+    server.control.check_authorized(response)
     answered = f"POST {path} answered {response.status_code}"
     if response.status_code in REFUSED and (field := _refused_field(response, body)) is not None:
         raise WrongServer(_field_refused(server, field, f"{answered}: {server.control.shown(response)!r}"))
@@ -53,7 +53,7 @@ def probe(server: Server, request: Request, timeout_s: float) -> None:
 
 
 def _check_answer(server: Server, response: httpx.Response, path: str) -> None:
-    """Raise EngineError where an answer of status 200 has no token."""
+    """Raise EngineError if an answer of status 200 has no token."""
     api = server.api
     answer = Answer(200, (), ((0, response.content),), complete=True)
     stream = read_stream(answer.pieces, answers=api.choices) if api.stream else read_whole(answer.pieces, api.choices)

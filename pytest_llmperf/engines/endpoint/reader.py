@@ -104,14 +104,14 @@ def copied_name(scrape: Scrape) -> str | None:
     return next((sample.name for sample in scrape.samples if sample.name.startswith(("sglang_", "vllm_"))), None)
 
 
-def copy_text(name: str) -> str:
+def copy_remedy(name: str) -> str:
     """What is wrong with a page of such names, and what to write."""
     return (f"has names such as {name}: it is a router's copy of its workers' pages, whose counters are not read. Name "
             'the page of each worker: endpoint(…, metrics=["http://WORKER:PORT/metrics", …]).')
 
 
 def models_of(scrape: Scrape) -> frozenset[str]:
-    """The models that a page names; empty where it names none."""
+    """The models that a page names; empty if it names none."""
     family = family_of(scrape)
     if family is None or family.model_label is None:
         return frozenset()

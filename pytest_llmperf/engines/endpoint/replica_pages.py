@@ -11,15 +11,15 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.endpoint.metrics_address import HeadlessService, Page, PrometheusQuery, address_of
 from pytest_llmperf.engines.endpoint.prometheus_server import PrometheusReader
-from pytest_llmperf.engines.endpoint.reader import copied_name, copy_text, family_of, models_of
+from pytest_llmperf.engines.endpoint.reader import copied_name, copy_remedy, family_of, models_of
 from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import PagesReading
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedPages:
-    """Reads the page of each replica.
+class DeploymentPages:
+    """Reads the metrics page of each replica that this session started.
 
     Args:
         pages: name of a replica → the client that reaches the replica, and the path of its page. The clients belong to
@@ -29,7 +29,7 @@ class NumberedPages:
     pages: Mapping[str, tuple[httpx.Client, str]]
 
     def read(self, *, fresh: bool = True) -> PagesReading:  # noqa: ARG002 - each page is of this moment
-        """Every page now."""
+        """All pages, read now."""
         scrapes: dict[str, Scrape] = {}
         silent: dict[str, str] = {}
         for name, (client, path) in self.pages.items():
@@ -131,7 +131,7 @@ class ReplicaPages:
                               "Start a replica, or correct metrics=.")
         for name, page in reading.pages.items():
             if (copied := copied_name(page)) is not None:
-                raise EngineError(f"The metrics page of {name} {copy_text(copied)} Nothing was measured.")
+                raise EngineError(f"The metrics page of {name} {copy_remedy(copied)} Nothing was measured.")
         pages = {name: page for name, page in reading.pages.items() if family_of(page) is not None}
         models = {name: ", ".join(sorted(models)) for name, page in pages.items() if (models := models_of(page))}
         self._require_equal(models, "serve different models")

@@ -89,4 +89,5 @@ def _check_configuration(server: Server) -> None:
     text = Path(evidence.log_path).read_text(encoding="utf-8", errors="replace")
     ignored = [line.strip() for line in text.splitlines() if IGNORED_KEY in line]
     if ignored:
-        raise EngineError(f"LMCache ignores a part of its configuration: {ignored[0]}", evidence)
+        raise EngineError(f"LMCache ignores a part of its configuration: {ignored[0]}. Leave out the option of "
+                          "with_lmcache() that sets it, or install another version of LMCache.", evidence)

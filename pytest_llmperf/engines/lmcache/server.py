@@ -152,7 +152,7 @@ class LMCacheServer:
     def check_alive(self) -> None:
         """Raise ServerDied if it has ended."""
         if (ending := self.process.ending()) is not None:
-            raise ServerDied(f"The LMCache server died: {ending}.", self.process.evidence())
+            raise ServerDied(f"The LMCache server died: {ending}. Read the end of its log.", self.process.evidence())
 
     def counters(self) -> dict[str, float]:
         """Counters now, under canonical names; see `counters_of`."""
@@ -167,7 +167,8 @@ class LMCacheServer:
         resolved = section(json_object(self._get("/config")), "mp").get("chunk_size")
         wanted = self.launch.wanted
         if resolved is not None and resolved != wanted.chunk_size:
-            raise WrongServer(f"LMCache was asked for chunks of {wanted.chunk_size} tokens and uses {resolved}.")
+            raise WrongServer(f"LMCache was asked for chunks of {wanted.chunk_size} tokens and uses {resolved}. "
+                              f"Write chunk_size={resolved} in with_lmcache().")
         return {
             "lmcache.version": self._get("/version").text.strip('"\n '),
             "lmcache.chunk_size": str(wanted.chunk_size),
@@ -202,7 +203,8 @@ class LMCacheServer:
                 return
             if clock.now_ns() > deadline_ns:
                 held = "does not say what it holds" if held_bytes is None else f"still holds {held_bytes:g} bytes"
-                raise EngineError(f"LMCache's L1 {held} after it was cleared.", self.process.evidence())
+                raise EngineError(f"LMCache's L1 {held} after it was cleared. Measure with fresh=True, or with "
+                                  'keep=["l1"].', self.process.evidence())
             clock.sleep_ns(seconds(POLL_S))
 
     def _get(self, path: str) -> httpx.Response:
@@ -217,10 +219,11 @@ class LMCacheServer:
             self.check_alive()
             self.hangs = True
             evidence = self.process.evidence()
-            raise EngineError(f"The LMCache server hangs: {method} {path}: {error}.", evidence) from error
+            raise EngineError(f"The LMCache server hangs: {method} {path}: {error}. Read the end of its log.",
+                              evidence) from error
         if response.status_code != 200:
-            raise EngineError(f"LMCache answered {method} {path} with {response.status_code}: {response.text[:200]!r}.",
-                              self.process.evidence())
+            raise EngineError(f"LMCache answered {method} {path} with {response.status_code}: {response.text[:200]!r}. "
+                              "Read the end of its log.", self.process.evidence())
         return response
 
 
@@ -257,12 +260,13 @@ class EmulatedLMCache:
             self._answer("POST", f"/cache/clear?tier={tier}")
 
     def stop(self, grace_s: float) -> None:
-        """It ends with its engine."""
+        """Nothing to do: the emulated LMCache ends with its engine."""
 
     def _answer(self, method: str, path: str) -> httpx.Response:
         response = self.client.request(method, f"/lmcache{path}")
         if response.status_code != 200:
-            raise EngineError(f"The emulated LMCache answered {method} {path} with {response.status_code}.")
+            raise EngineError(f"The emulated LMCache answered {method} {path} with {response.status_code}. Read "
+                              "the end of its log.")
         return response
 
 

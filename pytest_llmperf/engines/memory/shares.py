@@ -80,7 +80,7 @@ def memory_shares(
 
     Args:
         specs: as they would be started alone.
-        memory_bytes: of each GPU that they take; None where nobody knows.
+        memory_bytes: of each GPU that they take; None if nobody knows.
         measured: what earlier starts of these specs held.
     """
     if memory_bytes is None:
@@ -104,7 +104,7 @@ def sleeping_specs(
 
     Args:
         specs, memory_bytes, measured: as in `memory_shares`.
-        host_bytes: free memory of the host; None where nobody knows.
+        host_bytes: free memory of the host; None if nobody knows.
     """
     if memory_bytes is None or host_bytes is None:
         return f"the size of the {'host' if memory_bytes else 'GPU'}'s memory is not known"

@@ -1,4 +1,4 @@
-"""The endpoints that a session measures: servers that somebody else runs."""
+"""The endpoints that a session measures: servers that run already."""
 
 from __future__ import annotations
 

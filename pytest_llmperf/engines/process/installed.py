@@ -188,8 +188,9 @@ def check_flags(
             continue
         near = did_you_mean(root, flags, ". Did you mean {}?", cutoff=0.8 if near_only else 0.6)
         remedy = replacement(spec.engine, name.partition(".")[0], flags) or near.replace("--", "").replace("-", "_")
-        if remedy or not near_only:
-            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {release} has no flag {root}{remedy or '.'} "
+        remedy = remedy or ("" if near_only else ". Leave the flag out.")
+        if remedy:
+            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {release} has no flag {root}{remedy} "
                             "No server was started.")
 
 
@@ -207,7 +208,7 @@ def _asked_there(
 
 
 def _last_line(completed: subprocess.CompletedProcess[str] | None) -> str | None:
-    """The last line that a command printed; None where it failed."""
+    """The last line that a command printed; None if it failed."""
     lines = completed.stdout.strip().splitlines() if completed is not None and completed.returncode == 0 else []
     return lines[-1] if lines else None
 
@@ -257,8 +258,8 @@ def check_variables(spec: EngineSpec, version: str | None) -> None:
     """
     removed = {**retired(spec.engine, "variables"), **adapter_of(spec.engine).retired_variables} if spec.env else {}
     for name in dict(spec.env):
-        entry = removed.get(name)
-        if entry is not None and (version is None or version_numbers(version) >= version_numbers(entry.since)):
+        remedy = removed.get(name)
+        if remedy is not None and (version is None or version_numbers(version) >= version_numbers(remedy.since)):
             release = f"{spec.engine} {version}" if version else spec.engine
             raise SpecError(f"{spec.engine}({spec.model!r}, env={{{name!r}: …}}): {release} reads "
-                            f"no variable {name}{entry} No server was started.")
+                            f"no variable {name}{remedy} No server was started.")

@@ -23,7 +23,7 @@ from pytest_llmperf.engines.control.contact import Contact, channel_of, control_
 from pytest_llmperf.engines.control.identity import check_configuration, check_identity, check_ready, generate_one_token
 from pytest_llmperf.engines.deployment.emulated import emulated_pages, emulated_words
 from pytest_llmperf.engines.endpoint.credentials import header_values
-from pytest_llmperf.engines.endpoint.reader import copy_text
+from pytest_llmperf.engines.endpoint.reader import copy_remedy
 from pytest_llmperf.engines.endpoint.replica_pages import ReplicaPages
 from pytest_llmperf.engines.lmcache.proof import prove_hits
 from pytest_llmperf.engines.lmcache.server import EmulatedLMCache, LMCacheLaunch, LMCacheServer, start_lmcache
@@ -173,7 +173,7 @@ class Launcher:
             check_identity(server)
             server.counters.check_replicas()
             if spec.metrics is None and (copied := server.counters.copied_name()) is not None:
-                self.progress(Note(f"{contact.service.url(server.reader.metrics_route)} {copy_text(copied)}"))
+                self.progress(Note(f"{contact.service.url(server.reader.metrics_route)} {copy_remedy(copied)}"))
         except httpx.HTTPError as error:
             server.stop(0)
             raise EngineError(
@@ -309,7 +309,7 @@ class Launcher:
         return Supervised.start(launch, self.clock)
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
-        """Until our model is listed and one token came."""
+        """Wait until the server lists our model and has generated a token."""
         noted_s = 0.0
 
         def attempt(left_s: float) -> None:
@@ -381,7 +381,7 @@ class Start:
 
 
 def served_name_of(model: ResolvedModel, rng: random.Random) -> str:
-    """A name that no other server has, so that a stranger's server is noticed."""
+    """A name that no other server has, so that a foreign server is noticed."""
     return f"{model.name.rsplit('/', 1)[-1]}-{rng.getrandbits(32):08x}"
 
 

@@ -107,7 +107,7 @@ class EnginePool:
         """
         launcher = self.launcher
         if launcher.emulation is not None and launcher.emulation.clock == "virtual":
-            raise EngineError(f"{words[0]}: an engine in virtual time has no command.")
+            raise EngineError(f"{words[0]}: an engine in virtual time has no command. Add --emulate-clock=real.")
         self.launcher = replace(launcher, under=words)
         try:
             yield
@@ -154,7 +154,7 @@ class EnginePool:
 
         Raises:
             SpecError: an endpoint was asked for a fresh start, or there is no such model.
-            HardwareBusy: somebody else uses the accelerators.
+            HardwareBusy: another program uses the accelerators.
             EngineError: it did not start; nothing is left running.
             UsageError: a library replaces the clock.
         """
@@ -163,7 +163,7 @@ class EnginePool:
             self.check(each.on(spec.kind))  # before another one stops, and hardware is waited for
         if isinstance(spec, Endpoint):
             if fresh:
-                raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
+                raise SpecError(f"{spec} cannot be started anew: this server runs already. Drop fresh=True.")
             return self._endpoints.server(spec, self._next_id)
         group = Group({spec: self._plant(spec)}) if fresh else self._group(spec, beside)
         server = self._servers.get(spec) if self._kind == spec.kind else None

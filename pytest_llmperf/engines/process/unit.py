@@ -27,7 +27,7 @@ class Unit:
         lmcache: the LMCache server of this unit; None: there is none.
 
     Attributes:
-        launched_ns: when its process was started; None: somebody else started it.
+        launched_ns: when its process was started; None for a server that ran before the session.
         starting_s: seconds from launch to the first generated token.
         hung: whether the server was found to run without answering.
         stopped: whether this session has stopped it.

@@ -37,7 +37,7 @@ NOT_DEFAULTS = (argparse.SUPPRESS, dataclasses.MISSING)
 
 
 class _StandInType(type(typing.Protocol)):  # type: ignore[misc]  # so that it goes with ABC, Protocol and Generic
-    """Of classes that take the place of anything in a package that is not there."""
+    """Metaclass of classes that stand in for any name of a package that is not installed."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -99,7 +99,7 @@ def stand_in(name: str) -> Any:
 
 
 def _take_anything(self: object, *args: object, **kwargs: object) -> None:
-    """Of the stand-in's subclasses."""
+    """Constructor of subclasses of stand-ins: accepts all arguments."""
 
 
 class StandInModule(types.ModuleType):
@@ -219,7 +219,7 @@ def _struct_field(default: Any = dataclasses.MISSING, default_factory: Any = dat
 
 
 class _Transparent:
-    """Of an annotation only what it annotates."""
+    """An annotation that stands for the type inside its brackets."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return item

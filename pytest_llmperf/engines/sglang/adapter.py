@@ -24,14 +24,14 @@ from pytest_llmperf.telemetry.prometheus import Scrape
 GENERATE = "/generate"
 HICACHE = ("enable_hierarchical_cache", "enable_hicache")
 MOVING_TIMEOUT_S = 120.0  # to move weights between GPU and host
-FLUSH_TIMEOUT_S = 5  # it refuses while requests or stores are under way, and waits that long for their end
+FLUSH_TIMEOUT_S = 5  # how long a flush waits until requests and stores end
 
 COUNTERS = {
     "prompt_tokens": "sglang:prompt_tokens_total",
     "generation_tokens": "sglang:generation_tokens_total",
     "requests_finished": "sglang:num_requests_total",
     "spec_drafts": "sglang:spec_verify_calls_total",
-    "expert_balance_sum": "sglang:eplb_balancedness_sum",  # one value a step, from the first rank of a replica alone
+    "expert_balance_sum": "sglang:eplb_balancedness_sum",  # one value per step, from the first rank of a replica
     "expert_balance_steps": "sglang:eplb_balancedness_count",
     "process_start_time_s": "process_start_time_seconds",
     "kv_loaded_bytes": "sglang:load_back_bytes_total",
@@ -66,7 +66,7 @@ CPU_FLAGS: dict[str, object] = {
     "max_total_tokens": 40000,
 }
 FLASHINFER = "SGLANG_IS_FLASHINFER_AVAILABLE"
-# What a bundle without FlashInfer can serve with; its conditions name the attention backend.
+# Flags of a server without FlashInfer. The attention backend is one of its conditions.
 WITHOUT_FLASHINFER: dict[str, object] = {
     "attention_backend": "triton",
     "sampling_backend": "pytorch",
@@ -234,7 +234,7 @@ SGLANG = SglangAdapter()
 
 
 def _lacks_flashinfer(environment: Environment) -> bool:
-    """Whether it is an unpacked bundle without FlashInfer, or with a hollow one only."""
+    """Whether the environment is an unpacked bundle without a usable FlashInfer."""
     bundle = environment.pythonpath
     return environment.is_python and bundle is not None and not list(bundle.glob("flashinfer_python-*.dist-info"))
 
@@ -259,8 +259,8 @@ def _server_info(client: httpx.Client) -> dict[str, object]:
 
 
 def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
-    """Sum of a counter over the data-parallel ranks. All ranks of one data-parallel rank may report the same counter,
-    so only its first rank counts.
+    """Sum of a counter over the data-parallel ranks. A data-parallel rank has several tensor-parallel ranks, which may
+    all report the same counter, so only the first one counts.
 
     Under DP attention tp_rank continues over the data-parallel ranks, so the first rank of the second group is not 0.
     With priorities the page has a sample per priority and their sum, which has no priority label; only the sum counts.

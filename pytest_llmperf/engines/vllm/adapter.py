@@ -162,7 +162,8 @@ class VllmAdapter(EngineAdapter):
     def share_flags(
         self, spec: EngineSpec, shape: ModelShape | None, kv_bytes: int, share: float  # noqa: ARG002 - bytes need no shape
     ) -> Mapping[str, Flag]:
-        """At its start vLLM refuses a GPU on which less than `gpu_memory_utilization` is free."""
+        """The flags of a KV cache of a stated size. vLLM refuses to start on a GPU with less free memory than
+        `gpu_memory_utilization`, so both are set."""
         return {"gpu_memory_utilization": share, "kv_cache_memory_bytes": kv_bytes}
 
     def sleep(self, client: httpx.Client) -> None:

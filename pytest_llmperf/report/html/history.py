@@ -70,7 +70,8 @@ def _chart(
     scale = 100 if unit is Unit.SHARE else 1
 
     def shown(value: float | None) -> float | None:
-        """None where the value is missing, or infinite because requests failed: no axis can show infinity."""
+        """The scaled value for the chart; None for a missing value and for infinity (failed requests), which no axis
+        can show."""
         return None if value is None or isinf(value) else float(f"{value * scale:.5g}")
 
     sessions = stored.sessions

@@ -72,7 +72,7 @@ def _build(conditions: Mapping[str, str]) -> str:
 
 
 def _few(names: Iterable[str], what: str) -> str:
-    """At most two names, or else the number of names."""
+    """The names if there are at most two, else the number of names."""
     unique = [name for name in dict.fromkeys(names) if name]
     return " and ".join(unique) if len(unique) <= MOST_NAMES else f"{len(unique)} {what}"
 

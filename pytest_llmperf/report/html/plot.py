@@ -24,10 +24,10 @@ class Line:
     """One line of a chart.
 
     Args:
-        name: its name in legend and readings; "" for a line that neither shows.
-        x, y: its points; a point with None interrupts the line.
-        tone: number of its colour.
-        dash: number of its dash.
+        name: name in the legend and beside the pointer; "" for a line that neither names.
+        x, y: coordinates of the points; a point with None interrupts the line.
+        tone: index of the colour in the style sheet.
+        dash: index in `DASHES`.
         thin: whether the line is drawn thin and pale.
         step: whether a value holds until the next point.
         marks: "round" or "square" for a mark at each point; "" for none.
@@ -50,10 +50,10 @@ class Axis:
     """One axis.
 
     Args:
-        low, high: its ends.
+        low, high: smallest and largest value.
         ticks: value and text of each label.
-        title: its quantity with the unit, in readings as well.
-        log: whether it is logarithmic.
+        title: quantity and unit, also shown beside the pointer.
+        log: whether the axis is logarithmic.
     """
 
     low: float
@@ -63,7 +63,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high end."""
+        """Position of a value: 0 at `low`, 1 at `high`. A value outside lies just beyond its end, at −0.02 or 1.02."""
         low, high, at = (log10(max(each, 1e-12)) if self.log else each for each in (self.low, self.high, value))
         return min(max((at - low) / (high - low), -0.02), 1.02)
 
@@ -113,8 +113,8 @@ def plot(lines: Sequence[Line], x: Axis, y: Axis, label: str, *, low: bool = Fal
     """The chart as HTML, with a legend where several lines have names.
 
     Args:
-        label: what the chart shows, for readers without sight.
-        low: whether the chart is a low row of a timeline.
+        label: what the chart shows, for screen readers.
+        low: whether the chart is drawn with the small height of a row of a timeline.
         marks: limits and results.
         over: HTML that is placed over the chart.
         keys: whether the chart has a legend.

@@ -29,7 +29,7 @@ class SessionFacts:
 
     Args:
         origin: name and value of each fact that the run folder states as a text or a number.
-        duration_s: from the start of pytest to the report, over all folders; None where no folder states it.
+        duration_s: from the start of pytest to the report, over all folders; None if no folder states it.
         emulated: what was emulated, with planted faults; "" on real hardware.
         planted: planted flags; "" without any.
         skipped: reason → number of skipped tests.

@@ -39,7 +39,7 @@ class RequestsFailed(Fault):
         answers, of_answers: failed requests, of how many.
         first: the detail of the first.
         text: reasons with their counts.
-        rate_limited_answers: failed requests that the server refused for now; None where it refused none.
+        rate_limited_answers: failed requests that the server refused for now; None if it refused none.
     """
 
     answers: int
@@ -354,7 +354,7 @@ class NotSteady(Fault):
 
     @property
     def _change(self) -> str:
-        """From which part of the runs to which the level changes."""
+        """The change of the level in percent, and the two parts of the runs that it separates."""
         percent = f"{100 * self.drift:+.1f} %"
         if self.beginning:
             return f"{percent} from the first fifth of run {self.first_run} to that of the other runs"

@@ -58,7 +58,7 @@ def test_metric_missing_in_older_sessions_is_compared_with_newer_sessions(make, 
     assert "of one session" in basis_text(result)
 
 
-def test_a_metric_that_no_session_has_is_not_stored(make, today):
+def test_comparison_of_a_metric_that_no_session_has_is_incomparable(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None)))
     result = incomparable_result(today, stored, terms("tpot_mean", "ttft_p50"))
     assert result.verdict.value == "INCOMPARABLE"
@@ -425,7 +425,7 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     assert baselines.of("l4").terms(("tpot_mean",), {}).suite_primaries == 0
 
 
-def test_baselines_of_one_gpu_kind_are_read_once_per_session(make, tmp_path):
+def test_baselines_of_one_gpu_kind_are_read_once_per_pytest_session(make, tmp_path):
     stored = sessions_of(make, 0.05, 10)
     store = Store(tmp_path / "baselines")
     with store.update() as write:
@@ -514,7 +514,7 @@ def test_drift_limit_is_wider_on_unknown_hardware(make, three_runs, kind, per_ru
 
 
 def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
-    """Fault 60: nine sessions at one level, then five 4.2 % above. Neither outlier nor creeping: what fails is this."""
+    """Fault 60: nine sessions at one level, then five 4.2 % above: neither an outlier nor a gradual drift."""
     earlier_history = make.history(100.1, 99.8, 100.0, 100.2, 99.9, 100.1, 99.9, 100.0, 100.0)
     margins = {"tpot_mean": 0.05}
     for shifted in (104.4, 104.0, 104.2, 104.3, 104.1):

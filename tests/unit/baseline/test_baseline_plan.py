@@ -243,7 +243,7 @@ def test_changed_formula_of_secondary_metric_drops_old_values(make, decide):
     assert written.formulas == {"e2el_mean": "e2el.1/mean", "itl_mean": "itl.1/mean", "tpot_mean": "tpot.1/mean"}
 
 
-def test_creeping_is_refused_until_a_person_accepts_the_level(make, decide):
+def test_gradual_drift_is_refused_until_a_person_accepts_the_level(make, decide):
     """Fault 61."""
     stored = make.history(*(rounded(100 * 1.02**step) for step in range(5)))
     crept = make.result(make.fresh(tpot_mean=100 * 1.02**5))

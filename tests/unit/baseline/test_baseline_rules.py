@@ -120,19 +120,19 @@ def test_gradual_drift_above_margin_is_detected(make):
     assert not gradual_drift(sessions_of(make, values), ["tpot_mean"], {"tpot_mean": 0.06})
 
 
-def test_creeping_down_counts_too(make):
+def test_gradual_drift_downwards_is_found(make):
     (shift,) = gradual_drift(sessions_of(make, [100.0, 90, 90, 90]), ["tpot_mean"], MARGINS)
     assert shift.distance < 0
     assert shift.text.endswith("tolerated are -4.8 %")  # 1 ÷ 1.05
 
 
-def test_creeping_looks_at_primaries_only(make):
+def test_gradual_drift_is_looked_for_in_primaries_only(make):
     sessions = [make.session(i, anchor=not i, tpot_mean=1.0, ttft_p50=1.0 + i) for i in range(4)]
     assert not gradual_drift(sessions, ["tpot_mean"], MARGINS)
     assert gradual_drift(sessions, ["tpot_mean", "ttft_p50"], MARGINS)[0].metric == "ttft_p50"
 
 
-def test_a_new_primary_without_values_in_the_anchor_cannot_creep(make):
+def test_new_primary_without_values_in_the_anchor_shows_no_gradual_drift(make):
     sessions = [make.session(0, anchor=True, tpot_mean=1.0), make.session(1, tpot_mean=1.0, ttft_p50=9.0)]
     assert not gradual_drift(sessions, ["ttft_p50"], MARGINS)
 

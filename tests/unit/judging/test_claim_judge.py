@@ -75,7 +75,7 @@ def test_seeds_that_a_comparison_repeats_prove_no_slo(make_run, make_measurement
 
 
 def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
-    """Prompts of an earlier run make first tokens sooner, and the demand on the hit rate could never fail for it."""
+    """Cached prompts of an earlier run make TTFT shorter, and raise the hit rate, so its lower limit cannot fail."""
     stale = side(counters={"prompt_tokens": 160.0, "prompt_tokens_cached": 150.0}, expected_hit_rate=0.3)
     for texts in (["ttft_p50 <= 60ms"], ["ttft_p50 <= 60ms", "prefix_cache_hit_rate >= 20%"]):
         (result,) = judged_slos(stale, *texts)

@@ -496,7 +496,7 @@ def test_undecided_claim_names_missing_starts_or_pairs(others, starts, cause, ne
 
 
 def test_open_claim_on_endpoints_asks_for_no_server_start():
-    """An endpoint is never started again: what helps is to state how much starts differ."""
+    """An endpoint is never started again: the remedy is to state the between-start sd (start_sd=)."""
     a, b = ([run_of([value] * 60)] * 3 for value in (100.0, 115.0))
     claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.05")
     assert isinstance(judge_claim(claim, a, b).cause, StartsTooFew)

@@ -1,4 +1,4 @@
-"""Runs of one start that drift are no evidence; runs of different starts, and seeds that differ, say nothing."""
+"""Runs of one start that drift are invalid. Runs of different starts or of different seeds show no drift."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -278,7 +278,7 @@ def test_killed_load_process_is_an_error_with_recording_folder(tmp_path, kept):
 
     with ScriptedServer(answer=answer) as server:
         requests = tuple(PlannedRequest(i, "/", b"{}") for i in range(3))
-        plan = LoadPlan("127.0.0.1", server.port, requests, concurrency=1, keeps_recording=kept)
+        plan = LoadPlan("127.0.0.1", server.port, requests, concurrency=1, keeps_failed_recording=kept)
         with pytest.raises(LoadError, match="killed by signal 9 after 2 of 3 requests") as caught:
             ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event(), progress=kill)
     if not kept:

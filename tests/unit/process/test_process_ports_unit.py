@@ -59,7 +59,7 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
+def test_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     os.chown(lock_folder(), 12345, 12345)
     with pytest.raises(InfrastructureError, match="is not a folder of uid"):

@@ -110,10 +110,10 @@ def test_stored_telemetry_contains_only_numeric_columns(tmp_path, written):
 def test_requests_that_are_gone_or_kept_in_part_are_no_measurement(tmp_path, written):
     run = read_run(tmp_path)[0].measurements[0].runs[0]
     run.requests.write_bytes(encode([make_record(i) for i in range(9)], most_arrivals=20))
-    with pytest.raises(UsageError, match="only in part kept"):
+    with pytest.raises(UsageError, match="were stored only in part"):
         read_run(tmp_path)[0].measurements[0].to_pandas()
     run.requests.unlink()
-    with pytest.raises(UsageError, match="seed 0: what each request did was not kept"):
+    with pytest.raises(UsageError, match="seed 0: the records of the requests were not stored"):
         read_run(tmp_path)[0].measurements[0].to_vllm_json()
 
 

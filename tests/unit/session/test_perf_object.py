@@ -201,7 +201,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
 @pytest.mark.parametrize(
     ("call", "error", "complaint"),
     [
-        (lambda perf, server: perf.measure(server, "tokens"), SpecError, "a workload is made by"),
+        (lambda perf, server: perf.measure(server, "tokens"), SpecError, "this is no workload"),
         (lambda perf, server: perf.measure(server, WORKLOAD, runs=0), SpecError, "at least one run"),
         (lambda perf, server: perf.measure(server, WORKLOAD, keep=["l3"]), SpecError, "tiers of the cache are engine"),
         (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, fresh=True, keep=["l1"]), SpecError, "ends with it"),
@@ -232,7 +232,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),
         (lambda perf, server: perf.measure(server, WORKLOAD, runs=2.5), SpecError, r"runs=2\.5\): at least one run"),
         (lambda perf, server: perf.max_rate(server, WORKLOAD, slo=CLAIM, runs=2.5), SpecError, r"rate\(…, runs=2"),
-        (lambda perf, server: perf.max_rate(server, "x", slo="ttft_p50 <= 1s"), SpecError, "a workload is made by"),
+        (lambda perf, server: perf.max_rate(server, "x", slo="ttft_p50 <= 1s"), SpecError, "this is no workload"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, runs=0), SpecError, r"claim\(…, runs=0\)"),
         (lambda perf, server: perf.measure(server, WORKLOAD, keep="engine"), SpecError, r"keep=\['engine'\]"),
         (lambda perf, server: perf.measure(server, WORKLOAD, keep=None), SpecError, "keep=None: write a list of texts"),

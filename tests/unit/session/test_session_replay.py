@@ -158,7 +158,7 @@ def test_a_server_without_counters_is_measured_all_the_same(make_server, replaye
     assert len(run.records) == 12
 
 
-def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replayer, fake_engine):
+def test_counters_that_vanish_during_the_run_are_an_error(make_server, replayer, fake_engine):
     gone = {"/metrics": httpx.ConnectError("refused")}
     fake_engine.on_replay = lambda: fake_engine.answers.update(gone)
     with pytest.raises(EngineError, match="showed its counters before the run, and not after it"):
@@ -327,7 +327,7 @@ def test_warm_up_ends_when_two_batches_agree(make_server, replayer, fake_engine)
 
 
 def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_engine):
-    """Else they are a stranger's in the first run."""
+    """Else they look foreign in the first run."""
     warm_up(make_server(), WORKLOAD, replayer())
     # The probe of an endpoint; then before the first batch, and after the last.
     assert fake_engine.paths == ["/v1/completions", "/metrics", "/metrics"]
@@ -426,5 +426,5 @@ def test_prompt_that_a_started_server_counts_otherwise_than_its_words_is_an_erro
 
     server = make_server(vllm("m"), process=fake_process, tokenizer=Tokenizer())
     monkeypatch.setattr(type(server), "api", replace(server.api, text=True))
-    with pytest.raises(EngineError, match=r"a prompt of 24 words has .* tokens by the server's usage"):
+    with pytest.raises(EngineError, match=r"the server counts 47 tokens for a prompt of 24 words"):
         warm_up(server, WORKLOAD, replayer())

@@ -47,7 +47,7 @@ def test_one_disturbed_session_makes_no_change_point(seed):
     assert changes(levels).points == ()
 
 
-def test_young_series_states_nothing():
+def test_series_with_too_few_sessions_has_no_change_point():
     assert changes([0.0]).sd is None
     young = changes(series((6, 0.0), (2, 0.5)))
     assert young.points == ()

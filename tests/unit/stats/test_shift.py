@@ -142,7 +142,7 @@ def test_limits_of_negated_shift_are_mirrored(rng):
     ([10, 10, 10, 10, 0], True), ([15, 15, 15, 0, 0], False),  # of five, four
     ([9] * 6 + [0] * 2, True), ([9] * 5 + [0] * 3, False),   # of eight, six
 ])
-def test_minority_of_runs_is_no_evidence_of_change(values, carried):
+def test_change_is_shown_only_by_most_of_the_runs(values, carried):
     seeds = range(len(values))
     estimate = shift(list(zip(seeds, values, strict=True)), [[(seed, 0.0) for seed in seeds]], PRIOR)
     assert estimate.shown_by_most_runs(0.02) is carried

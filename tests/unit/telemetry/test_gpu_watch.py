@@ -94,7 +94,7 @@ def test_process_that_fit_beside_server_at_start_is_not_contention(nvml, free_mi
     assert bool(watch.trace(0).strangers) is competes
 
 
-def test_a_process_of_ours_that_started_late_is_no_stranger(seen, nvml):
+def test_late_process_of_the_session_is_not_foreign(seen, nvml):
     late = 1_000_002
     ours = [OURS]
 

@@ -70,7 +70,7 @@ def test_server_alone_is_no_replica_that_vanishes():
     assert (log.scaling(), log.restart(), log.present) == (None, None, frozenset())
 
 
-def test_page_of_an_earlier_process_shows_several_processes_and_no_restart():
+def test_alternating_pages_of_a_load_balancer_are_several_processes_not_a_restart():
     """A load balancer that hands out the pages of two replicas in turn."""
     log = log_of({ALONE: {START_TIME: 200.0, "hits": 9.0}}, {ALONE: {START_TIME: 100.0, "hits": 2.0}})
     assert log.scaling().startswith("several processes answer for one /metrics (started at 200 and 100)")

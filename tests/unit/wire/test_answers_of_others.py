@@ -110,7 +110,7 @@ def listing(ids, texts=(" a", " b", " c", " d")):
                     for at, (each, said) in enumerate(zip(ids, texts, strict=True))])
 
 
-def test_token_ids_contradict_the_usage_in_each_chunk():
+def test_more_token_ids_than_usage_tokens_per_chunk_disagree():
     grown = [event({"choices": [{"index": 0, "text": " a", "token_ids": [1, 2], "finish_reason": reason}],
                     "usage": USAGE | {"completion_tokens": at + 1}})
              for at, reason in enumerate((None, None, None, "length"))]

@@ -62,7 +62,7 @@ def test_text_of_a_choice_is_content(choice):
 @pytest.mark.parametrize("choice", [
     {"text": 5}, {"delta": {"content": 5}}, {"delta": "x"}, {"delta": {"reasoning": 1.5}},
 ])
-def test_text_of_another_type_is_no_completion(choice):
+def test_completion_text_that_is_not_a_string_is_refused(choice):
     with pytest.raises((TypeError, AttributeError)):
         read_chunk({"choices": [choice]})
 

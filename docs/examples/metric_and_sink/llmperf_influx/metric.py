@@ -4,7 +4,7 @@ from pytest_llmperf.extending import AddedMetric, Direction, Unit
 
 
 def ttft_spread(records, counters):
-    """None if no request was answered."""
+    """Spread of TTFT in ms; None if no request was answered."""
     ttft_ns = [record.arrivals_ns[0] - record.intended_ns for record in records if record.ok and record.arrivals_ns]
     return (max(ttft_ns) - min(ttft_ns)) / 1e6 if ttft_ns else None
 

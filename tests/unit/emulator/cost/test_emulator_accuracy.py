@@ -73,7 +73,7 @@ def test_emulator_errors_of_mixtures_are_below_limits(split, most_mean, most_med
 
 
 def test_saturated_runs_have_expected_tpot_and_ttft():
-    """A regression test, no evidence: most of these runs' memory settings were inferred from the runs themselves.
+    """A regression test, not a proof: most memory settings were inferred from the runs themselves.
 
     Half of the running sequences more or less would change TTFT by far more than this.
     """

@@ -109,7 +109,7 @@ def test_shape_errors_name_missing_model_or_field(tmp_path):
         read_shape(tmp_path)
 
 
-def test_datasheets_are_complete_and_consistent():
+def test_fp8_peak_is_twice_bf16_and_gpus_without_nvlink_use_pcie():
     assert GPU_KINDS["a100"].fp8_flops is None
     assert GPU_KINDS["l4"].link_bytes_per_s is None
     assert GPU_KINDS["l4"].peer_bytes_per_s == GPU_KINDS["l4"].pcie_bytes_per_s

@@ -168,7 +168,7 @@ def test_idle_wait_ends_when_all_requests_are_counted(make_server, fake_engine):
     assert server.counters.wait_idle(1.0, 5)["requests_finished"] == 6
 
 
-def test_idle_wait_ends_at_timeout(make_server):
+def test_idle_wait_returns_the_counters_after_its_timeout(make_server):
     assert make_server().counters.wait_idle(0.0, 5, timeout_s=0.0)["requests_finished"] == 0
 
 

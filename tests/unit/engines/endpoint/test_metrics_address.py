@@ -31,7 +31,7 @@ def test_text_of_each_form_gives_an_address(text, address):
     assert address_of(text) == address
 
 
-def test_own_page_no_page_and_two_pages_are_three_specs():
+def test_specs_with_own_page_two_pages_or_none_differ():
     assert service(None).metrics is None
     assert service([]).metrics == ()
     assert service(["http://a:1", "http://b:1"]).metrics == ("http://a:1", "http://b:1")
@@ -87,7 +87,7 @@ def test_replica_header_that_is_no_name_of_a_header_is_refused(header):
         endpoint("http://127.0.0.1:8000", model="m", replica_header=header)
 
 
-def test_replica_header_is_no_condition_and_part_of_the_text_of_the_spec():
+def test_replica_header_is_in_the_text_of_the_spec_but_no_condition():
     spec = endpoint("http://127.0.0.1:8000", model="m", replica_header="X-Pod")
     assert "replica_header='x-pod'" in repr(spec)
     assert "replica_header" not in spec.api.stated

@@ -403,7 +403,7 @@ def test_other_hardware_kind_has_a_separate_server(pool, launcher):
     assert launcher.kinds == ["h200", "cpu"]
 
 
-def test_failed_start_leaves_no_server_and_next_start_succeeds(pool, launcher):
+def test_next_start_after_a_failed_start_succeeds(pool, launcher):
     old = pool.acquire(TWO)
     launcher.failure = ExitedEarly("exit code 2")
     with pytest.raises(ExitedEarly):

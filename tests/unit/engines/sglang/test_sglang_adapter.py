@@ -54,7 +54,7 @@ def test_sglang_module_or_serve_command_follows_environment_type():
     assert options(ADAPTER.arguments(spec, placement()))["--model-path"] == "/models/llama"
 
 
-def test_sglang_gpu_arguments_contain_only_required_flags():
+def test_sglang_gpu_command_leaves_device_attention_and_schedule_to_the_engine():
     flags = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement()))
     assert flags["--port"] == "8123"
     assert flags["--served-model-name"] == "llama-abc"

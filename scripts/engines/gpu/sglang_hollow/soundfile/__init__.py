@@ -2,5 +2,5 @@
 
 
 def available_formats() -> dict[str, str]:
-    """None."""
+    """No formats."""
     return {}
