@@ -44,7 +44,7 @@ emulated-baselines: $(VENV)/wheel
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
-	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 180 --durations 15 -m "not thorough and not real_engine and not emulated and not browser and not ray"
+	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 300 --durations 15 -m "not thorough and not real_engine and not emulated and not browser and not ray"
 
 # The plugin on the emulator: options, baselines, the shipped suites on an H200 and with planted faults.
 # Some tests put services behind nginx and HAProxy, from the distribution's packages.
@@ -60,7 +60,7 @@ test-thorough: $(VENV)/wheel
 # The HTML report in headless Chromium, which comes from the distribution's packages where none is there.
 test-browser: $(VENV)/wheel
 	sh scripts/install_chromium.sh
-	$(BIN)/pytest tests/browser -q --timeout 180 --durations 5
+	$(BIN)/pytest tests/browser -q --timeout 300 --durations 5
 
 # An engine starts for half a minute on a small machine: here the suites are one claim a mechanism, of one start a side.
 test-engines: $(VENV)/wheel engine-vllm-nixl engine-sglang-cpu routers
