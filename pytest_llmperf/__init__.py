@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.version import VERSION
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.connectors.nixl import nixl
+    from pytest_llmperf.engines.connectors.adapter import nixl
     from pytest_llmperf.engines.control.running_server import RunningServer as Server
     from pytest_llmperf.engines.deployment.spec import prefill_decode, replicas
     from pytest_llmperf.engines.endpoint.spec import endpoint
@@ -77,7 +77,7 @@ _HOME = {
     "mixed": "workload",
     "multi_turn": "workload",
     "nginx": "engines.routers.nginx",
-    "nixl": "engines.connectors.nixl",
+    "nixl": "engines.connectors.adapter",
     "poisson": "workload",
     "prefill_decode": "engines.deployment.spec",
     "prefill_peak_per_s": "engines.models.roofline",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from pytest_llmperf.errors import UsageError
@@ -103,6 +103,15 @@ def require_real_clock() -> None:
             f"{library} replaces {name}, and a measurement needs the real clock. Remove the fixture, the decorator or "
             f"the block of {library} that is active while this test measures; an autouse fixture counts, too."
         )
+
+
+def attempts(clock: Clock, timeout_s: float, pause_s: float) -> Iterator[None]:
+    """Yield at once, and after each pause until the time is over: `for _ in attempts(…)` tries again and again."""
+    deadline_ns = clock.now_ns() + seconds(timeout_s)
+    yield
+    while clock.now_ns() <= deadline_ns:
+        clock.sleep_ns(seconds(pause_s))
+        yield
 
 
 def seconds(value_s: float) -> int:

@@ -6,12 +6,11 @@ Names here and in `pytest_llmperf` keep their meaning as long as `API` stays the
 from __future__ import annotations
 
 from pytest_llmperf.doors import API
-from pytest_llmperf.engines.adapter import EngineAdapter, Placement
+from pytest_llmperf.engines.adapter import EngineAdapter, Placement, Retired
 from pytest_llmperf.engines.connectors.adapter import ConnectorAdapter
 from pytest_llmperf.engines.control.reader import completion_body
 from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement
 from pytest_llmperf.engines.spec import build_spec, command_line, flags_of
-from pytest_llmperf.engines.versions import Retired
 from pytest_llmperf.kinds.rows import HardwareKind
 from pytest_llmperf.metrics.registry import AddedMetric
 from pytest_llmperf.metrics.units import Direction, Unit

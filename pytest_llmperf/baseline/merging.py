@@ -77,16 +77,16 @@ class Merge:
     unknown: list[str]
 
 
-@dataclass(frozen=True, slots=True)
 class _Aligned:
     """This session and the stored sessions, under common conditions, primaries and formulas.
 
-    Args:
+    Attributes:
         session: this session, with the runs that its earlier executions have stored.
         others: the other stored sessions, without values of changed formulas.
         sessions: the sessions to store if the level has not moved, oldest first.
         anchor: the stored session from which a gradual drift is measured.
         fingerprint, primaries, formulas: of the newest session, with what only other sessions recorded.
+        known_primaries: primary metrics that this version knows.
         margins: tolerated change of each primary metric.
         changed_conditions: conditions that differ and may not, as text; "" if there are none.
         requested_flags: flags that either side asked for.
@@ -95,29 +95,43 @@ class _Aligned:
         is_rerun: whether an earlier execution of this session is stored.
     """
 
-    session: StoredSession
-    others: tuple[StoredSession, ...]
-    sessions: tuple[StoredSession, ...]
-    anchor: StoredSession
-    fingerprint: Mapping[str, str]
-    primaries: tuple[str, ...]
-    formulas: Mapping[str, str]
-    margins: Mapping[str, float]
-    changed_conditions: str
-    requested_flags: set[str]
-    has_newer: bool
-    before_anchor: bool
-    is_rerun: bool
+    def __init__(self, fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) -> None:
+        now, session_id = fresh.conditions, terms.provenance.session
+        self.has_newer = any(session_time(session.id) > session_time(session_id) for session in stored.sessions)
+        stored_part = next((session for session in stored.sessions if session.id == session_id), None)
+        self.is_rerun = stored_part is not None
+        self.anchor = stored.anchor
+        self.before_anchor = session_time(session_id) < session_time(stored.anchor.id)
+        self.fingerprint = _newest_fingerprint(now, stored, has_newer=self.has_newer)
+        self.primaries = stored.primaries if self.has_newer else fresh.primaries
+        self.known_primaries = list(filter(is_metric, self.primaries))
+        self.margins = _tolerances(fresh, self.known_primaries)
+        self.requested_flags = requested_flags(stored.fingerprint, now)
+        may_differ = _fields_that_may_differ(now, stored, stored_part, terms.rules, self.requested_flags,
+                                             has_newer=self.has_newer)
+        changed = [each for each in differences(stored, now, self.known_primaries, terms.rules, fresh.workload)
+                   if each.field not in may_differ]
+        self.changed_conditions = "; ".join(map(str, changed))
+        formulas = formulas_of(filter(is_metric, _names(fresh)), now)
+        stale = {name for name, formula in formulas.items() if stored.formulas.get(name, formula) != formula}
+        self.formulas = {**formulas, **stored.formulas} if self.has_newer else {**stored.formulas, **formulas}
+        session = _without(fresh_session(fresh, terms.provenance), stale if self.has_newer else ())
+        session = replace(session, differs=_differing(now, may_differ, self.fingerprint))
+        self.session = session if stored_part is None else merge_runs(stored_part, session, stale)
+        self.others = tuple(
+            replace(
+                _without(other, () if self.has_newer else stale),
+                differs=_differing({**stored.fingerprint, **other.differs}, {*may_differ, *other.differs},
+                                   self.fingerprint),
+            )
+            for other in stored.sessions if other.id != session_id
+        )
+        self.sessions = _in_stored_order(self.session, self.others, stored)
 
     @property
     def is_on_new_host(self) -> bool:
         """Whether no other session is of this host. A shift may then be the host's own, and is no new level."""
         return all(other.host != self.session.host for other in self.others)
-
-    @property
-    def known_primaries(self) -> list[str]:
-        """Primary metrics that this version knows."""
-        return list(filter(is_metric, self.primaries))
 
 
 def merge_measurement(
@@ -139,7 +153,7 @@ def merge_measurement(
     if stored is None:
         result = _first_stored(fresh, terms, accepted=bool(acceptable_obstacles))
         return Merge(result, tuple(acceptable_obstacles), None, outdated=False, repeats=None, unknown=unknown)
-    aligned = _aligned(fresh, stored, terms)
+    aligned = _Aligned(fresh, stored, terms)
     shifts = [] if aligned.changed_conditions else _level_shifts(aligned, terms.rules, undecided=undecided)
     unproven_shifts = [shift for shift in shifts if not _is_improvement(shift, improved)]
     new_obstacles = [Obstacle(shift.text, level=True) for shift in unproven_shifts]
@@ -166,47 +180,6 @@ def _first_stored(fresh: Measurement, terms: UpdateTerms, *, accepted: bool) -> 
     formulas = formulas_of(sessions[0].metrics, fresh.conditions)
     return StoredMeasurement(fingerprint_of(fresh.conditions), sessions, fresh.primaries, formulas,
                              workload=stored_workload(fresh.workload, fresh.conditions))
-
-
-def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) -> _Aligned:
-    now, session_id = fresh.conditions, terms.provenance.session
-    has_newer = any(session_time(session.id) > session_time(session_id) for session in stored.sessions)
-    stored_part = next((session for session in stored.sessions if session.id == session_id), None)
-    fingerprint = _newest_fingerprint(now, stored, has_newer=has_newer)
-    primaries = stored.primaries if has_newer else fresh.primaries
-    known_primaries = list(filter(is_metric, primaries))
-    flags = requested_flags(stored.fingerprint, now)
-    may_differ = _fields_that_may_differ(now, stored, stored_part, terms.rules, flags, has_newer=has_newer)
-    changed = [each for each in differences(stored, now, known_primaries, terms.rules, fresh.workload)
-               if each.field not in may_differ]
-    formulas = formulas_of(filter(is_metric, _names(fresh)), now)
-    stale = {name for name, formula in formulas.items() if stored.formulas.get(name, formula) != formula}
-    session = _without(fresh_session(fresh, terms.provenance), stale if has_newer else ())
-    session = replace(session, differs=_differing(now, may_differ, fingerprint))
-    if stored_part is not None:
-        session = merge_runs(stored_part, session, stale)
-    others = tuple(
-        replace(
-            _without(other, () if has_newer else stale),
-            differs=_differing({**stored.fingerprint, **other.differs}, {*may_differ, *other.differs}, fingerprint),
-        )
-        for other in stored.sessions if other.id != session_id
-    )
-    return _Aligned(
-        session=session,
-        others=others,
-        sessions=_in_stored_order(session, others, stored),
-        anchor=stored.anchor,
-        fingerprint=fingerprint,
-        primaries=primaries,
-        formulas={**formulas, **stored.formulas} if has_newer else {**stored.formulas, **formulas},
-        margins=_tolerances(fresh, known_primaries),
-        changed_conditions="; ".join(map(str, changed)),
-        requested_flags=flags,
-        has_newer=has_newer,
-        before_anchor=session_time(session_id) < session_time(stored.anchor.id),
-        is_rerun=stored_part is not None,
-    )
 
 
 def _fields_that_may_differ(

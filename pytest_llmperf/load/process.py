@@ -48,9 +48,8 @@ class ProcessTransport:
         loading: Loading | None = None,
     ) -> None:
         self._folder = folder
-        self._processes = processes
         self._cores = cores or Cores.shared()
-        self._loading = loading or self._local_load
+        self._loading = loading or (lambda plan, folder: local_load(shards(plan, processes), folder, self._cores))
 
     def replay(
         self,
@@ -109,9 +108,6 @@ class ProcessTransport:
                 report_progress(load)
         report_progress(load)
         return load
-
-    def _local_load(self, plan: LoadPlan, folder: Path) -> AbstractContextManager[RunningLoad]:
-        return local_load(shards(plan, self._processes), folder, self._cores)
 
 
 def _read(load: RunningLoad, plan: LoadPlan, folder: Path) -> Replay:

@@ -6,7 +6,7 @@ import resource
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns
@@ -14,14 +14,52 @@ from time import monotonic_ns
 from pytest_llmperf.load.arrivals import Histogram, ReadStamps
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import Route
-from pytest_llmperf.load.conversations import Conversations
 from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.reactor import NEVER, Handler, Reactor
 from pytest_llmperf.load.recording import End, RecordingWriter
 from pytest_llmperf.load.request_in_flight import RequestInFlight
 from pytest_llmperf.load.schedule import Schedule
 from pytest_llmperf.model.exchange import Ending, Exchange
-from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.model.plan import ConversationPart, LoadPlan, PlannedRequest
+from pytest_llmperf.wire.conversation import AnswerReader, answer_part, joined
+
+
+class Conversations:
+    """The turns of a plan that contain answers. A branch is a turn that several turns continue."""
+
+    def __init__(self, requests: Sequence[PlannedRequest]) -> None:
+        self._next_turns: dict[int, list[tuple[PlannedRequest, ConversationPart]]] = {}
+        self._histories: dict[int, bytes] = {}  # the whole prompt of a turn, as it stands in its body
+        for request in requests:
+            if request.part is not None and request.part.continues and request.after is not None:
+                self._next_turns.setdefault(request.after, []).append((request, request.part))
+
+    def reader_for(self, request: PlannedRequest) -> AnswerReader | None:
+        """The reader of its answer; None if no later turn contains the answer."""
+        return AnswerReader(request.answers, request.ends) if request.index in self._next_turns else None
+
+    def ended(self, request: RequestInFlight) -> list[tuple[PlannedRequest, bytes]] | None:
+        """The next turns with their bodies; None if the answer for the next turns is incomplete."""
+        index, own = request.request.index, request.request.part
+        waiting = self._next_turns.get(index)
+        history = self._histories.pop(index, None)
+        if waiting is None:
+            return []
+        request.listen()
+        answer = None if request.reader is None or own is None else answer_part(request.reader, own.form)
+        request.reader = None
+        if answer is None or own is None or request.ending is not Ending.COMPLETE:
+            return None
+        if history is None:
+            history = request.request.body[own.start : own.end]
+        completed = []
+        for turn, part in waiting:
+            whole = joined(part.form, (history, answer, turn.body[part.start : part.end]))
+            if turn.index in self._next_turns:
+                self._histories[turn.index] = whole
+            completed.append((turn, turn.body[: part.start] + whole + turn.body[part.end :]))
+        return completed
+
 
 _BEAT_NS = 50_000_000    # a wake-up of a sleeping process costs about 0.1 ms of CPU time
 _BEATS_PER_REPORT = 5

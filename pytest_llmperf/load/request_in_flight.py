@@ -9,8 +9,7 @@ from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.model.request import RETRIED_STATUSES
 from pytest_llmperf.wire.conversation import AnswerReader
-from pytest_llmperf.wire.http import Framing
-from pytest_llmperf.wire.refusals import retry_after_s
+from pytest_llmperf.wire.http import Framing, retry_after_s
 from pytest_llmperf.wire.stream import TokenCounter
 
 _LONGEST_RETRY_AFTER_S = 60.0  # clients of OpenAI wait no longer either

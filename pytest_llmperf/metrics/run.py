@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
 
-from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics.energy import energy_values
 from pytest_llmperf.metrics.families import (
     FAMILIES,
@@ -105,20 +104,6 @@ class RunMetrics:
         """
         return self.values.get(find(name).name)
 
-    def require(self, name: str) -> float:
-        """Like `value`, but raises an error instead of returning None.
-
-        Raises:
-            SloError: the metric does not exist.
-            MetricUnavailable: the metric is unavailable in this run. The message names the required data.
-        """
-        value = self.value(name)
-        if value is None:
-            why = self.nothing_counted(name) or f"it needs {find(name).needs}"
-            raise MetricUnavailable(f"{name} is unavailable in this run: {why}. Call value() where it may be missing: "
-                                    "it then returns None")
-        return value
-
     def nothing_counted(self, name: str) -> str | None:
         """Why a ratio of the server's counters is 0 or missing: nothing to count happened; None for any other value."""
         return None if self.value(name) else nothing_counted(name, self.counters)
@@ -198,18 +183,14 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
     for record in _ordered(records):
         if family.turns is not None and record.turn not in family.turns:
             contributions.append(())
-        elif not family.with_failed and (record.failed or _unanswered(record)):
+        elif not family.with_failed and (
+                record.failed or (record.outcome is Outcome.ABANDONED and not record.arrivals_ns)):
             contributions.append(None)
         elif (taken := family.take(record)) is None:
             return None
         else:
             contributions.append(taken)
     return tuple(contributions)
-
-
-def _unanswered(record: RequestRecord) -> bool:
-    """Whether the client cancelled the request before its first content. Such a request counts as infinitely slow."""
-    return record.outcome is Outcome.ABANDONED and not record.arrivals_ns
 
 
 @cache

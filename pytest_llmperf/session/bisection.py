@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, log, log1p, log2, sqrt
 
 from pytest_llmperf.model.verdict import Verdict
@@ -56,10 +56,6 @@ class SearchResult:
     highest_within: float | None
     lowest_over: float | None
     points: tuple[TriedRate, ...]
-
-    def with_point(self, point: TriedRate) -> SearchResult:
-        """The same search with one more rate tried."""
-        return replace(self, points=(*self.points, point))
 
     def decides(self, rate: float) -> bool:
         """Whether it is proven that this rate is within the SLO or over it, or the rate itself was tried."""

@@ -307,7 +307,7 @@ class Capacity(Series):
         for place, result in enumerate(self.results):
             if not result.decides(rate):
                 run = runs[plain + place]
-                self.results[place] = result.with_point(self._judge(run.seed, rate))
+                self.results[place] = replace(result, points=(*result.points, self._judge(run.seed, rate)))
                 runs[plain + place] = replace(run, counters=self._counters(self.results[place]))
                 metrics[plain + place] = runs[plain + place].metrics
                 self.unfinished.clear()

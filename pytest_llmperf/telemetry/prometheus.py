@@ -83,10 +83,6 @@ class Scrape:
                 sums[sample.labels[label]] = sums.get(sample.labels[label], 0.0) + sample.value
         return dict.fromkeys(sums, nan) if isnan(self.counter(name) or 0.0) else sums
 
-    def has_prefix(self, prefix: str) -> bool:
-        """Whether the page has a sample whose name begins with `prefix`."""
-        return any(sample.name.startswith(prefix) for sample in self.samples)
-
     def labels(self, name: str) -> Mapping[str, str]:
         """Labels of the first sample with this name; empty without such a sample."""
         return next((s.labels for s in self.samples if s.name == name), {})

@@ -11,8 +11,7 @@ from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.chunks import unsuccessful
-from pytest_llmperf.wire.http import Answer, read_answer
-from pytest_llmperf.wire.refusals import refusal
+from pytest_llmperf.wire.http import Answer, read_answer, refusal
 from pytest_llmperf.wire.stream import HELD_BACK_CHUNKS, SHOWN_BYTES, Stream, read_stream, read_whole
 
 LEAST_CHUNKS = 4

@@ -27,7 +27,7 @@ import threading
 import pytest_llmperf.engines.deployment.launcher as launcher
 import pytest_llmperf.session.series as series
 from pytest_llmperf import nixl, prefill_decode, replicas
-from pytest_llmperf.engines.connectors.nixl import NIXL
+from pytest_llmperf.engines.connectors.adapter import NIXL
 from pytest_llmperf.engines.deployment.unit import DeploymentUnit
 from pytest_llmperf.extending import Router
 

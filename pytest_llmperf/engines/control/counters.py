@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import chain
 
-from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.clock import Clock, attempts
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.api import ControlApi
 from pytest_llmperf.engines.endpoint.reader import copied_name
@@ -14,7 +14,7 @@ from pytest_llmperf.errors import EngineError, MetricUnavailable, WrongServer
 from pytest_llmperf.telemetry.prometheus import ACCEPT, DERIVED, LARGEST_COUNT, Scrape, parse
 from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
 
-IDLE_POLL_NS = 50_000_000
+IDLE_POLL_S = 0.05
 SHARES = ("kv_usage",)  # gauges that have no sum over replicas
 ONE_PAGE_READINGS = 4
 PROCESS_START = "process_start_time_seconds"
@@ -133,15 +133,12 @@ class ServerCounters:
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Counters:
         """Counters once the server has counted `requests` more finished ones: they lag the last byte by a step."""
-        deadline_ns = self._clock.now_ns() + seconds(timeout_s)
-        while True:
+        for _ in attempts(self._clock, timeout_s, IDLE_POLL_S):
             counters = self.read()
             finished = counters.get("requests_finished")
             if finished is None or finished - finished_before >= requests or self._log.scaled:
-                return counters
-            if self._clock.now_ns() > deadline_ns:
-                return counters
-            self._clock.sleep_ns(IDLE_POLL_NS)
+                break
+        return counters
 
     def check_replicas(self) -> None:
         """Refuse replicas that are not equal or cannot be told apart.

@@ -91,7 +91,8 @@ FAMILIES = (
 
 def family_of(scrape: Scrape) -> MetricFamily | None:
     """The family of a page; None for a page without any known name."""
-    return next((family for family in FAMILIES if scrape.has_prefix(family.prefix)), None)
+    return next((family for family in FAMILIES
+                 if any(sample.name.startswith(family.prefix) for sample in scrape.samples)), None)
 
 
 def copied_name(scrape: Scrape) -> str | None:

@@ -6,7 +6,7 @@ import random
 from math import inf
 from pathlib import Path
 
-from pytest_llmperf.clock import seconds
+from pytest_llmperf.clock import attempts, seconds
 from pytest_llmperf.engines.control.identity import generate_one_token
 from pytest_llmperf.engines.control.json_answers import whole_number
 from pytest_llmperf.engines.server import Server
@@ -35,8 +35,7 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
     _check_configuration(server)
     prompt = tuple(FIRST_TOKEN + rng.randrange(TOKENS) for _ in range(_prompt_tokens(server)))
     _send(server, prompt, timeout_s)
-    deadline_ns = server.clock.now_ns() + seconds(TRY_FOR_S)
-    while True:
+    for _ in attempts(server.clock, TRY_FOR_S, 0):
         server.clock.sleep_ns(PAUSE_NS)
         hits_before = server.counters.read().get("external_cache_hits", 0.0)
         if not server.reset_cache(keep=("l1", "l2")):
@@ -44,12 +43,10 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
         _send(server, prompt, timeout_s)
         if server.counters.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > hits_before:
             return
-        if server.clock.now_ns() > deadline_ns:
-            raise EngineError(
-                f"LMCache is attached and had no hit: {server.spec} serves, and a prompt of {len(prompt)} "
-                "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
-                server.unit.evidence,
-            )
+    raise EngineError(
+        f"LMCache is attached and had no hit: {server.spec} serves, and a prompt of {len(prompt)} tokens sent twice "
+        "was computed twice. Its log says why; detach LMCache, or correct the connector.", server.unit.evidence,
+    )
 
 
 def _prompt_tokens(server: Server) -> int:

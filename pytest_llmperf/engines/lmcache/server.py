@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.clock import Clock, attempts
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.contact import CONTROL_TIMEOUT_S, control_client
@@ -195,17 +195,14 @@ class LMCacheServer:
         self.process.stop(grace_s)
 
     def _clear_memory(self, clock: Clock) -> None:
-        deadline_ns = clock.now_ns() + seconds(CLEAR_TIMEOUT_S)
-        while True:
+        for _ in attempts(clock, CLEAR_TIMEOUT_S, POLL_S):
             self._answer("POST", "/cache/clear", json={"tier": "l1", "force": False})
             held_bytes = parse(self._get("/metrics").text).total(HELD_BYTES)
             if held_bytes == 0:
                 return
-            if clock.now_ns() > deadline_ns:
-                held = "does not say what it holds" if held_bytes is None else f"still holds {held_bytes:g} bytes"
-                raise EngineError(f"LMCache's L1 {held} after it was cleared. Measure with fresh=True, or with "
-                                  'keep=["l1"].', self.process.evidence())
-            clock.sleep_ns(seconds(POLL_S))
+        held = "does not say what it holds" if held_bytes is None else f"still holds {held_bytes:g} bytes"
+        raise EngineError(f"LMCache's L1 {held} after it was cleared. Measure with fresh=True, or with keep=[\"l1\"].",
+                          self.process.evidence())
 
     def _get(self, path: str) -> httpx.Response:
         return self._answer("GET", path)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from pytest_llmperf.engines.adapter import retired
 from pytest_llmperf.engines.adapters import adapter_of, package_of
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.spec import command_line, flags_of
-from pytest_llmperf.engines.versions import retired
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError, did_you_mean
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmperf.clock import SystemClock, seconds
+from pytest_llmperf.clock import SystemClock, attempts
 from pytest_llmperf.errors import HardwareBusy, InfrastructureError
 from pytest_llmperf.model.status import Notify, Waiting
 from pytest_llmperf.process import scratch
@@ -79,18 +79,12 @@ class MachineLock:
             self._lock = None
 
     def _try(self, timeout_s: float) -> bool:
-        clock = SystemClock()
-        deadline_ns = clock.now_ns() + seconds(timeout_s)
         try:
-            while not (self._take() or self._join()):
-                if clock.now_ns() >= deadline_ns:
-                    return False
-                clock.sleep_ns(seconds(POLL_S))
+            return any(self._take() or self._join() for _ in attempts(SystemClock(), timeout_s, POLL_S))
         except OSError as error:
             self.end()
             raise InfrastructureError(f"The lock {self._path} cannot be kept: {error}. Free space there, or set "
                                       "TMPDIR to another folder.") from error
-        return True
 
     def _take(self) -> bool:
         """Hold the lock if no process holds it now."""

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 
-from pytest_llmperf.clock import Clock, require_real_clock, seconds
+from pytest_llmperf.clock import Clock, attempts, require_real_clock, seconds
 from pytest_llmperf.engines.lmcache.server import LMCacheServer
 from pytest_llmperf.engines.memory.groups import Group, GroupPlans, ShareMemory, never_together
 from pytest_llmperf.engines.models import ResolvedModel
@@ -377,16 +377,15 @@ class EnginePool:
 
 def _clear_leftovers(sweep: Callable[[Clock], Sweep], clock: Clock, progress: Notify) -> None:
     """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""
-    deadline_ns = clock.now_ns() + seconds(LEFTOVERS_TIMEOUT_S)
-    while cleared := sweep(clock):
+    for _ in attempts(clock, LEFTOVERS_TIMEOUT_S, LEFTOVERS_POLL_S):
+        if not (cleared := sweep(clock)):
+            return
         if cleared.survivors:
             raise HardwareBusy(f"{cleared}. They are still on this machine; look at `ps -ef --forest`.")
         progress(Note(str(cleared)))
         if not cleared.pending:
             return
-        if clock.now_ns() > deadline_ns:
-            raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
-        clock.sleep_ns(seconds(LEFTOVERS_POLL_S))
+    raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
 
 
 def _launches_ns(servers: Sequence[Server]) -> list[int]:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.server import NOTHING_COUNTED, SERVER, nothing_counted, server_values
 
@@ -37,8 +36,6 @@ def test_ratio_over_nothing_names_what_did_not_happen():
     assert run.nothing_counted("spec_acceptance_length") == run.nothing_counted("spec_acceptance_rate_pos0")
     assert run.nothing_counted("queue_time_mean") is None  # three requests waited for 0 s
     assert run.nothing_counted("external_cache_hit_rate") is None  # the server has no such counter
-    with pytest.raises(MetricUnavailable, match=r"spec_acceptance_length is unavailable .*: nothing was drafted"):
-        run.require("spec_acceptance_length")
 
 
 def test_every_ratio_states_that_its_divisor_did_not_grow():

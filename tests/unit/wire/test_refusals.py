@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.wire.refusals import refusal, retry_after_s
+from pytest_llmperf.wire.http import refusal, retry_after_s
 
 NOW_S = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 AHEAD = "Sun, 06 Nov 1994 08:49:42 GMT"

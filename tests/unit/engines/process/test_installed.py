@@ -9,12 +9,12 @@ import pytest
 from pytest_llmperf import sglang, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.emulator.build import emulated_flags
+from pytest_llmperf.engines.adapter import retired
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.process.environment import Environment
 from pytest_llmperf.engines.process.installed import check_flags, check_variables, known_flags
 from pytest_llmperf.engines.process.resolution import Resolver
 from pytest_llmperf.engines.sglang import adapter as sglang_adapter
-from pytest_llmperf.engines.versions import retired
 from pytest_llmperf.engines.vllm import adapter as vllm_adapter
 from pytest_llmperf.errors import SpecError
 
