@@ -74,6 +74,18 @@ class SloError(UsageError):
     """The text of an SLO, a claim or a mechanism cannot be read."""
 
 
+def refuse(*checks: tuple[object, str], error: type[UsageError] = SpecError) -> None:
+    """Raise the error of the first check that is wrong.
+
+    Args:
+        checks: whether an input is wrong, and the sentence that says so.
+        error: what to raise.
+    """
+    for wrong, text in checks:
+        if wrong:
+            raise error(text)
+
+
 class InfrastructureError(LlmperfError):
     """The run is invalid, for a reason that no check of the test judges."""
 

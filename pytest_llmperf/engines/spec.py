@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, refuse
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.engine import EngineSpec, Flag, flags_as_json
 
@@ -103,17 +103,16 @@ def _with_values(option: str, values: list[str]) -> list[str]:
     return [f"{option}={values[0]}"] if joined else [option, *values]
 
 
-def _as_variable(engine: str, name: object, value: object) -> tuple[str, str]:
+def _as_variable(engine: str, name: str, value: Variable) -> tuple[str, str]:
     """As the server gets it; a value that is refused is not shown, it may be a secret."""
-    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise SpecError(f"{engine}(…, env={{{name!r}: …}}): a variable's name must be text without '=' and NUL.")
-    if isinstance(value, bool) or not isinstance(value, str | int | float | PathLike):
-        raise SpecError(
-            f"{engine}(…, env={{{name!r}: …}}): a variable must be text, a number or a path, got a value of type "
-            f"{type(value).__name__}. Write the text that the server shall read, such as \"1\" or \"true\"."
-        )
-    if "\0" in str(value):
-        raise SpecError(f"{engine}(…, env={{{name!r}: …}}): no variable can hold a NUL. Leave it out.")
+    refuse(
+        (not isinstance(name, str) or not name or "=" in name or "\0" in name,
+         f"{engine}(…, env={{{name!r}: …}}): a variable's name must be text without '=' and NUL."),
+        (isinstance(value, bool) or not isinstance(value, str | int | float | PathLike),
+         f"{engine}(…, env={{{name!r}: …}}): a variable must be text, a number or a path, got a value of type "
+         f"{type(value).__name__}. Write the text that the server shall read, such as \"1\" or \"true\"."),
+        ("\0" in str(value), f"{engine}(…, env={{{name!r}: …}}): no variable can hold a NUL. Leave it out."),
+    )
     return name, str(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import refuse
 
 Action = Literal["kill", "stop", "restart"]
 #: Parts of a run with events, in the order of time.
@@ -97,14 +97,16 @@ def restart(pool: str = "", *, replica: int, at_requests: float) -> Event:
     return _event("restart", pool, replica, at_requests)
 
 
-def _event(action: Action, pool: object, replica: object, at_requests: object) -> Event:
+def _event(action: Action, pool: str, replica: int, at_requests: float) -> Event:
     call = f"{action}(replica={replica!r}, at_requests={at_requests!r})"
-    if not isinstance(pool, str):
-        raise SpecError(f"{action}({pool!r}, …): the first argument names a pool, such as \"decode\". Name the "
-                        f"replica: {action}(replica=0, at_requests=0.25).")
-    if type(replica) is not int or replica < 0:
-        raise SpecError(f"{call}: replicas are counted from 0. Write a whole number, replica=0.")
-    if isinstance(at_requests, bool) or not isinstance(at_requests, int | float) or not 0 < at_requests < 1:
-        raise SpecError(f"{call}: at_requests is the share of the requests that are sent before the event, above 0 and "
-                        "below 1. An event after the last request would disturb nothing. Write 0.25.")
+    refuse(
+        (not isinstance(pool, str),
+         f"{action}({pool!r}, …): the first argument names a pool, such as \"decode\". Name the "
+         f"replica: {action}(replica=0, at_requests=0.25)."),
+        (type(replica) is not int or replica < 0,
+         f"{call}: replicas are counted from 0. Write a whole number, replica=0."),
+        (isinstance(at_requests, bool) or not isinstance(at_requests, int | float) or not 0 < at_requests < 1,
+         f"{call}: at_requests is the share of the requests that are sent before the event, above 0 and "
+         "below 1. An event after the last request would disturb nothing. Write 0.25."),
+    )
     return Event(action, pool, replica, float(at_requests))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, refuse
 
 PER_PRICE = 1_000_000  # tokens
 
@@ -72,10 +72,11 @@ def spending_limit(*, tokens: int | None = None, money: float | None = None, inp
                         "tokens.")
     prices = (input_price, output_price)
     if tokens is not None:
-        if prices != (None, None):
-            raise SpecError(f"{call}: tokens have no prices. Write money= instead of tokens=.")
-        if type(tokens) is not int or tokens < 1:
-            raise SpecError(f"{call}: tokens must be a whole number of at least 1, got {tokens!r}.")
+        refuse(
+            (prices != (None, None), f"{call}: tokens have no prices. Write money= instead of tokens=."),
+            (type(tokens) is not int or tokens < 1,
+             f"{call}: tokens must be a whole number of at least 1, got {tokens!r}."),
+        )
         return SpendingLimit(tokens)
     for name, value in (("money", money), ("input_price", input_price), ("output_price", output_price)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:

@@ -14,7 +14,7 @@ from pytest_llmperf.engines.control.running_server import RunningServer, handle_
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.errors import SloError, SpecError, UsageError
+from pytest_llmperf.errors import SloError, SpecError, UsageError, refuse
 from pytest_llmperf.metrics.energy import COST, OF_REAL_GPUS
 from pytest_llmperf.metrics.registry import streamed
 from pytest_llmperf.model.deployment import Deployment, Pool
@@ -39,12 +39,14 @@ def check_engine(engine: object, call: str) -> None:
     Raises:
         SpecError: the argument has a different type.
     """
-    if isinstance(engine, Pool):
-        raise SpecError(f"{call.replace('…', repr(engine))}: these servers have no router. Write replicas(…, "
-                        "router=vllm_router()), or data_parallel_size=… for the engine's own data parallel.")
-    if not isinstance(engine, RunningServer | Server | EngineSpec):
-        raise SpecError(f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
-                        "vllm(MODEL).")
+    refuse(
+        (isinstance(engine, Pool),
+         f"{call.replace('…', repr(engine))}: these servers have no router. Write replicas(…, "
+         "router=vllm_router()), or data_parallel_size=… for the engine's own data parallel."),
+        (not isinstance(engine, RunningServer | Server | EngineSpec),
+         f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
+         "vllm(MODEL)."),
+    )
 
 
 def spec_of(engine: RunningServer | Server | EngineSpec) -> EngineSpec:
@@ -188,11 +190,14 @@ def check_starts(starts: int, engine: object) -> None:
     Raises:
         SpecError: the number is below 1 or is no whole number, or the server runs already.
     """
-    if type(starts) is not int or starts < 1:
-        raise SpecError(f"perf.measure(…, starts={starts!r}): at least one start, and a whole number.")
-    if starts > 1 and (isinstance(engine, RunningServer | Server) or getattr(engine, "url", None) is not None):
-        raise SpecError(f"perf.measure(engine, …, starts={starts}): that server runs already. Give the spec of a "
-                        "server that this test starts: perf.measure(engine.spec, …).")
+    refuse(
+        (type(starts) is not int or starts < 1,
+         f"perf.measure(…, starts={starts!r}): at least one start, and a whole number."),
+        (type(starts) is int and starts > 1
+         and (isinstance(engine, RunningServer | Server) or getattr(engine, "url", None) is not None),
+         f"perf.measure(engine, …, starts={starts}): that server runs already. Give the spec of a "
+         "server that this test starts: perf.measure(engine.spec, …)."),
+    )
 
 
 def check_measurement(measurement: Measurement, call: str, argument: str = "the first argument") -> None:
@@ -315,12 +320,14 @@ def check_refusal(spec: object, reason: object) -> None:
         SpecError: the first argument is no spec of an engine that this session starts, or the reason is no text.
     """
     call = f"perf.refuses({spec!s}, {reason!r})"
-    if not isinstance(spec, EngineSpec) or spec.is_endpoint:
-        raise SpecError(f"{call}: the engine is started and must refuse, so hand over a spec such as vllm(MODEL, "
-                        "max_model_len=…), not a server that runs.")
-    if not isinstance(reason, str) or len(reason.strip()) < SHORTEST_REASON:
-        raise SpecError(f"{call}: name the flag that the engine refuses, such as \"max_model_len\", or a phrase of its "
-                        f"error message, of at least {SHORTEST_REASON} characters.")
+    refuse(
+        (not isinstance(spec, EngineSpec) or spec.is_endpoint,
+         f"{call}: the engine is started and must refuse, so hand over a spec such as vllm(MODEL, "
+         "max_model_len=…), not a server that runs."),
+        (not isinstance(reason, str) or len(reason.strip()) < SHORTEST_REASON,
+         f"{call}: name the flag that the engine refuses, such as \"max_model_len\", or a phrase of its "
+         f"error message, of at least {SHORTEST_REASON} characters."),
+    )
 
 
 def check_names(names: Collection[str], argument: str) -> None:
@@ -329,10 +336,11 @@ def check_names(names: Collection[str], argument: str) -> None:
     Raises:
         SpecError: it is no list of texts.
     """
-    if isinstance(names, str):
-        raise SpecError(f"{argument}={names!r}: write a list, {argument}=[{names!r}].")
-    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
-        raise SpecError(f"{argument}={names!r}: write a list of texts.")
+    refuse(
+        (isinstance(names, str), f"{argument}={names!r}: write a list, {argument}=[{names!r}]."),
+        (not isinstance(names, Collection) or not all(isinstance(name, str) for name in names),
+         f"{argument}={names!r}: write a list of texts."),
+    )
 
 
 CALL = "perf.measure(…, events=[…])"
@@ -350,15 +358,18 @@ def check_events(events: object, spec: EngineSpec, workload: Workload, session: 
                         "events=[kill(replica=0, at_requests=0.25), restart(replica=0, at_requests=0.5)].")
     if not events:
         return ()
-    if spec.is_endpoint:
-        raise SpecError(f"{CALL}: {spec} runs already, and this session ends only servers that it started. Measure "
-                        "replicas(…) that the test starts.")
-    if not isinstance(spec, Deployment):
-        raise SpecError(f"{CALL}: {spec} is one server, and without it nothing would answer. Measure replicas behind a "
-                        "router: replicas(spec, 2, router=vllm_router()).")
-    if session.hardware.emulated and not isinstance(session.clock, VirtualClock):
-        raise SpecError(f"{CALL}: the emulator in real time is one process, of which no part can end. Leave "
-                        "--emulate-clock real out.")
+    refuse(
+        (spec.is_endpoint,
+         f"{CALL}: {spec} runs already, and this session ends only servers that it started. Measure "
+         "replicas(…) that the test starts."),
+        (not isinstance(spec, Deployment),
+         f"{CALL}: {spec} is one server, and without it nothing would answer. Measure replicas behind a "
+         "router: replicas(spec, 2, router=vllm_router())."),
+        (session.hardware.emulated and not isinstance(session.clock, VirtualClock),
+         f"{CALL}: the emulator in real time is one process, of which no part can end. Leave "
+         "--emulate-clock real out."),
+    )
+    assert isinstance(spec, Deployment), "refused above"
     count = len(workload.requests(0))
     ordered = sorted(events, key=lambda event: event.due(count))
     _check_order(ordered, spec, workload, count)

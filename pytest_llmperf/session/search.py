@@ -22,6 +22,7 @@ from pytest_llmperf.errors import (
     InfrastructureError,
     RunInvalid,
     UsageError,
+    refuse,
 )
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.validity import judged_by_comparison
@@ -278,15 +279,16 @@ def proof_of(claim: ClaimResult) -> CheckResult | None:
 
 def check_writable_suite(path: Path, spec: EngineSpec) -> None:
     """Raise UsageError if the test file cannot be written as a new file that pytest collects."""
-    if path.exists():
-        raise UsageError(f"--write {path}: the file exists, and tune overwrites no file. Name a new file.")
-    if not (path.name.startswith("test_") and path.suffix == ".py"):
-        raise UsageError(f"--write {path}: pytest collects test_*.py. Write --write suites/test_tuned.py.")
-    if not path.parent.is_dir():
-        raise UsageError(f"--write {path}: there is no folder {path.parent}. Make it first.")
-    if secrets_of(spec):
-        raise UsageError(f"--write {path}: a flag holds a secret, and a test file must not. Put it into the "
-                         "environment of the server.")
+    refuse(
+        (path.exists(), f"--write {path}: the file exists, and tune overwrites no file. Name a new file."),
+        (not (path.name.startswith("test_") and path.suffix == ".py"),
+         f"--write {path}: pytest collects test_*.py. Write --write suites/test_tuned.py."),
+        (not path.parent.is_dir(), f"--write {path}: there is no folder {path.parent}. Make it first."),
+        (secrets_of(spec),
+         f"--write {path}: a flag holds a secret, and a test file must not. Put it into the "
+         "environment of the server."),
+        error=UsageError,
+    )
 
 
 def _spec_text(spec: EngineSpec) -> str:

@@ -13,7 +13,7 @@ from pytest_llmperf.config.settings import Settings, expanded
 from pytest_llmperf.engines.adapters import HARNESS, reader_of
 from pytest_llmperf.engines.process.environment import Environment, Installations
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, SpecError, refuse
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.supervisor import Supervised
@@ -81,17 +81,19 @@ def check_fits(task: Task, spec: EngineSpec) -> None:
         SpecError: the harness has no route to this endpoint, or the endpoint lacks log-probabilities.
     """
     protocol = reader_of(spec).interface.protocol
-    if protocol == "responses":
-        raise SpecError(f"accuracy: the harness asks over the completions or the chat route, and {spec} is measured "
-                        'over the responses route. Nothing was sent. Name the endpoint with protocol="chat".')
-    if task.by_probability and protocol == "chat":
-        raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities of the prompt, and the "
-                        f"chat endpoint {spec} gives none. Nothing was sent. Use a task with output_type: "
-                        'generate_until, or protocol="completions".')
-    if spec.is_endpoint and task.by_probability:
-        raise SpecError(f"accuracy: the task {task.name} chooses answers by log-probabilities, which need the model's "
-                        f"tokenizer, and the files of {spec} are not at hand. Nothing was sent. Use a task with "
-                        "output_type: generate_until.")
+    refuse(
+        (protocol == "responses",
+         f"accuracy: the harness asks over the completions or the chat route, and {spec} is measured "
+         'over the responses route. Nothing was sent. Name the endpoint with protocol="chat".'),
+        (task.by_probability and protocol == "chat",
+         f"accuracy: the task {task.name} chooses answers by log-probabilities of the prompt, and the "
+         f"chat endpoint {spec} gives none. Nothing was sent. Use a task with output_type: "
+         'generate_until, or protocol="completions".'),
+        (spec.is_endpoint and task.by_probability,
+         f"accuracy: the task {task.name} chooses answers by log-probabilities, which need the model's "
+         f"tokenizer, and the files of {spec} are not at hand. Nothing was sent. Use a task with "
+         "output_type: generate_until."),
+    )
 
 
 def ask(task: Task, server: Server, folder: Path, settings: Settings) -> Accuracy:

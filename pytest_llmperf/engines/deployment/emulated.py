@@ -10,7 +10,7 @@ from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.endpoint.replica_pages import DeploymentPages
 from pytest_llmperf.engines.routers.adapter import adapter_before
 from pytest_llmperf.engines.spec import command_line, flags_of
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import refuse
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.model.deployment import Deployment, PrefillDecode
 from pytest_llmperf.model.engine import EngineSpec
@@ -28,11 +28,12 @@ def emulated_words(spec: EngineSpec) -> list[str]:
     """
     if not isinstance(spec, Deployment):
         return []
-    if size_of(flags_of(spec), DATA) > 1:
-        raise SpecError(f"{spec}: the emulator knows no replicas that are data parallel themselves. Leave {DATA[0]} "
-                        "out, or drop --emulate.")
-    if spec.gpus > GPUS:
-        raise SpecError(f"{spec} needs {spec.gpus} GPUs, and an emulated host has {GPUS}. Name fewer replicas.")
+    refuse(
+        (size_of(flags_of(spec), DATA) > 1,
+         f"{spec}: the emulator knows no replicas that are data parallel themselves. Leave {DATA[0]} "
+         "out, or drop --emulate."),
+        (spec.gpus > GPUS, f"{spec} needs {spec.gpus} GPUs, and an emulated host has {GPUS}. Name fewer replicas."),
+    )
     adapter, options = adapter_before(spec), spec.router.values
     router = ["--router", adapter.policies[spec.router.policy]]
     for name in THRESHOLDS:

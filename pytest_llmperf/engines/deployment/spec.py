@@ -8,7 +8,7 @@ from typing import overload
 from pytest_llmperf.engines.connectors.adapter import connector_adapter_of
 from pytest_llmperf.engines.routers.adapter import router_adapter_of
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, refuse
 from pytest_llmperf.model.deployment import Connector, Deployment, Pool, PrefillDecode, Router
 from pytest_llmperf.model.engine import Endpoint, EngineSpec
 from pytest_llmperf.model.ranks import DATA, PIPELINE, size_of
@@ -50,23 +50,23 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None = _POOL) -> 
     if isinstance(spec, Endpoint):
         raise SpecError(f"replicas({spec}, {n!r}, …): this server runs already. Write replicas that run "
                         'already as one endpoint: endpoint(URL, model="ID", metrics=["http://…", …]).')
-    least = 1 if router is _POOL else LEAST
+    least, alone = (1, "") if router is _POOL else (LEAST, " One server needs no router: measure its spec.")
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        alone = "" if router is _POOL else " One server needs no router: measure its spec."
         raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas must be a whole number of at least "
                         f"{least}.{alone}")
     if router is None:
         raise SpecError(f"replicas({spec}, {n}, router=None): replicas without a router are the engine's own data "
                         f"parallelism: write {spec.engine}({spec.model!r}, data_parallel_size={n}), or name a router, "
                         "router=vllm_router().")
-    if not isinstance(router, Router):
-        raise SpecError(f"replicas({spec}, {n}, router={router!r}): give vllm_router(), sglang_router() or "
-                        "nginx().")
-    if placed := [name for name, _ in spec.flags if name in PLACES]:
-        raise SpecError(f"replicas({spec}, {n}, …): {placed[0]} would give all replicas the same GPUs. Leave the flag "
-                        "out: each replica gets the next visible GPUs.")
-    if spec.lmcache is not None:
-        raise SpecError(f"replicas({spec}, {n}, …): LMCache below replicas is not started yet. Leave with_lmcache out.")
+    placed = [name for name, _ in spec.flags if name in PLACES]
+    refuse(
+        (not isinstance(router, Router),
+         f"replicas({spec}, {n}, router={router!r}): give vllm_router(), sglang_router() or nginx()."),
+        (placed, f"replicas({spec}, {n}, …): {', '.join(placed)} would give all replicas the same GPUs. Leave the flag "
+                 "out: each replica gets the next visible GPUs."),
+        (spec.lmcache is not None,
+         f"replicas({spec}, {n}, …): LMCache below replicas is not started yet. Leave with_lmcache out."),
+    )
     if router is _POOL:
         return Pool(spec, n)
     router_adapter_of(router)

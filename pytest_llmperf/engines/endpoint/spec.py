@@ -10,7 +10,7 @@ from pytest_llmperf.engines.control.service_url import secret_of_query, shortest
 from pytest_llmperf.engines.endpoint.credentials import HEADER_NAME, secret_headers
 from pytest_llmperf.engines.endpoint.metrics_address import metrics_addresses
 from pytest_llmperf.engines.spec import aliases_of, names_of
-from pytest_llmperf.errors import SpecError, did_you_mean
+from pytest_llmperf.errors import SpecError, did_you_mean, refuse
 from pytest_llmperf.kinds import kind_names
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS, Api
@@ -118,24 +118,25 @@ def endpoint(
     call = f"endpoint({url!r}"
     aliases = aliases_of(call, model_alias)
     accepted = names_of(call, "ends", ends, 'a finish reason must be a text, such as "eos_token",')
-    if not isinstance(replica_header, str) or not HEADER_NAME.fullmatch(replica_header or "X"):
-        raise SpecError(f"{call}, replica_header={replica_header!r}): write the name of a header, such as "
-                        '"X-Pod-Name".')
+    addresses = metrics_addresses(call, metrics)
+    refuse(
+        (not isinstance(replica_header, str) or not HEADER_NAME.fullmatch(replica_header or "X"),
+         f'{call}, replica_header={replica_header!r}): write the name of a header, such as "X-Pod-Name".'),
+        (not isinstance(stream, bool), f"{call}, stream={stream!r}): write True or False."),
+        (not isinstance(text, bool), f"{call}, text={text!r}): write True or False."),
+        (not isinstance(tokenizer, str) or "\0" in tokenizer,
+         f"{call}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text."),
+        (metrics_headers_env and not addresses,
+         f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=."),
+        (limit is not None and not isinstance(limit, SpendingLimit),
+         f"{call}, limit={limit!r}): write limit=spending_limit(tokens=2_000_000)."),
+    )
     api = replace(_api(call, protocol, stream, dialect, fields), text=text, tokenizer=tokenizer,
                   ends=tuple(sorted(accepted)), replica_header=replica_header.lower())
-    if not isinstance(text, bool):
-        raise SpecError(f"{call}, text={text!r}): write True or False.")
-    if not isinstance(tokenizer, str) or "\0" in tokenizer:
-        raise SpecError(f"{call}, tokenizer={tokenizer!r}): a tokenizer is a path or a name, as text.")
     sources = secret_headers(call, api_key_env, api_key_file, headers_env)
-    addresses = metrics_addresses(call, metrics)
     if kind is not None and kind not in kind_names():
         raise SpecError(f"{call}, kind={kind!r}): there is no such hardware kind.{did_you_mean(kind, kind_names())} "
                         f"Known: {', '.join(kind_names())}.")
-    if metrics_headers_env and not addresses:
-        raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. Add metrics=.")
-    if limit is not None and not isinstance(limit, SpendingLimit):
-        raise SpecError(f"{call}, limit={limit!r}): write limit=spending_limit(tokens=2_000_000).")
     metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return Endpoint(
         engine=ENDPOINT, model=model, url=shortest(url), model_aliases=aliases, secret_headers=sources,
@@ -152,8 +153,6 @@ def _api(call: str, protocol: str, stream: bool, dialect: str, fields: Mapping[s
     for argument, chosen, names in (("protocol", protocol, PROTOCOLS), ("dialect", dialect, DIALECTS)):
         if chosen not in names:
             raise SpecError(f"{call}, {argument}={chosen!r}): write one of {', '.join(map(repr, names))}.")
-    if not isinstance(stream, bool):
-        raise SpecError(f"{call}, stream={stream!r}): write True or False.")
     if not isinstance(fields or {}, Mapping) or not all(isinstance(name, str) and name for name in fields or ()):
         raise SpecError(f'{call}, fields=…): write {{"FIELD": value}}.')
     for name, value in (fields or {}).items():

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from pytest_llmperf.engines.releases import parser_reader
 from pytest_llmperf.engines.releases.source_reader import source_facts
-from pytest_llmperf.errors import UsageError, did_you_mean
+from pytest_llmperf.errors import UsageError, did_you_mean, refuse
 from pytest_llmperf.process.places import temporary_folder
 from pytest_llmperf.releases.stored import Release, description, known_engines, release, version_numbers, versions
 
@@ -131,11 +131,13 @@ def _download(engine: str, version: str, folder: Path, tell: Callable[[str], obj
 
 def _refuse_download(engine: str, version: str, output: str) -> NoReturn:
     """The sentence for what pip says."""
-    if "No module named pip" in output:
-        raise UsageError(f"{engine} {version}: {sys.executable} has no pip for the download. Install pip: "
-                         f"{sys.executable} -m ensurepip.")
-    if NO_SPACE in output:
-        raise UsageError(f"{engine} {version}: {FULL.format(temporary_folder())}")
+    refuse(
+        ("No module named pip" in output,
+         f"{engine} {version}: {sys.executable} has no pip for the download. Install pip: "
+         f"{sys.executable} -m ensurepip."),
+        (NO_SPACE in output, f"{engine} {version}: {FULL.format(temporary_folder())}"),
+        error=UsageError,
+    )
     offered = re.findall(r"from versions: ([^)]*)\)", output)
     if offered and offered[-1] not in ("", "none"):
         names = offered[-1].split(", ")

@@ -10,7 +10,7 @@ from pytest_llmperf.engines.adapter import EngineAdapter, Placement
 from pytest_llmperf.engines.control import lazy_httpx as httpx
 from pytest_llmperf.engines.control.json_answers import json_object
 from pytest_llmperf.engines.spec import Variable, build_spec, command_line, flags_of
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import refuse
 from pytest_llmperf.model.engine import EngineSpec, Flag
 
 SERVER = Path(__file__).with_name("server.py")
@@ -71,11 +71,13 @@ def transformers(
     Raises:
         SpecError: the model or an argument is not valid.
     """
-    if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
-        raise SpecError(f"transformers({model!r}, max_batch_size={max_batch_size!r}): write a whole number of at least "
-                        "1. No server was started.")
-    if isinstance(batch_wait_ms, bool) or not isinstance(batch_wait_ms, int | float) or not batch_wait_ms >= 0:
-        raise SpecError(f"transformers({model!r}, batch_wait_ms={batch_wait_ms!r}): write a number of milliseconds of "
-                        "at least 0. No server was started.")
+    refuse(
+        (isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1,
+         f"transformers({model!r}, max_batch_size={max_batch_size!r}): write a whole number of at least "
+         "1. No server was started."),
+        (isinstance(batch_wait_ms, bool) or not isinstance(batch_wait_ms, int | float) or not batch_wait_ms >= 0,
+         f"transformers({model!r}, batch_wait_ms={batch_wait_ms!r}): write a number of milliseconds of "
+         "at least 0. No server was started."),
+    )
     flags: dict[str, Flag] = {"max_batch_size": max_batch_size, "batch_wait_ms": batch_wait_ms, "dtype": dtype}
     return build_spec("transformers", model, {} if env is None else env, flags)
