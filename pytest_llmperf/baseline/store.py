@@ -43,9 +43,6 @@ class Store:
         self._make_lock = make_lock
         self._timeout_s = timeout_s
 
-    def __repr__(self) -> str:
-        return f"<Store {self.root}>"
-
     def read(self, test: str, kind: str) -> Baseline | None:
         """The baseline of one test, whose kind's parameter is not looked at; None if there is none.
 

@@ -31,9 +31,6 @@ class PortLease:
         self._lock_file = lock_file
         self._lock_fd: int | None = lock_fd
 
-    def __repr__(self) -> str:
-        return f"<PortLease {self.port} {'closed' if self._lock_fd is None else 'held'}>"
-
     def close(self) -> None:
         """Give the port back; harmless a second time."""
         if self._lock_fd is not None:

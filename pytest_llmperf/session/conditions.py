@@ -50,7 +50,8 @@ def conditions(
         "env": json.dumps(masked_env(env, secrets), sort_keys=True),
         "workload": workload.digest(),
         "warm_up": RULE,
-        "formulas": _formulas(),
+        # As in "tpot.1 ttft.1": statistics of one sample share its version.
+        "formulas": " ".join(sorted({metric.formula_id.partition("/")[0] for metric in all_metrics().values()})),
     }
     if spec.installation:
         values_by_name["installation"] = spec.installation
@@ -91,11 +92,6 @@ def _lmcache(spec: EngineSpec) -> str:
     if attached is None:
         return "none"
     return str(replace(attached, l2_path=None if attached.l2_path is None else "fs"))
-
-
-def _formulas() -> str:
-    """The version of every metric's formula, as in "tpot.1 ttft.1": statistics of one sample share theirs."""
-    return " ".join(sorted({metric.formula_id.partition("/")[0] for metric in all_metrics().values()}))
 
 
 def _machine(hardware: Hardware, kind: str) -> dict[str, str]:

@@ -99,7 +99,8 @@ def _judged_sides(
         return results
     # The side whose server already runs goes first: a start takes minutes. A resumed claim keeps its order.
     begun = side_a.stored_block or side_b.stored_block
-    b_first = side_b.stored_block == 1 if begun else _runs_already(execution, side_b)
+    b_runs = isinstance(side_b.engine, EngineSpec) and execution.session.pool.runs(side_b.engine)
+    b_first = side_b.stored_block == 1 if begun else b_runs
     if not accuracy.tasks:
         b_first = _take_over_sides(execution, side_a, side_b) or b_first
     first, second = (side_b, side_a) if b_first else (side_a, side_b)
@@ -130,10 +131,6 @@ def _live_together(execution: Execution, side_a: Series, side_b: Series) -> bool
     if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec) and side_a.beside):
         return False
     return execution.session.pool.lives_beside(a, [b])
-
-
-def _runs_already(execution: Execution, side: Series) -> bool:
-    return isinstance(side.engine, EngineSpec) and execution.session.pool.runs(side.engine)
 
 
 def _looks(

@@ -237,9 +237,6 @@ class EmulatedLMCache:
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
 
-    def __repr__(self) -> str:
-        return f"<EmulatedLMCache of {self.client.base_url}>"
-
     def check_alive(self) -> None:
         """Does nothing, because the emulated LMCache lives as long as its engine."""
 

@@ -197,31 +197,25 @@ def check_flags(
 def _asked_there(
     environment: Environment, question: list[str], env: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str] | None:
-    """As `_asked`, of the interpreter of an environment. A query in a container may have to pull the image."""
+    """The ended command of the environment's interpreter; None if it cannot be run or does not end in time. A query in
+    a container may have to pull the image."""
     if environment.is_python:
         python = environment.command(f"llmperf-query-{os.urandom(6).hex()}")
     else:  # the command `vllm` is in the same folder as its interpreter
         python = (str(Path(environment.prefix[0]).with_name("python")),)
     bundle = {"PYTHONPATH": str(environment.pythonpath)} if environment.pythonpath else {}
-    return _asked([*python, *question], {**env, **bundle},
-                  PULL_TIMEOUT_S if environment.is_container else timeout_s)
+    try:
+        return subprocess.run([*python, *question], capture_output=True, text=True, check=False, env={**env, **bundle},
+                              timeout=PULL_TIMEOUT_S if environment.is_container else timeout_s,
+                              stdin=subprocess.DEVNULL, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def _last_line(completed: subprocess.CompletedProcess[str] | None) -> str | None:
     """The last line that a command printed; None if it failed."""
     lines = completed.stdout.strip().splitlines() if completed is not None and completed.returncode == 0 else []
     return lines[-1] if lines else None
-
-
-def _asked(
-    question: list[str], env: Mapping[str, str], timeout_s: float
-) -> subprocess.CompletedProcess[str] | None:
-    """The ended command; None if it cannot be run or does not end in time."""
-    try:
-        return subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s,
-                              env=dict(env), stdin=subprocess.DEVNULL, errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
 
 
 def _flags(answer: str | None) -> frozenset[str] | None:

@@ -16,6 +16,7 @@ from pytest_llmperf.errors import EngineError
 from pytest_llmperf.metrics.server import TIERS
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
+from pytest_llmperf.model.ranks import gpus_of
 from pytest_llmperf.shapes import ModelShape
 from pytest_llmperf.telemetry.prometheus import Scrape
 
@@ -115,7 +116,7 @@ class VllmAdapter(EngineAdapter):
         }
         if placement.kind == "cpu":
             env |= CPU_ENV
-            if _spans_processes(spec):
+            if gpus_of(flags_of(spec)) > 1:
                 del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
         if spec.lmcache is not None:
             env |= in_process_settings(spec.lmcache)
@@ -129,7 +130,7 @@ class VllmAdapter(EngineAdapter):
     def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
         if placement.kind == "cpu":
             return ()
-        return (SAMPLER, *(MULTICAST if _spans_processes(spec) else ()))
+        return (SAMPLER, *(MULTICAST if gpus_of(flags_of(spec)) > 1 else ()))
 
     def ready(self, client: httpx.Client) -> bool:  # noqa: ARG002 - it listens when it can serve
         return True
@@ -227,7 +228,7 @@ class VllmAdapter(EngineAdapter):
             defaults["load_format"] = "dummy"
         if placement.kind == "cpu":
             defaults |= CPU_FLAGS
-            if not _spans_processes(spec):
+            if gpus_of(flags_of(spec)) == 1:
                 defaults["distributed_executor_backend"] = "uni"
         if spec.lmcache is not None:
             defaults["kv_transfer_config"] = _connector(spec.lmcache, placement)
@@ -259,9 +260,3 @@ def _connector(lmcache: LMCache, placement: Placement) -> dict[str, object]:
         extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": placement.lmcache.port}
         connector["kv_connector_extra_config"] = extra
     return connector
-
-
-def _spans_processes(spec: EngineSpec) -> bool:
-    flags = flags_of(spec)
-    names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    return any(isinstance(size := flags.get(name), int) and size > 1 for name in names)
