@@ -255,7 +255,7 @@ def test_late_answer_says_that_nothing_was_written_before(here, api, monkeypatch
     monkeypatch.setattr("pytest_llmperf.cli.review_service.TIMEOUT_S", 0.1)
     monkeypatch.setattr(Handler, "do_POST", lambda _: time.sleep(0.5))
     assert post(api, "github", monkeypatch) == 2
-    assert "does not answer: timed out; nothing was written before. Run the command again" in capsys.readouterr().err
+    assert "does not answer: timed out. Until then nothing was written. Run the command" in capsys.readouterr().err
 
 
 def test_wrong_base_of_the_api_and_missing_run_are_refused_before_a_request(here, api, monkeypatch, capsys):

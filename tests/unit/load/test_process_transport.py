@@ -51,7 +51,7 @@ def test_load_process_that_reads_no_plan_is_an_error(monkeypatch):
     monkeypatch.setattr(load_processes, "_SILENCE_LIMIT_S", 0.3)
     request = PlannedRequest(0, "/v1/completions", b"x" * 3_000_000)  # more than a pipe takes at once
     plan = LoadPlan("127.0.0.1", 1, (request,), headers=(), concurrency=1)
-    with pytest.raises(LoadError, match=r"has read nothing of its plan for 0.3 s.*Run it again"):
+    with pytest.raises(LoadError, match=r"has read nothing of its plan for 0.3 s.*Run the test again"):
         ProcessTransport().replay(plan, cancel=threading.Event())
 
 

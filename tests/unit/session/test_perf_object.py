@@ -237,7 +237,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.measure(server, WORKLOAD, keep="engine"), SpecError, r"keep=\['engine'\]"),
         (lambda perf, server: perf.measure(server, WORKLOAD, keep=None), SpecError, "keep=None: write a list of texts"),
         (lambda perf, server: perf.check("ttft_p50 <= 1s", server), UsageError, "argument must be what perf.meas"),
-        (lambda perf, server: perf.claim(server, server, CLAIM, WORKLOAD), SpecError, "b, 'ttft.*a workload is made"),
+        (lambda perf, server: perf.claim(server, server, CLAIM, WORKLOAD), SpecError, "b, 'ttft.*Build it with"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, [CLAIM]), SloError, "must be a text, .* type list"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, allow=["tpot_mean"]), SloError,
          "name the price"),

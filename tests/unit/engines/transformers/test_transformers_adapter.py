@@ -81,5 +81,5 @@ def test_emulator_refuses_static_batches(tmp_path):
 
 def test_request_beyond_positions_of_model_is_refused(tmp_path):
     long = random_tokens(input=40_000, output=8, arrivals=closed(1), requests=1)
-    with pytest.raises(SpecError, match=r"48 tokens|40008 in all.*Send shorter requests"):
+    with pytest.raises(SpecError, match=r"48 tokens|40008 in all.*Shorten the requests"):
         check_requests(transformers("tiny"), long, resolve_model("tiny", tmp_path))
