@@ -1,9 +1,13 @@
-"""Every load generator against the server of known timing, alternating, on this machine: `make bench-clients`.
+"""Load generators against the server of known timing, alternating, on this machine: `make bench-clients`.
 
     .venv/bin/python benchmarks/compare_clients.py [--levels 1,10,100,500,1000] [--budget-s 840] [--out FILE]
+    .venv/bin/python benchmarks/compare_clients.py --part routers --levels 1,10,100,500
+    .venv/bin/python benchmarks/compare_clients.py --part streams --levels 2000,4000,8000
 
-Writes its tables between two lines of FILE (docs/evidence/load_generator.md). Ours runs before every peer, so both
-meet the same load of the machine. Peers that are not installed, or for which the time has run out, are named as such.
+"measured" compares every load generator: ours runs before every peer, so both meet the same load of the machine. Peers
+that are not installed, or for which the time has run out, are named as such. "routers" measures with ours alone,
+directly and through each router, streams of 20 tokens/s. "streams" measures with ours alone many streams of 5 tokens/s.
+The tables are written between two lines of FILE (docs/evidence/load_generator.md).
 """
 
 from __future__ import annotations
@@ -22,11 +26,15 @@ from statistics import median
 import our_clients
 from figures import Figures, Measured, figures
 from peers import PEERS
-from tables import machine_table, peer_table, target_table, with_part
-from timed import TimedServer
+from routed import running_routers
+from tables import error_table, machine_table, peer_table, target_table, with_part
+from timed import ITL_MS, TimedServer
 
 PEER_TIMEOUT_S = 120.0
 OURS, OPEN, CHAT = "ours", "ours, open loop", "ours, chat"
+ROUNDS = 5  # of ours without peers
+ITL_MS_OF = {"measured": ITL_MS, "routers": 50.0, "streams": 200.0}
+TOKENS_OF = {"routers": 40, "streams": 25}
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Session:
             return
         server.reset()
         try:
-            sample = figures(measure(), server.stats())
+            sample = figures(measure(), server)
         except (subprocess.SubprocessError, OSError, LookupError, ValueError, AssertionError) as problem:
             self.missing[name, streams] = type(problem).__name__
             print(f"{streams:5} {name:24} {problem!r:.300}", flush=True)
@@ -76,6 +84,26 @@ def one_level(session: Session, server: TimedServer, streams: int) -> None:
         )
 
 
+def through_routers(session: Session, server: TimedServer, levels: list[int]) -> list[str]:
+    """Measures directly and through each router in turn; the names of what was measured."""
+    with running_routers(server) as routers:
+        ways = {"direct": server.port} | routers
+        for _ in range(ROUNDS):
+            for streams in levels:
+                for name, port in ways.items():
+                    session.take(name, streams, server, lambda port=port, streams=streams: our_clients.closed(
+                        server, streams, max(5, 2 * streams), tokens=TOKENS_OF["routers"], port=port))
+        return list(ways)
+
+
+def many_streams(session: Session, server: TimedServer, levels: list[int]) -> None:
+    """Measures streams of 5 tokens/s, all of which begin at the same instant."""
+    for _ in range(ROUNDS):
+        for streams in levels:
+            session.take(OURS, streams, server, lambda streams=streams: our_clients.closed(
+                server, streams, 2 * streams, tokens=TOKENS_OF["streams"], port=server.port))
+
+
 def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -87,26 +115,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default="1,10,100,500,1000")
     parser.add_argument("--budget-s", type=float, default=780.0)
+    parser.add_argument("--part", choices=("measured", "routers", "streams"), default="measured")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     levels = [int(level) for level in options.levels.split(",")]
     place, session = machine(), Session(until_s=time.monotonic() + options.budget_s)
-    with TimedServer() as server:
-        for streams in levels:
-            one_level(session, server, streams)
+    with TimedServer(itl_ms=ITL_MS_OF[options.part]) as server:
+        ways = [OURS]
+        if options.part == "routers":
+            ways = through_routers(session, server, levels)
+        elif options.part == "streams":
+            many_streams(session, server, levels)
+        else:
+            for streams in levels:
+                one_level(session, server, streams)
     runs = {key: _typical(figures_) for key, figures_ in session.runs.items()}
     most = max(map(len, session.runs.values()), default=0)
-    parts = [
-        f"Measured on {place}; {most} runs of ours at each level, one of every other.",
-        target_table(runs, levels, OURS, OPEN),
-        target_table(runs, levels, CHAT),
-        peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
-        machine_table(runs, levels, OURS),
-    ]
+    if options.part == "measured":
+        parts = [
+            f"Measured on {place}; {most} runs of ours at each level, one of every other.",
+            target_table(runs, levels, OURS, OPEN),
+            target_table(runs, levels, CHAT),
+            peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
+            machine_table(runs, levels, OURS),
+        ]
+    else:
+        parts = [f"Measured on {place}, {os.getloadavg()[0]:.1f} after; medians of {most} runs.",
+                 error_table(runs, session.missing, levels, ways)]
     text = "\n\n".join(parts)
     print(text)
     if options.out is not None:
-        options.out.write_text(with_part(options.out.read_text(encoding="utf-8"), "measured", text), encoding="utf-8")
+        options.out.write_text(with_part(options.out.read_text(encoding="utf-8"), options.part, text), encoding="utf-8")
 
 
 def _typical(samples: list[Figures]) -> Figures:
@@ -116,7 +155,7 @@ def _typical(samples: list[Figures]) -> Figures:
 
     late = [run.late_p99 for run in samples if run.late_p99 is not None]
     return Figures(
-        min(run.reached for run in samples), of("ttft_p50"), of("ttft_p99"),
+        min(run.reached for run in samples), of("ttft_p50"), of("ttft_p99"), of("itl_p50"),
         of("itl_p99"), median(late) if late else None, of("server_p50"), of("server_p99"),
         {name: median(run.notes[name] for run in samples) for name in samples[0].notes},
     )  # fmt: skip

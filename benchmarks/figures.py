@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from timed import ITL_MS, TTFT_MS
+from timed import TimedServer
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Figures:
     reached: int
     ttft_p50: float
     ttft_p99: float
+    itl_p50: float
     itl_p99: float
     late_p99: float | None
     server_p50: float
@@ -44,14 +45,16 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def figures(measured: Measured, stats: dict) -> Figures:
+def figures(measured: Measured, server: TimedServer) -> Figures:
     """Errors are distances from what the server was told to do, its own delay included."""
-    ttft = [abs(value - TTFT_MS) for value in measured.ttft_ms]
-    itl = [abs(value - ITL_MS) for value in measured.itl_ms]
+    stats = server.stats()
+    ttft = [abs(value - server.ttft_ms) for value in measured.ttft_ms]
+    itl = [abs(value - server.itl_ms) for value in measured.itl_ms]
     return Figures(
         reached=stats["peak"],
         ttft_p50=quantile(ttft, 0.5),
         ttft_p99=quantile(ttft, 0.99),
+        itl_p50=quantile(itl, 0.5),
         itl_p99=quantile(itl, 0.99),
         late_p99=quantile(measured.late_ms, 0.99) if measured.late_ms else None,
         server_p50=stats["send_error"]["p50"],

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from markdown_pages import table, with_part
 
-__all__ = ["machine_table", "peer_table", "target_table", "with_part"]
+__all__ = ["error_table", "machine_table", "peer_table", "target_table", "with_part"]
 
 Runs = Mapping[tuple[str, int], Figures]
 # What must hold, in milliseconds, at 1, 10, 100, 500 and 1000 streams.
@@ -49,6 +49,21 @@ def target_table(runs: Runs, levels: Sequence[int], ours: str, open_loop: str | 
     return table([f"{ours}, ms, at … streams", *map(str, levels)], rows)
 
 
+def error_table(
+    runs: Runs, missing: Mapping[tuple[str, int], str], levels: Sequence[int], ways: Sequence[str]
+) -> str:
+    """Median and p99 of the errors of ours on each way to the server, and the server's own error."""
+    def row(way: str, what: str, median: str, p99: str) -> list[str]:
+        pairs = ((_cell(runs, missing, way, level, median, digits=3), _cell(runs, missing, way, level, p99, digits=3))
+                 for level in levels)
+        return [f"{way}, {what}", *map(", ".join, pairs)]
+
+    rows = [row(way, what, f"{name}_p50", f"{name}_p99") for what, name in (("TTFT", "ttft"), ("ITL", "itl"))
+            for way in ways]
+    rows.append(row(ways[0], "sends of the server", "server_p50", "server_p99"))
+    return table(["median, p99 of the error, ms, at … streams", *map(str, levels)], rows)
+
+
 def peer_table(
     runs: Runs, missing: Mapping[tuple[str, int], str], levels: Sequence[int], ours: str, peers: Sequence[str]
 ) -> str:
@@ -67,12 +82,13 @@ def peer_table(
     return table(["error, ms, at … streams", *map(str, levels)], rows)
 
 
-def _cell(runs: Runs, missing: Mapping[tuple[str, int], str], client: str, level: int, name: str) -> str:
+def _cell(runs: Runs, missing: Mapping[tuple[str, int], str], client: str, level: int, name: str,
+          *, digits: int = 2) -> str:
     run = runs.get((client, level))
     if run is None:
         return missing.get((client, level), "–")
     short = "" if run.reached >= 0.95 * level else f" (at most {run.reached} streams)"
-    return number(getattr(run, name)) + short
+    return number(getattr(run, name), digits) + short
 
 
 def machine_table(runs: Runs, levels: Sequence[int], ours: str) -> str:

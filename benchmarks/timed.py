@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import urllib.request
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ class TimedServer:
     def __init__(self, ttft_ms: float = TTFT_MS, itl_ms: float = ITL_MS) -> None:
         self.cpus = sorted(os.sched_getaffinity(0))
         self.clients = self.cpus[:-1] or self.cpus
+        self.ttft_ms, self.itl_ms = ttft_ms, itl_ms
         self._command = [
             str(build()), "--ttft-us", str(round(ttft_ms * 1000)), "--itl-us", str(round(itl_ms * 1000)),
             "--cpu", str(self.cpus[-1]),
@@ -51,6 +53,14 @@ class TimedServer:
     def stats(self) -> dict[str, Any]:
         """Timing errors of the server since the last reset, in milliseconds."""
         return json.loads(self._get("/stats"))
+
+    def send_errors_ns(self) -> dict[str, list[int]]:
+        """Id of each answer since the last reset → how long after its due time each token was sent."""
+        send_errors: defaultdict[str, list[int]] = defaultdict(list)
+        for line in self._get("/log").decode().splitlines()[1:]:
+            request, _, due_ns, sent_ns = line.split(",")
+            send_errors[f"c{request}"].append(int(sent_ns) - int(due_ns))
+        return send_errors
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(self.url + path, timeout=30) as answer:

@@ -311,7 +311,7 @@ static bool read_requests(Peer *peer, int64_t arrival) {
         bool chat = !strcmp(path, "/v1/chat/completions");
         bool served = post && (chat || !strcmp(path, "/v1/completions"))
                           ? begin(peer, chat, peer->in + head_size, body_size, arrival)
-                          : serve_other(peer, path) && !peer->last_then_close;
+                          : serve_other(peer, path);
         if (!served) return false;
         peer->in_size -= head_size + body_size;
         memmove(peer->in, peer->in + head_size + body_size, peer->in_size);
