@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_llmperf.emulator.cluster.routing import POLICIES, THRESHOLDS
 from pytest_llmperf.emulator.config import Link
@@ -16,6 +16,32 @@ from pytest_llmperf.emulator.noise import Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError, duration_s, fraction
 
 _ENGINES = ("vllm", "sglang")
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "--hardware": {"required": True, "help": "hardware kind: h200, l40s, ... or one that --hardware-row describes"},
+    "--hardware-row": {"metavar": "JSON", "help": 'row of a kind that a project defines: {"bf16_flops": …}'},
+    "--gpus": {"type": int, "default": 1, "help": "how many of them (1)"},
+    "--engine": {"choices": _ENGINES, "help": "whose flags and rules (vllm)"},
+    "--fault": {"action": "append", "default": [], "metavar": "NAME[=VALUE]",
+                "help": f"plant one: {', '.join(FAULTS)}".replace("%", "%%")},
+    "--noise": {"default": "", "help": "e.g. session=0.3%%,run=0.5%%,step=1%%,ar=0.6,age=4%%:120s,gpu=1%%"},
+    "--noise-seed": {"type": int, "default": 0, "help": "seed of noise and faults (0)"},
+    "--coefficients": {"metavar": "FILE", "help": "fitted coefficients, which `llmperf fit` writes"},
+    "--noise-gpu": {"type": int, "default": 0, "help": "seed of the factor of the GPUs, gpu=… (0)"},
+    "--acceptance": {"help": "acceptance of drafts by position, e.g. 0.7,0.6"},
+    "--split": {"metavar": "BYTES/S[:LATENCY]", "help": "prefill and decode on GPUs of their own, e.g. 50e9:20us"},
+    "--pools": {"metavar": "JSON", "default": "[[1, []], [1, []]]", "help": "number and engine options of the prefill "
+                "engines, then of the decode engines ([[1, []], [1, []]])"},
+    "--replicas": {"type": int, "default": 1, "help": "equal servers behind a router (1)"},
+    "--router": {"choices": tuple(POLICIES), "default": "round_robin",
+                 "help": "how it chooses a replica (round_robin)"},
+    "--router-threshold": {"action": "append", "default": [], "metavar": "NAME=VALUE",
+                           "help": f"of a cache-aware router: {', '.join(THRESHOLDS)}"},
+    "--router-retry": {"default": "1:0s", "metavar": "SENDS:PAUSE",
+                       "help": "sends of a request that no server gets (1:0s)"},
+    "--router-breaker": {"default": "0:0s", "metavar": "FAILURES:TIME",
+                         "help": "when a replica is left out, and how long"},
+    "--record": {"metavar": "FILE", "help": "write each token's intended and actual send time, JSON lines"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +125,8 @@ def _parser() -> _Parser:
         description="An LLM inference server without a GPU. What follows -- is the engine's own command line, e.g. "
         "--hardware h200 -- serve llama-3.1-8b --max-num-batched-tokens 1024.",
     )
-    add = parser.add_argument
-    add("--hardware", required=True, help="hardware kind: h200, l40s, ... or one that --hardware-row describes")
-    add("--hardware-row", metavar="JSON", help="row of a kind that a project defines: {\"bf16_flops\": …}")
-    add("--gpus", type=int, default=1, help="how many of them (1)")
-    add("--engine", choices=_ENGINES, help="whose flags and rules (vllm)")
-    add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
-    add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6,age=4%:120s,gpu=1%"))
-    add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
-    add("--coefficients", metavar="FILE", help="fitted coefficients, which `llmperf fit` writes")
-    add("--noise-gpu", type=int, default=0, help="seed of the factor of the GPUs, gpu=… (0)")
-    add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
-    add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
-    add("--pools", metavar="JSON", default="[[1, []], [1, []]]",
-        help="number and engine options of the prefill engines, then of the decode engines ([[1, []], [1, []]])")
-    add("--replicas", type=int, default=1, help="equal servers behind a router (1)")
-    add("--router", choices=tuple(POLICIES), default="round_robin", help="how it chooses a replica (round_robin)")
-    add("--router-threshold", action="append", default=[], metavar="NAME=VALUE",
-        help=f"of a cache-aware router: {', '.join(THRESHOLDS)}")
-    add("--router-retry", default="1:0s", metavar="SENDS:PAUSE", help="sends of a request that no server gets (1:0s)")
-    add("--router-breaker", default="0:0s", metavar="FAILURES:TIME", help="when a replica is left out, and how long")
-    add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")
+    for name, keywords in _ARGUMENTS.items():
+        parser.add_argument(name, **keywords)
     return parser
 
 
@@ -175,7 +182,3 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     return tuple(fraction(part, f"--acceptance {text}", least=0.0, most=1.0) for part in text.split(","))
-
-
-def _help(text: str) -> str:
-    return text.replace("%", "%%")
