@@ -126,7 +126,7 @@ def _below(name: str, of: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 def counts() -> str:
     """How many requests over the limit prove what, for independent ones."""
-    from pytest_llmperf.stats.binomial import fail_limit, pass_limit
+    from pytest_llmperf.stats.interval import fail_limit, pass_limit
 
     rows = []
     for n in (100, 300, 500, 1000, 5000):

@@ -23,8 +23,8 @@ from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.results.sentences import estimate_text, reason_text
 from pytest_llmperf.results.session_spread import readings
-from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.decision import LOOKS, SUITE_ALPHA, spent_share
+from pytest_llmperf.stats.interval import share_interval
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
 from pytest_llmperf.stats.priors import (
     Kind,

@@ -17,7 +17,7 @@ from pytest_llmperf.results.causes.limits import (
 )
 from pytest_llmperf.results.check import Cause, CheckResult, Facts
 from pytest_llmperf.slo.model import Comparison
-from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.interval import share_interval
 from pytest_llmperf.stats.paired_answers import difference_interval, mcnemar_p, needed_questions
 
 #: Of each limit of an accuracy and of a difference, as for SLOs and for claims.

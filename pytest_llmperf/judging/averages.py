@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from math import isfinite
 
-from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
-from pytest_llmperf.judging.gaps import gap_segments_ns
+from pytest_llmperf.judging.dependence import gap_segments_ns, mean_concurrency, observations_per_step
 from pytest_llmperf.judging.outcome import each_run_result, requirement_result, unavailable_result
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
 from pytest_llmperf.judging.sample import Sample, latency_limits, unseen_share
@@ -30,11 +29,9 @@ from pytest_llmperf.results.causes.limits import (
 )
 from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.slo.model import Comparison, Slo
-from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import BODY_SHARE, effective_fraction, effective_n
 from pytest_llmperf.stats.exceedance import GROSS
-from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import mean, t_interval, wider
+from pytest_llmperf.stats.interval import Interval, mean, share_interval, t_interval, wider
 from pytest_llmperf.stats.segments import batches, cosines_for, independent_segments, slow_interval
 
 #: Parts of a run, each of so many served requests at least; a run of fewer parts than `_FEWEST_PARTS` is not cut.

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, floor
 
-from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
-from pytest_llmperf.judging.gaps import exceedances_by_segment, gap_segments_ns
+from pytest_llmperf.judging.dependence import (
+    exceedances_by_segment,
+    gap_segments_ns,
+    mean_concurrency,
+    observations_per_step,
+)
 from pytest_llmperf.judging.outcome import (
     exceedance_cause,
     exceedance_facts,

@@ -11,8 +11,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval, RateRefuted, RateUndecided
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
-from pytest_llmperf.stats.interval import Interval, factor
-from pytest_llmperf.stats.mean import mean, sd, t_quantile
+from pytest_llmperf.stats.interval import Interval, factor, mean, sd, t_quantile
 
 SEARCHED = ("max_rate", "max_conversation_rate")
 

@@ -25,7 +25,7 @@ from pytest_llmperf.results.causes.comparisons import (
 from pytest_llmperf.results.causes.limits import MetricUnavailable, ValuesInfinite, ValueZero
 from pytest_llmperf.results.check import Cause, CheckResult, Facts
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.priors import Kind, kind_of
 from pytest_llmperf.stats.ratio import ProvisionalRatio, StartSd, provisional_ratio
 

@@ -30,7 +30,7 @@ from pytest_llmperf.stats.decision import (
     at_each_look,
     verdict_of,
 )
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.priors import Margins, reference_margins_for, scale_of, start_sd_for
 from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference, without_gpus
 

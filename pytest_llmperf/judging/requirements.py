@@ -29,8 +29,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.causes.limits import BeyondLimit, LimitInInterval, TokensUnverified
 from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
-from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import mean, t_quantile
+from pytest_llmperf.stats.interval import Interval, mean, t_quantile
 from pytest_llmperf.stats.ratio import StartSd
 
 

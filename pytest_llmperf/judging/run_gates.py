@@ -33,7 +33,7 @@ from pytest_llmperf.results.causes.runs import (
 )
 from pytest_llmperf.results.check import Fault
 from pytest_llmperf.results.measurement import Run
-from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.interval import share_interval
 from pytest_llmperf.telemetry.nvml import reasons_in
 
 # Heat and the power supply's brake. The software power cap is how an H200 under load works: recorded, and no gate.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import exp
 from types import MappingProxyType
 
-from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
+from pytest_llmperf.judging.dependence import mean_concurrency, observations_per_step
 from pytest_llmperf.judging.outcome import (
     exceedance_cause,
     exceedance_facts,
@@ -22,10 +22,9 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.causes.limits import RequestsMissLimit
 from pytest_llmperf.results.check import CheckResult, Facts
 from pytest_llmperf.slo.model import Comparison, Slo
-from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import Count, View, total
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance, or_by_level
-from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.interval import Interval, share_interval
 from pytest_llmperf.stats.segments import start_pass_margin
 
 

@@ -19,8 +19,8 @@ from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.causes.runs import NotSteady
 from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.stats.interval import mean
 from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, drift, level_change
-from pytest_llmperf.stats.mean import mean
 from pytest_llmperf.stats.priors import Prior, Scale, margins_for, prior_for
 from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 

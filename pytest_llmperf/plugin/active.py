@@ -18,13 +18,13 @@ from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.metrics.registry import METRICS
 from pytest_llmperf.plugin.baselines import BaselineUpdater
+from pytest_llmperf.plugin.budget import pytest_collection_modifyitems
 from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.excuses import EXCUSES, Excuses
 from pytest_llmperf.plugin.inputs import pytest_runtestloop
 from pytest_llmperf.plugin.kinds import pytest_collection_finish, pytest_itemcollected, pytest_runtest_setup
 from pytest_llmperf.plugin.options import has_settings, mode_of
-from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.profiling import header as profile_header
 from pytest_llmperf.plugin.progress import WorkerProgress

@@ -1,4 +1,5 @@
-"""`--llmperf-budget 15min`: tests that decide most per minute come first. No test begins that would not end in time."""
+"""The order of tests. Tests with the same engine share one server start; with `--llmperf-budget 15min` the tests that
+decide most per minute come first, and no test begins that would not end in time."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ import pytest
 
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.plugin.excuses import RUNS_HERE
-from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.identity import spec_unless_it_raises, test_id
 from pytest_llmperf.plugin.kinds import kind_of
-from pytest_llmperf.plugin.ordering import groups_of_one_server
 from pytest_llmperf.plugin.resume import DECIDED
 from pytest_llmperf.plugin.session_record import known_durations_s
 from pytest_llmperf.plugin.state import STATE
@@ -22,6 +22,29 @@ NAME = "llmperf-budget"
 NOT_BEGUN = "llmperf.not_begun"
 NEXT_S = 900.0
 SHOWN = 5
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move every item with a spec right behind the first item with the same spec; nothing else moves.
+
+    A test that requests a fresh server start comes last in its group, so the rest of the group shares one server start.
+    """
+    items[:] = [item for group in groups_of_one_server(items) for item in sorted(group, key=_wants_fresh)]
+
+
+def groups_of_one_server(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
+    """The items, grouped by the spec of their engine marker; an item without a spec is a group of its own."""
+    groups: dict[object, list[pytest.Item]] = {}
+    for position, item in enumerate(items):
+        spec = spec_unless_it_raises(item)
+        groups.setdefault(position if spec is None else spec, []).append(item)
+    return list(groups.values())
+
+
+def _wants_fresh(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("engine")
+    return bool(marker and marker.kwargs.get("fresh"))
 
 
 class Budget:

@@ -21,9 +21,8 @@ from pytest_llmperf.plugin.outcomes import Outcomes
 from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.process.serverlog import plain
-from pytest_llmperf.report.end_summary import summary
+from pytest_llmperf.report.end_summary import Invocation, summary
 from pytest_llmperf.report.metric_rows import every_metric
-from pytest_llmperf.report.next_steps import Invocation
 from pytest_llmperf.results.ended_test import EndedTest, counts
 from pytest_llmperf.results.reader import read_run
 

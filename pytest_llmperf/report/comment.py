@@ -10,9 +10,9 @@ from math import inf
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.serverlog import plain
+from pytest_llmperf.report.end_summary import pytest_command
 from pytest_llmperf.report.html.overview import deciding_limit_text, headline
 from pytest_llmperf.report.html.session_facts import SessionFacts
-from pytest_llmperf.report.next_steps import pytest_command
 from pytest_llmperf.report.release import WORDS, Change, ComparedTest, Trend, compare_runs
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION, kind_of

@@ -20,7 +20,7 @@ from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, TestResult, mean_of_runs
 from pytest_llmperf.results.sentences import change_text
-from pytest_llmperf.stats.mean import t_interval
+from pytest_llmperf.stats.interval import t_interval
 from pytest_llmperf.telemetry.replicas import total_increases
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")

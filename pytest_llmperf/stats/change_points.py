@@ -14,7 +14,7 @@ from functools import cache
 from itertools import pairwise
 from statistics import fmean
 
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import t_quantile
 
 #: Number of compared last sessions → false-alarm probability of one test for a worse level, and for a better level.
 #: Simulated (scripts/simulate_verdicts.py change_points), a series of five sessions a week with normal noise has about

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pytest_llmperf.lazy import special
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.priors import MARGINS_OF_TWO_SESSIONS, Margins
 from pytest_llmperf.stats.shift import Shift
 

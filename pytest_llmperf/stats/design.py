@@ -19,7 +19,7 @@ from math import pow
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.lazy import numpy as np
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.segments import (
     PARTS,
     batches,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
 from pytest_llmperf.stats.design import (
     GROWTH_LEVELLED_STARTS,
     GROWTH_STARTS,
@@ -23,7 +22,7 @@ from pytest_llmperf.stats.design import (
     mean_repeats,
     total,
 )
-from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.interval import Interval, at_least, at_most, fail_limit, pass_limit
 from pytest_llmperf.stats.segments import independent_segments
 
 #: More requests than this are not asked for.

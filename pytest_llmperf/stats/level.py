@@ -18,7 +18,7 @@ from itertools import pairwise
 from math import fsum, hypot, inf, log, log1p, sqrt
 
 from pytest_llmperf.lazy import special
-from pytest_llmperf.stats.mean import mean, sd, t_quantile
+from pytest_llmperf.stats.interval import mean, sd, t_quantile
 from pytest_llmperf.stats.priors import Prior
 from pytest_llmperf.stats.shift import satterthwaite
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.stats.decision import MetricComparison, spent_share
+from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.priors import Margins, Prior
 from pytest_llmperf.stats.shift import SeededRun, Shift, spread
 

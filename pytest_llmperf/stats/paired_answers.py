@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.lazy import special
-from pytest_llmperf.stats.binomial import at_most
-from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import Interval, at_most, t_quantile
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum, log, sqrt
 
-from pytest_llmperf.stats.interval import Interval, factor
-from pytest_llmperf.stats.mean import mean, sd, t_quantile
+from pytest_llmperf.stats.interval import Interval, factor, mean, sd, t_quantile
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.lazy import special
-from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import mean, sd, skewed_interval, t_quantile
+from pytest_llmperf.stats.interval import Interval, mean, sd, skewed_interval, t_quantile
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.lazy import numpy as np
 from pytest_llmperf.lazy import special
-from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.priors import Prior
 
 if TYPE_CHECKING:

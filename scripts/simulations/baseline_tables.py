@@ -9,8 +9,8 @@ from itertools import product
 import numpy as np
 
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
-from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.decision import LOOKS
+from pytest_llmperf.stats.interval import share_interval
 from pytest_llmperf.stats.priors import Margins
 from simulations.baselines import (
     FAIL,

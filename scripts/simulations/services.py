@@ -24,7 +24,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.sequential_claim import ALPHA_OF_LOOKS, MOST_STARTS_TOGETHER, in_vain
 from pytest_llmperf.slo.parse import parse_claim
-from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.interval import share_interval
 from pytest_llmperf.stats.noise_estimate import start_sd_factor
 from pytest_llmperf.stats.priors import prior_for
 from pytest_llmperf.stats.ratio import StartSd

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.interval import share_interval
 
 #: (simulations per row, random generator) → lines.
 Table = Callable[[int, np.random.Generator], Iterator[str]]

@@ -11,7 +11,7 @@ from pytest_llmperf.emulator.core.counters import Counters, Gauges
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.faults import Faults, HttpFault
 from pytest_llmperf.emulator.flags.launch import Launch
-from pytest_llmperf.emulator.http import lmcache, pages
+from pytest_llmperf.emulator.http import pages
 from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, read_generation_request
 from pytest_llmperf.emulator.http.metrics_page import CONTENT_TYPE, Latencies, metrics_page
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
@@ -124,7 +124,7 @@ class Service:
         _, _, path, query, _ = urlsplit(target)
         paths = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
         if self.launch.config.tiers:
-            paths |= lmcache.ROUTES
+            paths |= pages.LMCACHE_ROUTES
         paths |= {f"/replicas/{number}/metrics" for number in self._numbers_of_replicas}
         if path in KINDS or path in paths:
             posted = path in KINDS or path in _POSTED
@@ -152,8 +152,8 @@ class Service:
             "/is_sleeping": lambda: json_reply({"is_sleeping": self.asleep}),
             "/release_memory_occupation": self._sleep,
             "/resume_memory_occupation": self._wake,
-            "/lmcache/metrics": lambda: lmcache.lmcache_page(self.deployment),
-            "/lmcache/cache/clear": lambda: lmcache.clear_tier(self.deployment, query),
+            "/lmcache/metrics": lambda: pages.lmcache_page(self.deployment),
+            "/lmcache/cache/clear": lambda: pages.clear_tier(self.deployment, query),
         }
         return made[path]() if path in made else Reply(200, b"", TEXT)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
+from pytest_llmperf.judging.dependence import mean_concurrency, observations_per_step
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_llmperf.judging.gaps import exceedances_by_segment, gap_segments_ns
+from pytest_llmperf.judging.dependence import exceedances_by_segment, gap_segments_ns
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome

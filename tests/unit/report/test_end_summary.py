@@ -7,8 +7,7 @@ import pytest
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.end_summary import counts, summary
-from pytest_llmperf.report.next_steps import Invocation
+from pytest_llmperf.report.end_summary import Invocation, counts, summary
 from pytest_llmperf.results.causes.comparisons import MachineDrifts, SpreadTooLarge, StartsTooFew, Worse
 from pytest_llmperf.results.causes.limits import (
     BeyondLimit,

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit, share_interval
-from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.interval import Interval, at_least, at_most, fail_limit, pass_limit, share_interval
 
 shares = st.floats(0.001, 0.999)
 

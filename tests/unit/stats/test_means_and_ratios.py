@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from statsmodels.stats.weightstats import DescrStatsW
 
-from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import mean, sd, skewed_interval, t_interval, t_quantile, wider
+from pytest_llmperf.stats.interval import Interval, mean, sd, skewed_interval, t_interval, t_quantile, wider
 from pytest_llmperf.stats.ratio import StartSd, provisional_ratio
 from pytest_llmperf.stats.segments import skewness_of_mean
 
