@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from pathlib import Path
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.serverlog import plain
@@ -47,7 +48,6 @@ MOST_DIFFERENCES = 12
 MOST_SHOWN = 3  # tests in the commands
 ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "@": "&#64;", "[": "&#91;",
                          "*": "&#42;", "`": "&#96;"})
-HEAD = ("| verdict | test | metric | before → after | change | limit |", "|---|---|---|---:|---|---|")
 RULE = (
     "A metric is worse or better if a change beyond its negligible margin is proven, seed by seed, with an error "
     "probability of 1 % for the whole comparison of the two runs. The result is provisional, because each side has a "
@@ -145,12 +145,24 @@ def _hosts(tests: Sequence[TestResult]) -> str:
     return " and ".join(sorted({str(session["host"]) for session in sessions if session.get("host")}))
 
 
-def comment(run: CommentedRun, most_characters: int = MOST_CHARACTERS) -> str:
-    """The Markdown. If the text exceeds `most_characters`, tables lose rows and state the number of lost tests."""
-    text = ""
-    for rows in ROWS:
-        text = "\n".join(_lines(run, rows)) + "\n"
-        if len(text) <= most_characters:
+def comment(run: CommentedRun) -> str:
+    """The Markdown. If the text exceeds what GitHub takes, tables lose rows and state the number of lost tests."""
+    import jinja2
+
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), trim_blocks=True,
+                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {"cell": cell, "code": code}
+    blocks, trends = sorted(_blocks(run), key=lambda block: block.rank), Counter(each.trend for each in run.compared)
+    differing, compares = _build_changes(run)
+    template, text = environment.get_template("comment.md.j2"), ""
+    for most in ROWS:
+        text = template.render(
+            run=run, most=most, most_unbroken=MOST_UNBROKEN, rule=RULE, headline=headline(run.tests, run.facts),
+            trends=", ".join(f"{trends[trend]} {trend.value}" for trend in Trend if trends[trend]),
+            shown=[block for block in blocks if not block.good], folded=[block for block in blocks if block.good],
+            differing=differing, compares=compares, commands=_commands(run),
+        )
+        if len(text) <= MOST_CHARACTERS:
             break
     return text
 
@@ -165,76 +177,6 @@ def code(text: str) -> str:
     """A name as it is; GitHub takes the bar's backslash off inside a table."""
     line = " ".join(plain(text).split())[:LONGEST_CELL].replace("`", "'").replace("|", "\\|")
     return f"`{line}`"
-
-
-def _lines(run: CommentedRun, most: int) -> Iterator[str]:
-    yield run.marker
-    yield f"## {'❌' if run.status[0] == FAILURE else '✅'} llmperf: {cell(headline(run.tests, run.facts))}"
-    yield ""
-    yield " · ".join(_links(run))
-    if run.facts.emulated or run.facts.planted:
-        emulated = run.facts.emulated.partition(". ")[0]
-        notes = [f"{emulated}. Nothing of that was measured on hardware"] if emulated else []
-        notes += [f"planted: {run.facts.planted}"] if run.facts.planted else []
-        yield f"\n> {cell('; '.join(notes))}."
-    if all(run.hosts) and run.hosts[0] != run.hosts[1]:
-        yield (f"\n> Hosts differ: {cell(run.hosts[0])} before, {cell(run.hosts[1])} now. A change may be a difference "
-               "between hosts.")
-    blocks = sorted(_blocks(run), key=lambda block: block.rank)
-    shown, folded = ([block for block in blocks if block.good is good] for good in (False, True))
-    if shown:
-        yield from ("", *_table(shown, most))
-    yield from _build_changes(run)
-    if folded:
-        yield f"\n<details><summary>{len(folded)} without a finding</summary>\n"
-        yield from (*_table(folded, most), "\n</details>")
-    yield from _commands(run)
-    if run.base:
-        yield f"\n<sub>{RULE}</sub>"
-
-
-def _links(run: CommentedRun) -> Iterator[str]:
-    if run.base:
-        trends = Counter(each.trend for each in run.compared)
-        found = ", ".join(f"{trends[trend]} {trend.value}" for trend in Trend if trends[trend])
-        yield f"compared with {cell(run.base)}: **{found}**"
-    yield _linked(run.name, run.link)
-    if run.report:
-        yield _linked("report", run.report)
-    yield from (f"{name} {code(value)}" for name, value in run.facts.origin if name == "commit")
-
-
-def _linked(name: str, link: str) -> str:
-    place = link.replace(" ", "%20").replace("(", "%28").replace(")", "%29").replace("<", "%3C")
-    return f"[{cell(name)}]({place})" if link else cell(name)
-
-
-def _table(blocks: Sequence[_Block], most: int) -> Iterator[str]:
-    yield from HEAD
-    for block in blocks[:most]:
-        verdict = f"{_sign(block)} {block.verdict.replace('_', ' ')}"
-        reason = f"<br><sub>{cell(block.reason)}</sub>" if block.reason else ""
-        head = f"| {verdict} | {code(block.test)}{reason} |"
-        for metric, values, change, limit in block.rows[:most] or [("", "", "", "")]:
-            size, bracket, interval = cell(change).partition(" (")
-            change_cell = f"{size}<br><sub>{interval.replace(')', '')}</sub>" if bracket else size
-            yield f"{head} {code(metric) if metric else ''} | {_unbroken(values)} | {change_cell} | {cell(limit)} |"
-            head = "| | |"
-        if len(block.rows) > most:
-            yield f"| | | … and {len(block.rows) - most} more metrics | | | |"
-    if len(blocks) > most:
-        yield f"| | … and {len(blocks) - most} more tests: see the run | | | | |"
-
-
-def _unbroken(text: str) -> str:
-    """Short values that stay on one line in a narrow table."""
-    return cell(text).replace(" ", "&nbsp;") if len(text) < MOST_UNBROKEN else cell(text)
-
-
-def _sign(block: _Block) -> str:
-    if block.good:
-        return "✅"
-    return "❌" if block.rank[0] == 0 else "⚠️"
 
 
 def _blocks(run: CommentedRun) -> Iterator[_Block]:
@@ -296,25 +238,20 @@ def _check_row(check: CheckResult, verdict: str) -> tuple[str, str, str, str]:
             ", ".join(filter(None, (change, own))), deciding_limit_text(check))
 
 
-def _build_changes(run: CommentedRun) -> Iterator[str]:
-    """What differs from the run before, or from the stored baselines, with what the newer engine sets otherwise."""
+def _build_changes(run: CommentedRun) -> tuple[list[str], bool]:
+    """What differs from the run before, or from the stored baselines, with what the newer engine sets otherwise; and
+    whether anything is compared."""
     if run.base:
-        differing = list(dict.fromkeys(row for each in run.compared for row in each.differing_conditions))
-        lines = [f"{code(name)} {cell(was)} → {cell(now)}" for name, was, now in differing[:MOST_DIFFERENCES]]
-        lines += [f"and {len(differing) - MOST_DIFFERENCES} more"] if len(differing) > MOST_DIFFERENCES else []
-        lines += [cell(text) for text in dict.fromkeys(_of_versions(run.compared)) if text]
+        rows = dict.fromkeys(row for each in run.compared for row in each.differing_conditions)
+        lines = [f"{code(name)} {cell(was)} → {cell(now)}" for name, was, now in rows]
+        further = [cell(text) for text in dict.fromkeys(_of_versions(run.compared)) if text]
         compares = any(each.changes for each in run.compared)
     else:
         checks = [check for test in run.tests for check in test.checks if check.compares_with_baseline]
-        lines = [cell(text) for text in dict.fromkeys(map(build_change_text, checks)) if text]
-        lines = [*lines[:MOST_DIFFERENCES], *([f"and {len(lines) - MOST_DIFFERENCES} more"]
-                                              if len(lines) > MOST_DIFFERENCES else [])]
+        lines, further = [cell(text) for text in dict.fromkeys(map(build_change_text, checks)) if text], []
         compares = any(check.estimate is not None for check in checks)
-    if lines:
-        yield "\n**Changed in the build or its conditions**\n"
-        yield from (f"- {line}" for line in lines)
-    elif compares:
-        yield f"\nBuild and conditions are those of {'the run before' if run.base else 'the stored baselines'}."
+    more = [f"and {len(lines) - MOST_DIFFERENCES} more"] if len(lines) > MOST_DIFFERENCES else []
+    return [*lines[:MOST_DIFFERENCES], *more, *further], compares
 
 
 def _of_versions(compared: Iterable[ComparedTest]) -> Iterator[str]:
@@ -325,22 +262,15 @@ def _of_versions(compared: Iterable[ComparedTest]) -> Iterator[str]:
                 yield "".join(defaults_of_versions(engine, [was, now])).removeprefix("; ")
 
 
-def _commands(run: CommentedRun) -> Iterator[str]:
-    """Commands that measure the red tests again, and that show everything about them."""
+def _commands(run: CommentedRun) -> list[str]:
+    """Commands that measure the red tests again, and that show everything about them; none can end its code block."""
     worse = {each.test for each in run.compared if _is_red(each)}
     red = sorted((test for test in run.tests if test.outcome not in GOOD or test.test in worse),
                  key=lambda test: -test.ending.severity)
-    if red:
-        yield "\n<details><summary>Measure again</summary>\n\n```sh"
-        yield _one_line(pytest_command([test.test for test in red], run.options))
-        yield from (_one_line(shlex.join(("llmperf", "show", test.folder.name, short_id(test.test))))
-                    for test in red[:MOST_SHOWN] if test.folder is not None)
-        yield "```\n\n</details>"
-
-
-def _one_line(command: str) -> str:
-    """A command that cannot end its code block."""
-    return " ".join(plain(command).split()).replace("```", "")
+    commands = [pytest_command([test.test for test in red], run.options)] if red else []
+    commands += [shlex.join(("llmperf", "show", test.folder.name, short_id(test.test)))
+                 for test in red[:MOST_SHOWN] if test.folder is not None]
+    return [" ".join(plain(command).split()).replace("```", "") for command in commands]
 
 
 def options_of(session: Mapping[str, object]) -> tuple[str, ...]:
