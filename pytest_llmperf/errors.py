@@ -28,6 +28,11 @@ def escaped(text: str) -> str:
     return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
+def on_one_line(text: str) -> str:
+    """The text without line ends and tabs, and with each control character as an escape."""
+    return " ".join(escaped(text).split())
+
+
 def echo(value: object) -> str:
     """An input as a message repeats it: on one line, escaped, at most 200 characters."""
     try:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import UsageError, on_one_line
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.ended_test import GOOD
@@ -61,7 +61,7 @@ def _entry(node: Node) -> Acknowledged:
         date.fromisoformat(fields["until"].text())
     except ValueError:
         fields["until"].refuse(f"{fields['until'].value!r} is no day, such as 2026-12-31")
-    return Acknowledged(**{name: fields[name].text() for name in FIELDS})
+    return Acknowledged(**{name: on_one_line(fields[name].text()) for name in FIELDS})
 
 
 def add_acknowledged(folder: Path, entry: Acknowledged) -> Path:

@@ -206,15 +206,15 @@ def _comments(client: httpx.Client, place: Place) -> Iterator[dict[str, Any]]:
         answer = client.get(url or "")
         comments = _answer(answer, place)
         if not isinstance(comments, list):
-            raise _Refused(f"{place.api} answers with no list of comments. Name the base of the API with --api.")
+            raise _Refused(f"{place.api} answers with no list of comments. Name the base of the API with --api")
         yield from (each for each in comments if isinstance(each, dict) and "id" in each)
         url = answer.links.get("next", {}).get("url")
         if not url:
             return
         if not url.startswith(f"{place.api}/"):  # the token belongs to the API alone
             raise _Refused(f"{place.api} names {echo(url)} as its next page, which is of another API. Name the base of "
-                           "the API with --api.")
-    raise _Refused(f"{place.api} has more than {MOST_PAGES} pages of comments. Remove old ones.")
+                           "the API with --api")
+    raise _Refused(f"{place.api} has more than {MOST_PAGES} pages of comments. Remove old ones")
 
 
 def _answer(answer: httpx.Response, place: Place) -> object:
@@ -231,6 +231,9 @@ def _answer(answer: httpx.Response, place: Place) -> object:
         return content
     words = content if isinstance(content, dict) else {}
     message = next(filter(None, map(words.get, ("message", "error_description", "error"))), "")
+    details = words.get("errors")
+    for each in details if isinstance(details, list) else []:
+        message = f"{message}; {each.get('message') or each.get('field')}" if isinstance(each, dict) else message
     said = f" ({echo(str(message)[:SHOWN])})" if message else ""
     request = f"{answer.request.method} {answer.request.url.path}"
     status = 429 if "rate limit" in str(message).lower() else answer.status_code
@@ -238,10 +241,12 @@ def _answer(answer: httpx.Response, place: Place) -> object:
     reasons = {
         **dict.fromkeys((301, 302, 307, 308), moved),
         401: "the token is not valid",
-        403: f"the token may not do this. It needs {place.service.permission}",
+        403: f"the token may not do this. It needs {place.service.permission}, which no job of a fork has",
         404: f"there is no such {place.service.request}, commit or repository, or the token may not see it",
-        429: "too many requests",
+        422: "the service refuses the content",
+        429: "too many requests. Run the command again later",
     }
     unknown = "the answer is no JSON. Name the base of the API with --api"
-    reason = reasons.get(status, unknown if answer.is_success else "the service refuses")
+    failed = "the service has failed. Run the command again later" if answer.is_server_error else "the service refuses"
+    reason = reasons.get(status, unknown if answer.is_success else failed)
     raise _Refused(f"{request}: HTTP {answer.status_code}{said}: {reason}")

@@ -9,7 +9,7 @@ from functools import cached_property
 import pytest
 
 from pytest_llmperf.baseline.acknowledged import Acknowledged, excuse_for, read_acknowledged
-from pytest_llmperf.errors import LlmperfError, SpecError, escaped
+from pytest_llmperf.errors import LlmperfError, SpecError, on_one_line
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import OURS, UNKNOWN
@@ -113,7 +113,7 @@ def _reason_and_day(reason: str, until: str) -> tuple[str, str]:
 
 def _line(text: object) -> str:
     """A text of a marker on one line, without control characters; "" for another type."""
-    return " ".join(escaped(text).split()) if isinstance(text, str) else ""
+    return on_one_line(text) if isinstance(text, str) else ""
 
 
 def owner_of(item: pytest.Item) -> str:

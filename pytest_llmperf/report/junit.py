@@ -136,7 +136,9 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
         BaselineError: a run file is invalid.
     """
     if not path.is_file():
-        return _one_each(read_run(path))
+        if not (tests := _one_each(read_run(path))):
+            raise UsageError(f"{path}: this run folder has no test that was measured. Run the tests again.")
+        return tests
     try:
         root = _parsed(read_file(path))
     except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:

@@ -67,7 +67,7 @@ def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestRe
     named = tuple(test for test in tests if f"::{test.test}".endswith(f"::{part}"))
     matches = named or tuple(test for test in tests if part in test.test)
     if not matches:
-        there = ", ".join(echo(test.test).strip("'") for test in tests[:MOST_NAMED])
+        there = "none" if not tests else ", ".join(echo(test.test).strip("'") for test in tests[:MOST_NAMED])
         more = f" and {len(tests) - MOST_NAMED} more" if len(tests) > MOST_NAMED else ""
         raise UsageError(f"{folder}: no test's id has {echo(part)} in it. There are: {there}{more}. Write a part "
                          "of one of these ids.")

@@ -178,7 +178,7 @@ def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:
     if held_bytes(data) > JSON_LIMIT_BYTES:
         top.refuse(f"its values would take more than {JSON_LIMIT_BYTES // MIB} MiB of memory")
     try:
-        value = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_unique)
+        value = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=unique)
     except UnicodeDecodeError as error:
         top.refuse(f"no UTF-8 at byte {error.start}")
     except json.JSONDecodeError as error:
@@ -192,7 +192,12 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number that can be compared")
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of these pairs, for `json.loads`.
+
+    Raises:
+        ValueError: a key stands twice.
+    """
     table = dict(pairs)
     if len(table) < len(pairs):
         unseen = set(table)

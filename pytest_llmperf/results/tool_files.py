@@ -14,16 +14,18 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, held_bytes, open_regular, read_file
-from pytest_llmperf.errors import UsageError, echo
+from pytest_llmperf.bounded_file import JSON_LIMIT_BYTES, MIB, held_bytes, open_regular, read_file, read_packed
+from pytest_llmperf.errors import UsageError, echo, on_one_line
 from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
 from pytest_llmperf.metrics.run import measure
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.results.measurement import Run
+from pytest_llmperf.results.strict_json import unique
 
 VLLM, VLLM_RUST = "vllm bench serve", "vllm bench serve (Rust client)"
 SGLANG, AIPERF, GUIDELLM = "sglang.bench_serving", "AIPerf", "GuideLLM"
-SUFFIXES = (".json", ".jsonl")
+PACKED = (".json.gz", ".jsonl.gz")
+SUFFIXES = (".json", ".jsonl", *PACKED)
 SNIFFED_BYTES = 4096
 #: AIPerf's requests, and its aggregates, which state the load.
 AIPERF_REQUESTS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
@@ -77,6 +79,8 @@ def is_tool_side(path: Path) -> bool:
             head = file.read(SNIFFED_BYTES)
     except OSError:
         return False
+    if path.name.endswith(PACKED):
+        return True
     return head.decode(json.detect_encoding(head), "replace").lstrip()[:1] in ("{", "[")
 
 
@@ -89,7 +93,7 @@ def read_tool_runs(path: Path) -> list[ToolRun]:
     if path.is_dir():
         return [run for file in _files_in(path) for run in read_tool_runs(file)]
     try:
-        data = read_file(path)
+        data = read_packed(path) if path.name.endswith(PACKED) else read_file(path)
     except OSError as error:
         raise UsageError(f"{path}: the file cannot be read: {error.strerror}. Name another file.") from error
     if held_bytes(data) > JSON_LIMIT_BYTES:
@@ -114,19 +118,30 @@ def read_tool_runs(path: Path) -> list[ToolRun]:
 def _files_in(folder: Path) -> list[Path]:
     """The result files of a folder; of AIPerf's folders of artifacts the files of requests."""
     of_aiperf = [*folder.glob(AIPERF_REQUESTS), *folder.glob(f"*/{AIPERF_REQUESTS}")]
-    return sorted(of_aiperf or (each for each in folder.iterdir() if each.suffix in SUFFIXES))
+    return sorted(of_aiperf or (each for each in folder.iterdir() if each.name.endswith(SUFFIXES)))
 
 
 def _documents(path: Path, data: bytes) -> list[Any]:
     try:
         text = data.decode(json.detect_encoding(data))
         try:
-            return [json.loads(text)]
-        except json.JSONDecodeError:
-            return [json.loads(line) for line in text.split("\n") if line.strip()]
+            whole = _loaded(text)
+            return whole if whole and isinstance(whole, list) else [whole]
+        except json.JSONDecodeError as error:
+            lines, documents = text.split("\n"), []
+            for number, line in enumerate(lines, start=1):
+                try:
+                    documents += [_loaded(line)] if line.strip() else []
+                except json.JSONDecodeError as of_line:  # of the whole text, unless the lines before are JSON
+                    raise ValueError(f"line {number}: {of_line}" if documents else error) from of_line
+            return documents
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: this is no JSON: {error}. Name a result file of {VLLM}, {SGLANG}, {AIPERF} or "
                          f"{GUIDELLM}.") from error
+
+
+def _loaded(text: str) -> Any:  # noqa: ANN401
+    return json.loads(text, object_pairs_hook=unique)
 
 
 def _tool_of(document: Any, origin: str) -> str:  # noqa: ANN401
@@ -136,10 +151,8 @@ def _tool_of(document: Any, origin: str) -> str:  # noqa: ANN401
         UsageError: no known tool, or a file whose values cannot be compared.
     """
     keys = set(document) if isinstance(document, dict) else set()
-    if isinstance(document, list) and document and isinstance(document[0], dict):
-        keys = set(document[0])
     if {"endpoint_type", "num_prompts", "request_throughput"} <= keys:
-        return VLLM_RUST if "T" in str(document["date"]) else VLLM
+        return VLLM_RUST if "T" in str(document.get("date")) else VLLM
     if {"dataset_name", "total_output_tokens_retokenized"} <= keys:
         return SGLANG
     if "benchmarks" in keys:
@@ -162,7 +175,7 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
     completed, sent = document["completed"], document.get("num_prompts")
     names = ("model_id", "backend", "dataset_name", "num_prompts", "request_rate", "burstiness", "max_concurrency",
              "random_input_len", "random_output_len", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
-    load = {name: str(document[name]) for name in names if document.get(name) is not None}
+    load = {name: on_one_line(str(document[name])) for name in names if document.get(name) is not None}
     load.setdefault("num_prompts", str(len(document["errors"]) if "errors" in document else completed))
     rates = {"output_throughput": _number(document["output_throughput"])}
     made_at = str(document.get("date", ""))
@@ -172,6 +185,8 @@ def _runs_of(tool: str, document: Any, origin: str) -> Iterator[ToolRun]:  # noq
             strict=True)]
         yield _detailed(origin, tool, load, records, rates, made_at=made_at)
         return
+    if not (sent or completed):
+        raise UsageError(f"{origin}: the benchmark has no requests. Repeat the benchmark.")
     failed = document.get("failed", (sent or completed) - completed)
     if failed or not completed:
         raise UsageError(f"{origin}: {failed or sent} of {sent} requests failed, and the file has aggregates alone, "

@@ -75,7 +75,7 @@ def read_history(
         BaselineError: a file is invalid.
     """
     history = History(metrics=metrics)
-    chosen = sources or [path for path in (root / runs, root / baselines) if path.is_dir()]
+    chosen = sources or [path for path in (root / runs, root / baselines) if stored_runs(path) or _baselines_in(path)]
     for source in chosen:
         if source.is_file():
             _add_release(history, source)
@@ -84,7 +84,7 @@ def read_history(
         elif folders := stored_runs(source):
             for folder in folders:
                 _add_run(history, folder)
-        elif source.is_dir() and list(source.glob("*/*/*.json")):
+        elif _baselines_in(source):
             _add_baselines(history, source)
         elif not source.exists():
             raise UsageError(f"{source}: there is no such file or folder.")
@@ -92,6 +92,10 @@ def read_history(
             raise UsageError(f"{source}: this is no run folder, no folder of run folders or baselines, and no JUnit "
                              "file. Name one: llmperf history .llmperf/runs baselines release.xml")
     return history
+
+
+def _baselines_in(folder: Path) -> list[Path]:
+    return list(folder.glob("*/*/*.json"))
 
 
 def _add_run(history: History, folder: Path) -> None:

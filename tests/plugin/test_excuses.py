@@ -231,7 +231,7 @@ def test_wrong_file_of_acknowledged_regressions_fails_tests_with_a_sentence(run,
 def test_second_acknowledgement_replaces_the_first(run, pytester, monkeypatch):
     run(REGRESSED, "--emulate", "h200")
     for until in ("2999-01-01", LATER):
-        assert acknowledge(pytester, monkeypatch, until=until) == 0
+        assert acknowledge(pytester, monkeypatch, until=until, reason="two\n\x1b[31mlines") == 0
     (entry,) = json.loads((pytester.path / "baselines/acknowledged.json").read_text())["acknowledged"]
-    assert entry["until"] == LATER
+    assert (entry["until"], entry["reason"]) == (LATER, r"two \x1b[31mlines")
     assert main(["baselines", "list"]) == 0

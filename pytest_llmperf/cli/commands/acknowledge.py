@@ -16,7 +16,7 @@ from pytest_llmperf.cli.output import say
 from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import UsageError, on_one_line
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.reader import choose, read_run
 from pytest_llmperf.results.sentences import estimate_text
@@ -32,7 +32,8 @@ ARGUMENTS = {
 
 def run(arguments: argparse.Namespace) -> int:
     until = _day(arguments.until, datetime.now(UTC).date())
-    if not arguments.reason.strip():
+    reason = on_one_line(arguments.reason)
+    if not reason:
         raise UsageError("--reason is empty. Say why the regression may stay, and who looks after it.")
     root = project_root()
     folder = newest_run() if arguments.run_named is None else named_run(arguments.run_named)
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{folder.name}: {arguments.metric} does not fail in {test.test}; {there} fails there. "
                          f"Name a metric that fails: llmperf show {folder.name} {test.test}")
     kind = next((kind_of(measurement.conditions) for measurement in test.measurements), "unknown")
-    entry = Acknowledged(test.test, arguments.metric, kind, until.isoformat(), arguments.reason.strip(),
+    entry = Acknowledged(test.test, arguments.metric, kind, until.isoformat(), reason,
                          estimate_text(chosen[0]))
     path = add_acknowledged(root / read_settings(root).baselines_dir, entry)
     say(f"{path}: {entry.metric} of {entry.test} on {kind} ({entry.seen}) does not gate until {entry.until}.")

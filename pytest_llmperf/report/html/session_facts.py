@@ -53,7 +53,7 @@ def session_facts(folders: Sequence[Path], tests: Sequence[TestResult]) -> Sessi
     kinds = [each["hardware"] for each in conditions if each.get("hardware", "").startswith("emulated")]
     return SessionFacts(
         origin=tuple((name, str(value)) for name, value in origin.items()
-                     if name not in APART and not isinstance(value, dict | list))
+                     if name not in APART and not isinstance(value, dict | list | None))
         + tuple(("canary", text) for text in canaries)
         + tuple(("engine version", note) for note in dict.fromkeys(version_notes(conditions))),
         duration_s=sum(durations) if durations else None,

@@ -152,6 +152,29 @@ def test_event_of_github_actions_gives_pull_request_and_head_commit(here, api, m
                              ("POST", f"/repos/owner/name/statuses/{'c' * 40}")]
 
 
+ACKNOWLEDGE = ("acknowledge", "it", "m", "--reason=r", "--until=2999-12-31", "--run")
+
+
+@pytest.mark.parametrize(("command", "expected"), [
+    (("comment",), "no test that was measured. Run the tests again."), (ACKNOWLEDGE, "There are: none."),
+])
+@pytest.mark.parametrize("make", ["mkdir", "touch"])
+def test_run_folder_without_its_run_files_is_refused_in_a_sentence(here, capsys, command, expected, make):
+    (here / "run").mkdir()
+    recorded = {"test": "t.py::test_it", "file": "t.py-test_it-1.json", "outcome": "FAIL", "error": ""}
+    (here / "run/outcomes.json").write_text(json.dumps({"schema": 1, "tests": [recorded]}))
+    getattr(here / "run/tests", make)()
+    assert main([*command, "run"]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_session_without_a_commit_states_none(here, capsys):
+    write_run(here / "run")
+    (here / "run/session.json").write_text(json.dumps({"schema": 1, "session": "run", "commit": None}))
+    assert main(["comment", "run"]) == 0
+    assert "commit" not in capsys.readouterr().out
+
+
 def test_other_hardware_kind_has_another_comment(here, api, monkeypatch):
     write_run(here / "l4", hardware="l4")
     assert [post(api, "github", monkeypatch, run=run) for run in ("good", "l4", "good", "l4")] == [0, 0, 0, 0]
@@ -169,10 +192,12 @@ def test_other_hardware_kind_has_another_comment(here, api, monkeypatch):
     ({"GET": (301, {"message": "Moved Permanently"})}, "has moved. Correct --repository or --api", 0),
     ({"GET": (204, "")}, "the answer is no JSON. Name the base of the API with --api", 0),
     ({"GET": (401, {"error": "insufficient_scope"})}, "('insufficient_scope'): the token is not valid", 0),
-    ({"POST": (429, {"message": "slow down"})}, "too many requests", 0),
+    ({"POST": (429, {"message": "slow down"})}, "too many requests. Run the command again later; nothing", 0),
     ({"POST": (403, {"message": "You have exceeded a secondary rate limit."})}, "limit.'): too many requests", 0),
-    ({"POST": (422, {"message": "Validation Failed"})}, "('Validation Failed'): the service refuses", 0),
-    ({"POST": (500, "broken")}, "the service refuses", 0),
+    ({"POST": (422, {"message": "Validation Failed"})}, "('Validation Failed'): the service refuses the content", 0),
+    ({"POST": (422, {"message": "Invalid", "errors": ["x", {"message": "body is too long"}, {"field": "sha"}]})},
+     "('Invalid; body is too long; sha')", 0),
+    ({"POST": (500, "broken")}, "the service has failed. Run the command again later; nothing was written.", 0),
     ({("POST", "statuses"): (403, {"message": "no"})}, "the token may not do this", 1),
 ])
 def test_refusal_is_one_sentence_that_says_what_was_written(

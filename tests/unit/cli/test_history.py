@@ -164,6 +164,13 @@ def test_junit_files_of_releases_are_sessions_by_their_run_folders(here, capsys)
     assert sessions == "3"
 
 
+def test_acknowledged_regressions_without_stored_baselines_are_no_source(here, capsys):
+    write_session(here / RUNS, 0)
+    (here / "baselines").mkdir()
+    (here / "baselines/acknowledged.json").write_text('{"schema": 1, "acknowledged": []}')
+    assert "History: 0 changes in " in history(capsys)
+
+
 def test_wrong_sources_are_refused_with_a_sentence(here, capsys):
     (here / "empty").mkdir()
     junit(here / "alone.xml", write_session(here / "kept", 1))

@@ -1,5 +1,6 @@
 """`llmperf diff` on result files of other load generators, made from one real file of each."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -152,6 +153,12 @@ DAMAGED = {
     "NaN as a time": (serving(itls=[[float("nan")]] * 12), "nan is no time and no rate"),
     "infinite time": (serving(itls=[[float("inf")]] * 12), "inf is no time and no rate"),
     "NaN as a rate": (serving(output_throughput=float("nan")), "nan is no time and no rate"),
+    "a key twice": (serving()[:-1] + ', "ttfts": []}', "the key 'ttfts' stands twice in one object"),
+    "lines of which the last is cut": (f"{serving()}\n{serving()}\n{serving()[:90]}", "no JSON: line 3: "),
+    "cut text of several lines": (json.dumps(json.loads(serving()), indent=1)[:90], "no JSON: Expecting"),
+    "list of lists": ("[[]]", "no result file that llmperf knows"),
+    "empty list": ("[]", "no result file that llmperf knows"),
+    "no requests": (serving(num_prompts=0, completed=0, ttfts=[]), "the benchmark has no requests"),
     "no benchmark": ('{"benchmarks": []}', "the file has no benchmark"),
 }
 
@@ -196,6 +203,37 @@ def test_file_of_another_encoding_or_with_windows_line_ends_reads_as_the_same_ru
     read, expected = ([(run.tool, run.load, run.prompts, run.run.metrics.all()) for run in read_tool_runs(place)]
                       for place in (path, DATA / name))
     assert read == expected
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("x.json.gz", gzip.compress(serving().encode())), ("x.jsonl.gz", gzip.compress(serving().encode())),
+    ("x.json", f"[{serving()}]".encode()),
+])
+def test_packed_result_and_result_in_a_list_read_as_the_same_run(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    expected = read_tool_runs(DATA / "vllm_python_detailed.json")[0].run.metrics.all()
+    assert is_tool_side(tmp_path / name)
+    assert [read_tool_runs(place)[0].run.metrics.all() for place in (tmp_path / name, tmp_path)] == [expected] * 2
+
+
+def test_packed_file_that_is_damaged_is_refused_by_name(tmp_path):
+    path = tmp_path / "x.json.gz"
+    for content in (b"no gzip", gzip.compress(serving().encode())[:-90]):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=r"x\.json\.gz: the file cannot be read"):
+            read_tool_runs(path)
+
+
+def test_result_without_a_date_is_read(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(serving()).items() if name != "date"}))
+    assert read_tool_runs(path)[0].made_at == ""
+
+
+def test_control_characters_of_a_load_are_shown_as_escapes_on_one_line(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(serving(model_id="a\x1b[31m\n| b"))
+    assert read_tool_runs(path)[0].load["model_id"] == r"a\x1b[31m | b"
 
 
 def test_result_without_a_served_request_is_refused(repeats):
