@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from pytest_llmperf.calibration.aa_sessions import run_session
+from pytest_llmperf.engines.process.planted_flags import planted_flag
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.results.ended_test import NOT_COMPARED
@@ -61,8 +62,12 @@ def run_mutants(
         folder: for the run folders.
 
     Raises:
-        UsageError: the session without a fault measured nothing.
+        UsageError: the session without a fault measured nothing, or all of its tests are red.
+        ConfigError: a flag has another form.
+        SpecError: a flag names no engine.
     """
+    for flag in flags:
+        planted_flag(flag)
     planted = [("", []), *((fault, [f"--emulate-fault={fault}"]) for fault in faults),
                *((flag, [f"--plant-flag={flag}"]) for flag in flags)]
     sessions: list[Session] = []
@@ -77,6 +82,9 @@ def run_mutants(
                 raise
             tests, problem = {}, str(error).strip().splitlines()[-1]
         sessions.append(Session(name, tests, perf_counter() - began_s, problem))
+        if not name and len(sessions[0].red) == len(tests):
+            raise UsageError(f"every test is red without a fault, so none can notice one. Correct what pytest reports: "
+                             f"llmperf show {next(place.iterdir())}")
         notify(f"{number + 1} of {len(planted)}: {name or 'no fault'}: {len(sessions[-1].red)} of {len(tests)} tests "
                f"are red, {sessions[-1].seconds:.0f} s")
     return sessions
