@@ -74,7 +74,11 @@ def measured_tests(options: Sequence[str], folder: Path) -> Sequence[TestResult]
         UsageError: pytest measured nothing.
     """
     run_session(options, folder, Path.cwd())
-    return [test for run in stored_runs(folder) for test in read_run(run) if test.measurements]
+    tests = [test for run in stored_runs(folder) for test in read_run(run)]
+    measured = [test for test in tests if test.measurements]
+    if not measured:
+        raise UsageError("; ".join(f"{test.test}: {test.reason}" for test in tests))
+    return measured
 
 
 @dataclass(slots=True)
@@ -225,7 +229,7 @@ def _stored(line: str) -> Compared | None:
 
 def _effects_text(compared: Compared) -> str:
     if compared.problem:
-        return f"nothing was measured: {compared.problem.splitlines()[-1]}"
+        return f"nothing was measured: {compared.problem.splitlines()[-1].rstrip('.')}"
     return ", ".join(f"{name} {change_for_the_worse(name, fmean(values))} ({len(values)} pairs)"
                      for name, values in compared.differences.items())
 
@@ -255,7 +259,8 @@ def _compared(tests: Sequence[TestResult], name: str, metric: str | None, second
         with suppress(ValueError):
             differences[each] = [new - old for new, old in paired_readings(find(each), *pairs[0])]
     if test.ending.verdict == Verdict.ERROR.value or not differences or metric not in (None, *differences):
-        why = test.reason or "no metric was compared with the reference build. Write perf.compare_with_baseline(run)"
+        reason = test.reason if checks or test.ending.verdict == Verdict.ERROR.value else ""
+        why = reason or "no metric was compared with the reference build. Write perf.compare_with_baseline(run)"
         raise UsageError(f"{test.test}: {why}")
     candidate, _ = pairs[0]
     return Compared(name, seconds, differences, {each: check.verdict.value for each, check in checks.items()},

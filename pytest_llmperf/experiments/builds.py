@@ -174,7 +174,7 @@ def versions(text: str, engine: str, command: str | None, folder: Path) -> Build
     if faulty := [name for name in listed if not VERSION.fullmatch(name)]:
         raise UsageError(f"--versions {text}: {faulty[0]!r} is no version. Write --versions 0.31.0,0.32.0,0.33.0.")
     _check_ends("--versions", text, listed)
-    template = (command or VERSION_BUILD).replace("{package}", package)
+    template = (VERSION_BUILD if command is None else command).replace("{package}", package)
     _check_words(template, "version")
     return Builds(engine, tuple(listed), template, folder, Path.cwd())
 

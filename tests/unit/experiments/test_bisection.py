@@ -8,10 +8,12 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.experiments.bisection import STATE, Bisection
+from pytest_llmperf.experiments import bisection
+from pytest_llmperf.experiments.bisection import STATE, Bisection, measured_tests
 from pytest_llmperf.experiments.builds import BuildFailed
 from pytest_llmperf.results.check import Stated
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+from pytest_llmperf.results.writer import write_test
 
 METRIC = "itl_p50"
 CONDITIONS = {"hardware": "h200"}
@@ -195,6 +197,23 @@ def test_test_without_comparison_is_refused(search):
     machine.session = lambda options, folder: [plain]
     with pytest.raises(UsageError, match=r"Write perf\.compare_with_baseline\(run\)"):
         search(machine)
+
+
+def test_failed_check_is_not_given_as_the_reason_of_a_missing_comparison(search):
+    machine = Machine(7)
+    check = CheckResult("ttft_p50 <= 1us", Verdict.FAIL, "ttft_p50", cause=Stated("too slow"))
+    machine.session = lambda options, folder: [TestResult("t.py::test", True, None, (machine.measured(1.0),), (check,))]
+    with pytest.raises(UsageError, match=r"Write perf\.compare_with_baseline\(run\)"):
+        search(machine)
+
+
+def test_session_that_measures_nothing_gives_the_reason_of_its_test(monkeypatch, tmp_path):
+    def session(options, folder, root):
+        write_test(folder / "run", "t.py::test", [], [], complete=False, error="vLLM has no flag no_such")
+
+    monkeypatch.setattr(bisection, "run_session", session)
+    with pytest.raises(UsageError, match=r"t\.py::test: vLLM has no flag no_such"):
+        measured_tests([], tmp_path)
 
 
 def test_build_with_infinite_values_is_skipped_with_the_reason_of_the_test(search):
