@@ -83,6 +83,8 @@ CLAUSE = re.compile(r"(VALUE )?[a-z](.*[^.])?", re.DOTALL)
 NO_SUBJECT = re.compile(
     r"(Of|As of|By|From|Those|Such|At|With|Its?|So|Until|Up|Also|Nobody|None|Whatever|For (?!each))\b")
 NO_AND = re.compile(r"_no_[a-z]+_and_(?!no_)([a-z0-9]+)")
+#: "ValueError: the value is negative" says what "it is negative" leaves open.
+RAISES_PRONOUN = re.compile(r"^ +[A-Z]\w+: (it|they) .*", re.MULTILINE)
 CHECKS = re.compile(r"assert|raises|warns|fail|check|expect|match|message|hold|validate|until|wait_for", re.IGNORECASE)
 #: A shorter text is that of another error.
 SHORTEST = 4
@@ -142,6 +144,8 @@ def places_in_code(name: str, tree: ast.Module) -> Iterator[Place]:
             docstring = ast.get_docstring(node) or ""
             if NO_SUBJECT.match(docstring):
                 yield Place(name, node.lineno, "docstring without a subject", docstring.partition("\n")[0])
+            for match in RAISES_PRONOUN.finditer(docstring.partition("Raises:")[2]):
+                yield Place(name, node.lineno, "pronoun in Raises", match[0].strip())
         if isinstance(node, ast.Raise) and name.startswith("pytest_llmperf/") and "/emulator/" not in name:
             text = error_text(node)
             if len(re.findall(r"[a-z]+", text)) >= SHORTEST and not (IMPERATIVE.search(text) or POSSIBLE.search(text)):

@@ -135,7 +135,7 @@ def problems(samples: Samples, endings: Mapping[Ending, int]) -> list[str]:
 
 
 def table(samples: Samples) -> str:
-    """Markdown, a line a process."""
+    """Markdown with a line for each process."""
     rows = []
     for name, points in samples.items():
         rss_mb, slope = [rss for _, rss in points], growth(points)

@@ -21,7 +21,7 @@ def state(root: Path, folder: str, place: str) -> dict[str, Baseline]:
         place: a folder of baselines, or a git revision.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: `place` is neither a folder nor a git revision.
         BaselineError: a file cannot be read or believed.
     """
     if (root / place).is_dir():

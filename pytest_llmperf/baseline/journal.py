@@ -177,7 +177,7 @@ def inside(root: Path, path: str) -> Path:
     """The place of a relative path.
 
     Raises:
-        BaselineError: it leads out of `root`, by its parts or by a symbolic link.
+        BaselineError: the path leads out of `root`, by its parts or by a symbolic link.
     """
     target = root / path
     try:

@@ -56,7 +56,7 @@ class Store:
         """A test's baseline, once its file is known to belong to that test.
 
         Raises:
-            BaselineError: it belongs to another test.
+            BaselineError: the file belongs to another test.
         """
         path = baseline_path(test, kind)
         owner = bare_test(test, kind)

@@ -23,7 +23,7 @@ def add_table(command: argparse.ArgumentParser, table: Mapping[str, Mapping[str,
 
     Args:
         table: name of an argument → keywords of argparse's `add_argument`. `group` is the title of the argument's group
-            in the help; of the arguments with the group `ONE_OF` a command line has exactly one.
+            in the help. A command line must have exactly one of the arguments with the group `ONE_OF`.
     """
     groups: dict[str, argparse._ActionsContainer] = {"": command}
     for name, keywords in table.items():
@@ -41,7 +41,8 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     is a table for `add_table`; a command with commands of its own has `add_arguments(parser)` instead.
 
     Args:
-        chosen: the command whose arguments are read; every other command has its help alone. None: all commands.
+        chosen: the command whose arguments are added; the other commands only get their line of help. None: all
+            commands.
     """
     root = argparse.ArgumentParser(prog="llmperf", description="Runs, baselines and calibration of pytest-llmperf.")
     root.add_argument("--version", action="version", version=f"pytest-llmperf {VERSION}")

@@ -221,7 +221,7 @@ def _answer(answer: httpx.Response, place: Place) -> object:
     """The answer of the service, as JSON.
 
     Raises:
-        _Refused: it refuses.
+        _Refused: the service refuses the request.
     """
     try:
         content = answer.json()

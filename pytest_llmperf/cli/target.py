@@ -106,7 +106,7 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
     """The engine.
 
     Raises:
-        SpecError: it is invalid.
+        SpecError: the spec is invalid.
     """
     text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
     if text.startswith("http"):
@@ -133,7 +133,7 @@ def flag(text: str) -> tuple[str, Flag]:
     """"max_num_seqs=64" as name and value; what is JSON is read as JSON, everything else is text.
 
     Raises:
-        UsageError: it has no such form.
+        UsageError: the text has another form.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -185,7 +185,7 @@ def _window(text: str) -> tuple[float, float | None]:
     """"60:120" in seconds; "60:" has no end.
 
     Raises:
-        UsageError: it has no such form.
+        UsageError: the text has another form.
     """
     begin, colon, end = text.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Regressions planted on purpose: each has a known truth that a verdict can be held against."""
+"""Planted faults: regressions of known size, with which a verdict can be compared."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FaultKind = Literal["refused", "limited", "error", "hang", "truncated"]
 
 @dataclass(frozen=True, slots=True)
 class HttpFault:
-    """A bad end of a request.
+    """The planted end of a request.
 
     Args:
         kind: refused: HTTP 500; limited: HTTP 429; error: an error event in the stream; hang: silence; truncated: a
             close without end.
-        after_tokens: how many tokens of the request come before it.
+        after_tokens: number of tokens of the request before this end.
     """
 
     kind: FaultKind
@@ -38,8 +38,8 @@ class Faults:
         step_time: relative increase of the step time.
         prefix_cache_off: whether the prefix cache never hits, independent of the flags.
         answer_cache_off: whether the prefix cache loses generated tokens and keeps prompts only.
-        chunk_budget: divides the token budget of a step. Resolved, so it shows.
-        kv: changes the number of KV blocks by this fraction. Resolved, so it shows.
+        chunk_budget: divides the token budget of a step. The resolved configuration shows the change.
+        kv: changes the number of KV blocks by this fraction. The resolved configuration shows the change.
         acceptance: added to the acceptance probability of each draft position.
         tp_link: divides the bandwidth between GPUs.
         offload_bandwidth: divides the bandwidth of the tiers below the GPU's memory.
@@ -54,8 +54,8 @@ class Faults:
             stream), share that hang before the end, share that close without [DONE], and share that are refused with
             HTTP 429.
         swapped: share of the requests that are answered with another request's KV cache.
-        stale_blocks: share of the requests with cached tokens of which a cached block is of another prompt.
-        truncated_transfers: share of the requests with transferred KV cache of which the transfer lacks the end.
+        stale_blocks: share of the requests with cached tokens whose cached blocks include a block of another prompt.
+        truncated_transfers: share of the requests with transferred KV cache whose transfer lacks the end.
         wrong_weights: number of a replica, from 1, that has loaded other weights; 0 for none.
         disconnects_ignored: whether the server goes on with a request after its client has closed the connection.
     """
@@ -96,7 +96,7 @@ class Faults:
         return bool(share) and Random(f"{seed} corrupt {sequence.id}").random() < share
 
     def resolved(self, config: EngineConfig) -> EngineConfig:
-        """The configuration with those faults that a server would own up to."""
+        """The configuration with the faults that a server reports in its resolved configuration."""
         return replace(
             config,
             max_num_batched_tokens=max(1, round(config.max_num_batched_tokens / self.chunk_budget)),
@@ -109,7 +109,7 @@ class Faults:
         return replace(self, step_time=slowed) if self.slow_replica and number == self.slow_replica_number else self
 
     def hidden(self, config: EngineConfig) -> EngineConfig:
-        """A resolved configuration with the faults that no server would know of: what the core runs."""
+        """The configuration that the emulated engine runs: `config` with the faults that no server reports."""
         link = config.gpu.link_bytes_per_s
         gpu = replace(
             config.gpu,

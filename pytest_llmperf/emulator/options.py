@@ -1,4 +1,4 @@
-"""The emulator's own options; everything else on the command line is the engine's."""
+"""The options of the emulator. All other arguments on its command line belong to the emulated engine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ENGINES = ("vllm", "sglang")
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--hardware": {"required": True, "help": "hardware kind: h200, l40s, ... or one that --hardware-row describes"},
     "--hardware-row": {"metavar": "JSON", "help": 'row of a kind that a project defines: {"bf16_flops": …}'},
-    "--gpus": {"type": int, "default": 1, "help": "how many of them (1)"},
-    "--engine": {"choices": _ENGINES, "help": "whose flags and rules (vllm)"},
+    "--gpus": {"type": int, "default": 1, "help": "number of GPUs (1)"},
+    "--engine": {"choices": _ENGINES, "help": "engine that is emulated (vllm)"},
     "--fault": {"action": "append", "default": [], "metavar": "NAME[=VALUE]",
                 "help": f"plant one: {', '.join(FAULTS)}".replace("%", "%%")},
     "--noise": {"default": "", "help": "e.g. session=0.3%%,run=0.5%%,step=1%%,ar=0.6,age=4%%:120s,gpu=1%%"},
@@ -33,9 +33,9 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
                 "engines, then of the decode engines ([[1, []], [1, []]])"},
     "--replicas": {"type": int, "default": 1, "help": "equal servers behind a router (1)"},
     "--router": {"choices": tuple(POLICIES), "default": "round_robin",
-                 "help": "how it chooses a replica (round_robin)"},
+                 "help": "policy of the router (round_robin)"},
     "--router-threshold": {"action": "append", "default": [], "metavar": "NAME=VALUE",
-                           "help": f"of a cache-aware router: {', '.join(THRESHOLDS)}"},
+                           "help": f"threshold of a cache-aware router: {', '.join(THRESHOLDS)}"},
     "--router-retry": {"default": "1:0s", "metavar": "SENDS:PAUSE",
                        "help": "sends of a request that no server gets (1:0s)"},
     "--router-breaker": {"default": "0:0s", "metavar": "FAILURES:TIME",
@@ -58,8 +58,8 @@ class Options:
         acceptance: acceptance probability by draft position; None for the default of the method.
         replicas: number of equal servers behind a router.
         router: policy of the router; thresholds: of a cache-aware router.
-        retry: sends of a request that reaches no server, and the pause before the second one in seconds.
-        breaker: failures in a row after which a replica is left out, and for how many seconds.
+        retry: number of sends of a request that reaches no server, and the pause before the second send in seconds.
+        breaker: number of failures in a row after which the router leaves a replica out, and the time in seconds.
         record: file for each token's intended and actual send time.
     """
 
@@ -96,7 +96,7 @@ def read_options(argv: Sequence[str]) -> Options:
     options, rest = _parser().parse_known_args(emulator_words)
     for name in ("gpus", "replicas"):
         if getattr(options, name) < 1:
-            raise UsageError(f"--{name} {getattr(options, name)}: at least 1.")
+            raise UsageError(f"--{name} {getattr(options, name)}: write a number of at least 1.")
     engine, engine_argv = _engine(options.engine, [*rest, *theirs])
     return Options(
         machine=machine(options.hardware, options.gpus, options.hardware_row),

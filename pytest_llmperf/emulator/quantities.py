@@ -17,7 +17,7 @@ def fraction(text: str, where: str, *, least: float = -1.0, most: float = 1e6) -
     """Read "5%" or "0.05" (a sign is allowed).
 
     Raises:
-        UsageError: it is no number, or outside [least, most].
+        UsageError: the text is no number, or the number is outside [least, most].
     """
     text = text.strip()
     try:
@@ -33,7 +33,7 @@ def divisor(text: str, where: str) -> float:
     """Read "/4" as 4.0.
 
     Raises:
-        UsageError: it is no division by a number of at least 1.
+        UsageError: the text is no division by a number of at least 1.
     """
     try:
         value = float(text.strip().removeprefix("/"))
@@ -48,7 +48,7 @@ def duration_s(text: str, where: str) -> float:
     """Read "50ms", "2s", "100us" as seconds.
 
     Raises:
-        UsageError: it is no duration.
+        UsageError: the text is no duration.
     """
     matched = re.fullmatch(r"(.+?)(us|ms|s)", text.strip())
     with suppress(ValueError):

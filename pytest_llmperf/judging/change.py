@@ -1,7 +1,7 @@
-"""The one judge of change: is a metric of later runs worse than that of earlier ones, by how much, how surely?
+"""Judges whether a metric of later runs is worse than that of earlier runs, by how much, and with which confidence.
 
-Comparisons with a stored baseline, with a reference build, of two releases and of two settings of flags differ in what
-shows the noise. Scale, margins, verdicts and results are the same for all.
+Comparisons with a stored baseline, with a reference build, of two releases and of two settings of flags estimate the
+noise from different data. Scale, margins, verdicts and results are the same for all of them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 SETTINGS_CONFIDENCE = 0.99
 #: Conditions of a measurement by another load generator: its name, and whether the sides were measured in turn.
 TOOL, MADE_IN_TURN = "tool", "made in turn"
-#: Runs a side from which files of other load generators decide, and degrees of freedom of the prior sds.
+#: Fewest runs per side with which files of other load generators decide, and degrees of freedom of their prior sds.
 FEWEST_RUNS_OF_TOOL, DF_OF_TOOL = 3, 6.0
-#: Numbers of further runs a side that a comparison recommends, and a number that shows what no run can lower.
+#: Numbers of further runs per side that a comparison may recommend, and a number that stands for infinitely many runs.
 FURTHER_RUNS, MOST_FURTHER_RUNS = (2, 3, 5, 8, 13, 21, 34), 1000
 
 
@@ -60,10 +60,10 @@ def seeded_runs(metric: Metric, measurement: Measurement) -> list[SeededRun]:
 def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alpha: float) -> CheckResult:
     """Compare a session with an earlier session by the rules for a baseline of one session, with the error `alpha`.
 
-    Two sessions show no spread between sessions: the prior's counts as known. A file of another load generator names no
-    hardware, so the prior has few degrees of freedom and grows with the spread of the runs, and fewer than three runs a
-    side decide nothing. Where the files were made in turn, the spread between server starts takes the place of the
-    spread between sessions.
+    Two sessions cannot show the spread between sessions, so the prior counts as the known spread. A file of another
+    load generator names no hardware, so the prior has few degrees of freedom and grows with the spread of the runs, and
+    fewer than three runs per side decide nothing. If the files were made in turn, the spread between server starts
+    takes the place of the spread between sessions.
 
     Raises:
         ValueError: a value is missing, infinite or 0, or the two have no seed in common.
@@ -89,7 +89,7 @@ def judge_sessions(metric: Metric, before: Measurement, after: Measurement, alph
 
 
 def _power(metric: Metric, estimate: Shift, margins: Margins, alpha: float) -> Facts:
-    """The smallest change that these runs detect, and how many further runs a side would lower it."""
+    """The smallest change that these runs detect, and the number of further runs per side that would lower it."""
     def detectable(more: int) -> float:
         return change_of(metric, detectable_with_more(estimate, margins.negligible, alpha, more))
 

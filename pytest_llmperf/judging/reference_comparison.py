@@ -34,7 +34,7 @@ from pytest_llmperf.stats.interval import t_quantile
 from pytest_llmperf.stats.priors import Margins, reference_margins_for, scale_of, start_sd_for
 from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference, without_gpus
 
-#: Pairs at each look, and the share of α that is spent by then. The last look is of two starts a side.
+#: Pairs at each look, and the share of α that is spent by then. The last look has two starts per side.
 REFERENCE_LOOKS = {3: 0.4, 5: 0.6, 8: 0.8, 16: 1.0}
 #: After this number of pairs both servers start anew, because more pairs of the same starts add little information.
 PAIRS_OF_START = 8

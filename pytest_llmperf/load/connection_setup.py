@@ -144,7 +144,7 @@ class Opening:
         """Go on as far as possible; whether the connection is usable.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the connection cannot be opened.
         """
         if not self.connected and not self._connect():
             return False

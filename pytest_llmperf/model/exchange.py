@@ -119,14 +119,15 @@ class LoadReport:
     """How well the load generator itself did in one replay. Quantiles are upper edges of 65.5 µs wide bins.
 
     Args:
-        processes: that shared the load.
-        cpus: on which they may run.
-        own_cpus: whether the servers that we start keep off these.
+        processes: number of load processes.
+        cpus: CPUs on which the load processes may run.
+        own_cpus: whether started servers do not run on these CPUs.
         kernel_stamped: share of the reads that the kernel stamped as they arrived; None: nothing was read.
-        stamp_error_p99_ns: largest error of a stamp: its delay, which is 0 where the kernel stamped it, plus the
-            largest clock error of a load host.
-        read_delay_p99_ns: how long bytes lay in the kernel before they were read; moves no stamp, coalesces chunks;
-            None if the kernel stamped none.
+        stamp_error_p99_ns: largest error of a stamp: its delay (0 for a stamp of the kernel) plus the largest clock
+            error of a load host.
+        read_delay_p99_ns: time from the arrival of bytes in the kernel to their read. The delay changes no stamp, but
+        it
+            coalesces chunks. None if the kernel stamped no read.
         turnaround_p99_ns: closed loop only: from the end of an answer to the next request; None in an open loop.
         turnaround_total_ns: sum over all requests of a closed loop; 0 in an open loop.
         busy: CPU time over elapsed time of the busiest process.

@@ -43,7 +43,7 @@ class Excuses:
         """Refuse a wrong marker, and a wrong file of acknowledged regressions, before the test measures.
 
         Raises:
-            LlmperfError: one is wrong.
+            LlmperfError: a marker or the file is wrong.
         """
         owner_of(item)
         if quarantine_of(item) is None:

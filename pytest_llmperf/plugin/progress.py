@@ -1,6 +1,6 @@
 """What goes on, shown on pytest's own terminal. Under xdist each worker writes lines, and the controller shows them.
 
-`-q` shows a line a minute, `-qq` nothing. Where a test may write to the terminal itself (`-s`, live logging, a
+`-q` shows a line per minute, `-qq` nothing. Where a test may write to the terminal itself (`-s`, live logging, a
 debugger) there are lines instead of a live display.
 """
 

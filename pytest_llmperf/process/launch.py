@@ -22,7 +22,8 @@ def secret_arguments(argv: Iterable[str]) -> list[str]:
 
 
 def mask_argv(argv: Iterable[str], secrets: Iterable[str] = ()) -> str:
-    """A command line as a shell would take it, with `***` for these secrets and its own."""
+    """A command line, quoted for a shell, with `***` for the given secrets and for values of options such as
+    `--api-key`."""
     hidden, words = list(secrets), []
     for option, name, value in _values(argv):
         shown = str(masked(value, hidden, name=name))
@@ -32,9 +33,9 @@ def mask_argv(argv: Iterable[str], secrets: Iterable[str] = ()) -> str:
 
 
 def _values(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Each argument as the option in it ("--x", "--x=" or ""), and a value with the name whose value it is.
+    """Each argument in three parts: option ("--x", "--x=" or ""), name of the option, and value.
 
-    All up to the next option are values of the one before: `--api-key K1 K2`.
+    Arguments up to the next option are values of the option before: `--api-key K1 K2`.
     """
     name = ""
     for argument in argv:
@@ -61,13 +62,13 @@ class Launch:
         run_dir: folder for the log and for `reaped.json`.
         log_name: file in `run_dir` for stdout and stderr.
         log_cap_bytes: size limit of the log: its head and its tail are kept.
-        cpus: on which it may run; none: on any.
-        tag: marks every process of this server; made by `Supervised.start` where empty.
+        cpus: CPUs on which the server may run; empty for all CPUs.
+        tag: text that marks every process of this server; "" if `Supervised.start` should make one.
         grace_s: seconds between SIGTERM and SIGKILL on `stop`.
-        abandoned_grace_s: the same where this process has gone.
-        leader_first: the server's first process alone gets the SIGTERM; those below it once it has ended, or in the
-            last 3 s of the grace.
-        hidden: further texts that must not be written down.
+        abandoned_grace_s: the same if this process has ended.
+        leader_first: whether only the first process of the server gets the SIGTERM at once. Its children get one when
+            it has ended, or in the last 3 s of `grace_s`.
+        hidden: further secrets, which reports and logs must not contain.
         pids_argv: command that prints the process ids of the server's container, e.g. "docker top NAME -eo pid".
         stop_argv: command that runs after all processes of the server have ended, e.g. "docker rm --force NAME".
     """
@@ -97,7 +98,7 @@ class Launch:
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be written down, of its environment and arguments among others."""
+        """All secrets of the launch: `hidden`, and those of the environment and of the command line."""
         return [*self.hidden, *secret_values({}, self.env), *secret_arguments(self.argv)]
 
     @property
@@ -105,7 +106,7 @@ class Launch:
         return self.run_dir / self.log_name
 
     def prepare(self) -> None:
-        """Make its folder and keep the command there, for reports.
+        """Make the folder, and write the command into it for reports.
 
         Raises:
             EngineError: the folder cannot be made.
@@ -118,10 +119,10 @@ class Launch:
             (self.run_dir / COMMAND_FILE).write_text(self.command + "\n", encoding="utf-8", errors="replace")
 
     def open_log(self, name: str) -> IO[bytes]:
-        """A file of that name in its folder, to append to.
+        """Open a file in the folder for appending.
 
         Raises:
-            EngineError: it cannot be written.
+            EngineError: the file cannot be written.
         """
         try:
             return (self.run_dir / name).open("ab")
@@ -145,7 +146,7 @@ class Launch:
         )
 
     def unit(self, parent: tuple[int, int]) -> ProcessUnit:
-        """As the watchdog takes it.
+        """The launch in the form that the watchdog reads.
 
         Args:
             parent: pid and starttime of this process.

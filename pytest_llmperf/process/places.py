@@ -1,4 +1,4 @@
-"""Where files go that are no results: the temporary folder, the private folders below it, and what replaces a folder
+"""Folders of files that are not results: the temporary folder, private folders below it, and the replacement of a home
 that cannot be written."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def lock_folder(name: str = "llmperf-ports") -> Path:
     """The per-user folder of lock files. A folder of another user is refused.
 
     Raises:
-        InfrastructureError: it cannot be made, or is no folder of this user.
+        InfrastructureError: the folder cannot be made, or belongs to another user.
     """
     return private_folder(temporary_folder() / f"{name}-{os.getuid()}")
 
@@ -76,7 +76,8 @@ def private_folder(folder: Path) -> Path:
 
 
 def writable(folder: Path) -> bool:
-    """Whether a folder that need not exist yet could be made and written. Tried: /proc promises what it refuses."""
+    """Whether a folder could be made and written; it need not exist. The function writes a file, because permission
+    bits do not tell the truth everywhere, e.g. in /proc."""
     try:
         nearest = next(place for place in (folder, *folder.parents) if place.exists())
         with tempfile.TemporaryDirectory(prefix=".llmperf-", dir=nearest):
@@ -100,10 +101,10 @@ def replaced_home() -> Path:
 
 
 def check_shared_memory(folder: Path = shm.FOLDER) -> None:
-    """Write to shared memory, before a server starts that would end without it after a minute or more.
+    """Write to shared memory before a server starts. Without shared memory the server would end after a minute or more.
 
     Raises:
-        InfrastructureError: it cannot be written.
+        InfrastructureError: the shared memory cannot be written.
     """
     try:
         if sys.platform.startswith("linux"):
@@ -116,7 +117,7 @@ def check_shared_memory(folder: Path = shm.FOLDER) -> None:
 
 
 def remarks(lock: Path, env: Mapping[str, str] = os.environ) -> list[str]:
-    """What a user should know of the places of this machine: whom the lock does not reach, and another home.
+    """Notes for the user: which other sessions the lock does not reach, and which home replaces the real one.
 
     Args:
         lock: lock file of this machine.

@@ -55,7 +55,7 @@ def lock(
         The descriptor that has the lock; None if another process has the lock, or has just removed the file.
 
     Raises:
-        OSError: it cannot be opened, or the file system has no locks.
+        OSError: the file cannot be opened, or the file system has no locks.
     """
     descriptor = os.open(path, flags | OWN, mode)
     try:
@@ -111,7 +111,7 @@ class Scratch:
         prefix: of its name.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
 
     def __init__(self, parent: Path, prefix: str) -> None:
@@ -150,7 +150,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
         durable: wait until the device has it.
 
     Raises:
-        OSError: it cannot be written; a file that was there is whole. A device, a FIFO or a folder is not replaced.
+        OSError: the file cannot be written; an old file stays whole. A device, a FIFO or a folder is not replaced.
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.stat().st_mode):

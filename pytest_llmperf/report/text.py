@@ -18,7 +18,8 @@ UNCHANGED_PERCENT = 0.05
 
 
 def overview(tests: Sequence[TestResult]) -> str:
-    """A line a test with the check that decided it, worst first, and how many came to which outcome."""
+    """A line for each test with its deciding check, worst first, and a line with the number of tests of each
+    outcome."""
     ordered = sorted(tests, key=lambda test: -test.ending.severity)
     rows = aligned([(test.outcome, test.test, test.ending.decided_by) for test in ordered])
     lines = [line for row, test in zip(rows, ordered, strict=True) for line in (row, _reason_line(test)) if line]
@@ -30,7 +31,7 @@ def _reason_line(test: TestResult) -> str:
 
 
 def text_of_test(test: TestResult) -> str:
-    """Everything about one test but its requests."""
+    """All stored facts about one test, without its requests."""
     return "\n".join(_test_lines(test))
 
 
@@ -53,7 +54,7 @@ def _test_lines(test: TestResult) -> Iterator[str]:
 
 
 def _metrics(measurement: Measurement) -> list[tuple[str, ...]]:
-    """A row a metric that any run has, a column a run."""
+    """A row for each metric that a run has, and a column for each run."""
     runs = measurement.runs
     names = dict.fromkeys(name for run in runs for name, value in run.metrics.values.items() if value is not None)
     each = enumerate(runs, start=1)
@@ -62,7 +63,7 @@ def _metrics(measurement: Measurement) -> list[tuple[str, ...]]:
 
 
 def comparison_text(compared: ComparedTest) -> str:
-    """One test in two runs."""
+    """The comparison of one test in two run folders."""
     return "\n".join(_comparison_lines(compared))
 
 
@@ -84,7 +85,7 @@ def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
 
 
 def baseline_list(entries: Sequence[Entry]) -> list[str]:
-    """A line per measurement: where, how much is stored, since when, and its primary metrics."""
+    """A line for each measurement: kind, test, number of sessions, date of the latest session, and primary metrics."""
     rows = [("kind", "test", "sessions", "latest", "primary metrics")]
     for entry in entries:
         for name, stored in sorted(entry.baseline.measurements.items()):
@@ -96,7 +97,7 @@ def baseline_list(entries: Sequence[Entry]) -> list[str]:
 
 
 def baseline_text(entry: Entry) -> Iterator[str]:
-    """One baseline in full."""
+    """All facts of one baseline."""
     for name, stored in sorted(entry.baseline.measurements.items()):
         yield f"{_measurement_name(entry.baseline.test, name)} on {entry.kind} ({entry.path})"
         yield from (f"  {line}" for line in aligned(sorted(stored.fingerprint.items())))
@@ -114,9 +115,11 @@ def baseline_text(entry: Entry) -> Iterator[str]:
 
 
 def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterator[str]:
-    """Differences between two states of the baselines, path → baseline.
+    """Differences between two states of the baselines: a line for each measurement that differs, and for each file
+    whose test has changed.
 
-    One line per measurement that differs, and per file whose test has changed.
+    Args:
+        old, new: path → baseline.
     """
     for path in sorted(old.keys() | new.keys()):
         if path in old and path in new and old[path].test != new[path].test:
@@ -164,7 +167,7 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
 
 
 def _difference_text(what: str, these: Sequence[str], others: Sequence[str]) -> Iterator[str]:
-    """"dropped out: a, b": these that are not among the others."""
+    """"dropped out: a, b": the items of `these` that `others` lacks."""
     if alone := [item for item in these if item not in others]:
         yield f"{what}: {', '.join(alone)}"
 

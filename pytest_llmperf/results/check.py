@@ -114,7 +114,7 @@ class Facts(TypedDict, total=False):
     run_sd: float
     reference: str  # the build that a candidate was compared with: "vllm 0.26.0"
     smallest_detectable: float  # change that fails with 90 % probability
-    further_runs: int  # runs a side that would lower the smallest detectable change
+    further_runs: int  # runs per side that would lower the smallest detectable change
     detectable_then: float  # change: the smallest detectable change with these further runs
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail

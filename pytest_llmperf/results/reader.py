@@ -62,7 +62,7 @@ def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestRe
     """The test with this id or name, else the tests whose id has this part.
 
     Raises:
-        UsageError: none has; the message names those that there are.
+        UsageError: no test has it. The message lists the tests.
     """
     named = tuple(test for test in tests if f"::{test.test}".endswith(f"::{part}"))
     matches = named or tuple(test for test in tests if part in test.test)
@@ -225,7 +225,7 @@ def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
     """A test's own margins of one metric, as the file has them.
 
     Raises:
-        BaselineError: they cannot be margins.
+        BaselineError: the values cannot be margins.
     """
     try:
         return Margins(negligible, tolerated)

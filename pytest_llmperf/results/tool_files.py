@@ -288,7 +288,7 @@ def _number(value: float) -> float:
     """A time or a rate.
 
     Raises:
-        ValueError: it is negative, infinite or NaN.
+        ValueError: the value is negative, infinite or NaN.
     """
     if not 0 <= float(value) < inf:
         raise ValueError(f"{value} is no time and no rate")

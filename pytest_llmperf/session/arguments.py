@@ -274,7 +274,7 @@ def texts_of(given: str | Iterable[str], argument: str) -> tuple[str, ...]:
     """The texts of an argument that is a text or a sequence of texts.
 
     Raises:
-        SloError: it is neither.
+        SloError: the argument is neither.
     """
     if isinstance(given, str):
         return (given,)
@@ -334,7 +334,7 @@ def check_names(names: Collection[str], argument: str) -> None:
     """Refuse one text where a list belongs: it would be read letter by letter.
 
     Raises:
-        SpecError: it is no list of texts.
+        SpecError: the argument is no list of texts.
     """
     refuse(
         (isinstance(names, str), f"{argument}={names!r}: write a list, {argument}=[{names!r}]."),

@@ -11,7 +11,7 @@ from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.spending import Tokens
 
-TOKENS_PER_WORD = 2  # at most on average, in the vocabularies in use
+TOKENS_PER_WORD = 2  # upper bound of the mean over the words of a prompt, for common vocabularies
 
 
 class SpendingLimitReached(UsageError):
@@ -53,7 +53,7 @@ class Ledger:
             )
 
     def reserve(self, spec: EngineSpec, requests: Sequence[Request]) -> None:
-        """Check requests that are sent now, and count the most that they can cost.
+        """Check requests before they are sent, and count their largest possible cost.
 
         Raises:
             SpendingLimitReached: as in `check`.
@@ -63,7 +63,7 @@ class Ledger:
             self._add(spec, (most_tokens(request, spec) for request in requests))
 
     def settle(self, spec: EngineSpec, requests: Sequence[Request], records: Sequence[RequestRecord]) -> None:
-        """Replace the most that reserved requests can cost by what their answers state."""
+        """Replace the largest possible cost of reserved requests by the usage in their answers."""
         if not isinstance(spec, Endpoint) or spec.limit is None:
             return
         for request, record in zip(requests, records, strict=True):
@@ -77,7 +77,7 @@ class Ledger:
 
 
 def most_tokens(request: Request, spec: Endpoint) -> Tokens:
-    """The most that a request can cost, every attempt and every answer included."""
+    """Largest number of tokens that a request can cost, over all attempts and answers."""
     words = len(request.prompt.split()) if isinstance(request.prompt, str) else len(request.prompt)
     prompt = words * TOKENS_PER_WORD if spec.api.sends_text or isinstance(request.prompt, str) else words
     sends = 1 if request.retry is None else request.retry.attempts

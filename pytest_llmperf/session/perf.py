@@ -112,10 +112,10 @@ class Perf:
         return self._execution.session.hardware.emulated
 
     def record(self, *results: CheckResult) -> None:
-        """Add results of a check of the test's own; they count as those of `check` do.
+        """Add results of a check that the test makes itself. They count like results of `check`.
 
         Args:
-            results: what `CheckResult.stated` makes.
+            results: results of `CheckResult.stated`.
 
         Raises:
             UsageError: an argument is no `CheckResult`, or lacks facts that the sentence of its cause needs.
@@ -274,15 +274,16 @@ class Perf:
         return {key: {name: measured[spec][key] for name, spec in specs.items()} for key in workload}
 
     def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
-        """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.
+        """Add runs to a measurement, with the seeds that follow. Two measurements that a test extends in turns see the
+        same drift of the machine.
 
         Args:
-            measurement: what `measure` or `extend` gave last.
-            runs: how many more.
+            measurement: the latest result of `measure` or `extend`.
+            runs: number of further runs.
 
         Raises:
-            UsageError: this test has not measured it, or it was extended or compared since.
-            SpecError: `runs` is invalid, or that server was stopped when this test started another.
+            UsageError: this test did not make the measurement, or has extended or compared it since.
+            SpecError: `runs` is invalid, or the server was stopped when this test started another server.
             InfrastructureError: the server or the load generator failed.
         """
         check_measurement(measurement, "perf.extend(run)")
@@ -359,7 +360,7 @@ class Perf:
             measurement: what `measure` or `extend` gave, or a side of a claim.
 
         Raises:
-            UsageError: this test has not measured it.
+            UsageError: this test did not make the measurement.
             SpecError: the server is emulated, so it has no kernels.
             EngineError: the engine cannot be traced, does not start, or writes no readable trace.
             LoadError: the load generator failed.
@@ -430,7 +431,7 @@ class Perf:
         Args:
             measurement: what `measure`, `extend` or `max_rate` returned last, or a side of a claim. None, a side that
                 was not measured because the other side alone decided the claim, is not compared.
-            name: of the stored measurement, where a test compares several.
+            name: name of the stored measurement, if a test compares several measurements.
             primaries: metrics that the comparison judges; by default median ITL, mean TPOT and, in a closed loop,
                 output throughput. Name TTFT where prefill is the subject of the test.
             margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
@@ -619,7 +620,7 @@ class Perf:
             single: one server to compare with; None for one replica of the deployment.
             prompts: number of prompts. With 400, equal servers that differ in 3 % of their answers are a PASS in most
                 sessions; with 200, in half of them.
-            seed: of the prompts.
+            seed: seed of the prompts.
 
         Raises:
             SpecError: an argument is invalid.

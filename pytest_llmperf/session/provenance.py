@@ -82,7 +82,7 @@ def write_provenance(run_dir: Path, origin: Provenance) -> None:
     """Leave it in the run folder.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     content = {"schema": SCHEMA, "pytest_llmperf": VERSION, **asdict(origin)}
     write_whole(run_dir / FILE, f"{json.dumps(content, indent=1)}\n".encode())
@@ -95,7 +95,7 @@ def add_to_provenance(run_dir: Path, facts: Mapping[str, object]) -> None:
         facts: key → value as JSON.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
         BaselineError: the file is not JSON.
     """
     path = run_dir / FILE

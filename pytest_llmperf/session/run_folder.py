@@ -116,7 +116,7 @@ BEGUN = "begun"  # an empty file in the folder of each session
 
 
 class RunStore:
-    """The store of a project's run folders, one folder a session.
+    """The store of a project's run folders, with a folder for each session.
 
     Args:
         settings: `runs_store`, the URL, and `runs_store_days`.

@@ -93,7 +93,7 @@ class SettingFile:
         """Write the line that describes the search, unless the file has it.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the file cannot be written.
         """
         self._write(self._lines())
 
@@ -101,7 +101,7 @@ class SettingFile:
         """Add a row; it is on the disk when this returns.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the file cannot be written.
         """
         rates = [{"rate": each.rate, "verdict": each.verdict.value, "holds": each.holds, "runs": each.runs}
                  for each in row.rates]

@@ -34,10 +34,10 @@ class Cursor:
 
     Args:
         text: what the user wrote.
-        subject: what it should be, for messages: "SLO", "claim".
+        subject: what the text should be, for messages: "SLO" or "claim".
 
     Raises:
-        SloError: it is no text.
+        SloError: `text` is not a text.
     """
 
     def __init__(self, text: str, subject: str) -> None:
@@ -61,7 +61,7 @@ class Cursor:
         return self._tokens[min(self._position + 1, len(self._tokens) - 1)]
 
     def take(self) -> Token:
-        """The next token; the end stays where it is."""
+        """Take the next token. At the end this is the token "end", again and again."""
         token = self.next
         self._position = min(self._position + 1, len(self._tokens) - 1)
         return token
@@ -74,7 +74,7 @@ class Cursor:
         """Take the next token, which must read `text`.
 
         Raises:
-            SloError: it does not.
+            SloError: the next token is another one.
         """
         if self.next.text != text:
             raise self.error(self.next, f"expected {text!r} {why}, found {self.next.shown}")
@@ -84,13 +84,13 @@ class Cursor:
         """Take the next token, which must be of that kind.
 
         Raises:
-            SloError: it is not.
+            SloError: the next token is of another kind.
         """
         if self.next.kind != kind:
             raise self.error(self.next, f"expected {what}, found {self.next.shown}")
         return self.take()
 
     def error(self, token: Token, why: str) -> SloError:
-        """What, where and why in one paragraph; for the caller to raise."""
+        """An error with the reason and a pointer to the token, for the caller to raise."""
         pointer = " " * token.start + "^" * max(1, len(token.text))
         return SloError(f"this {self.subject} cannot be read: {why}\n  {self.text}\n  {pointer}")

@@ -56,7 +56,7 @@ class Scale(Enum):
             worse_when_larger: False for throughput, hit rate, acceptance.
 
         Raises:
-            ValueError: it is missing, not finite, or not above 0 where its logarithm is needed.
+            ValueError: the value is missing, not finite, or not above 0 although its logarithm is needed.
         """
         if value is None or not isfinite(value):
             raise ValueError(f"a run's value is {'missing' if value is None else value}")

@@ -97,7 +97,7 @@ def parse(text: str) -> Scrape:
 
     Raises:
         MetricUnavailable: no line of the text is in that format.
-        EngineError: it has more samples, or a longer line, than any server needs.
+        EngineError: the text has more samples, or a longer line, than any server needs.
     """
     samples: list[PageSample] = []
     unread: str | None = None

@@ -163,7 +163,7 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
 
     Raises:
         TypeError, AttributeError: it does not have the shape of a completion chunk.
-        ImpossibleCount: it counts fewer tokens than 0, or more than a context can hold.
+        ImpossibleCount: a count of tokens is below 0, or above any context length.
     """
     if "meta_info" in message:
         return _native_chunk(message["meta_info"])

@@ -25,7 +25,7 @@ def response_chunk(message: dict[str, Any]) -> Chunk:
 
     Raises:
         TypeError, AttributeError, KeyError: it does not have the shape of an event.
-        ImpossibleCount: it counts fewer tokens than 0, or more than a context can hold.
+        ImpossibleCount: a count of tokens is below 0, or above any context length.
     """
     kind = message.get("type")
     if kind is None:

@@ -55,7 +55,7 @@ def think_time(call: str, name: str, value: object) -> ThinkTime:
     """`value` as a number of seconds ≥ 0, as (low, high), or as `exponential(mean)`.
 
     Raises:
-        SpecError: it is none of these.
+        SpecError: `value` is none of these.
     """
     if isinstance(value, Exponential):
         return value

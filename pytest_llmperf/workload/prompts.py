@@ -29,7 +29,7 @@ def derive(seed: int, *names: object) -> int:
 
 
 def stream(seed: int, *names: object) -> Random:
-    """The generator of one stream: what one stream draws never moves another.
+    """The generator of one stream. Draws of one stream do not change the draws of another stream.
 
     Draw only through `random`, `getrandbits` and `randbytes`: these three are the same in every Python version.
     """
@@ -74,7 +74,8 @@ def in_words(requests: Iterable[Request], words: Sequence[str]) -> tuple[Request
 
 
 def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:
-    """The same requests with other prompts, of which no cache can have anything that was not sent with this `rng`.
+    """The same requests with other prompts. A cache can hold parts of these prompts only if they were sent with an
+    equal `rng` before.
 
     Lengths, times and what the prompts share stay: each token id becomes another one, always the same, and the first
     word of a text gets a suffix, always the same.
@@ -93,8 +94,8 @@ def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:
 
 
 def with_seeded_replies(requests: Iterable[Request]) -> Iterator[tuple[Request, tuple[int, ...] | str]]:
-    """Each request with its whole prompt, and this prompt with the answer, if a later turn contains the answer. Seeded
-    tokens stand for the answers, which only the server knows."""
+    """Pairs of a request with its whole prompt, earlier turns included, and this prompt followed by the answer if a
+    later turn contains the answer. Seeded tokens stand for the answers, which only the server knows."""
     answered: dict[int, tuple[int, ...] | str] = {}
     for request in requests:
         prompt = request.prompt

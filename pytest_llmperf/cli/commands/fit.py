@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> int:
     if arguments.kind not in GPU_KINDS:
-        raise UsageError(f"--kind {arguments.kind}: there is no such GPU kind. Known: {', '.join(GPU_KINDS)}.")
+        raise UsageError(f"--kind {arguments.kind}: there is no such GPU kind. Write one of "
+                         f"{', '.join(GPU_KINDS)}.")
     origins: set[tuple[str, ...]] = set()
     left_out: Counter[str] = Counter()
     points = [point for folder in arguments.runs for point in _points(Path(folder), arguments.kind, origins, left_out)]
@@ -155,5 +156,5 @@ def _refuse_several(origins: set[tuple[str, ...]]) -> None:
     """
     for position, what in enumerate(ORIGIN):
         if len(found := sorted({origin[position] for origin in origins})) > 1:
-            raise UsageError(f"the runs are of several {what}: {', '.join(found)}. Leave out run folders until one "
-                             "is left.")
+            raise UsageError(f"the runs are of several {what}: {', '.join(found)}. Name run folders of one of these "
+                             f"{what}.")

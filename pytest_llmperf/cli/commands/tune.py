@@ -174,7 +174,7 @@ def _write(path: Path, text: str) -> None:
     """Write a new file.
 
     Raises:
-        UsageError: it exists by now, or cannot be written.
+        UsageError: the file exists already, or cannot be written.
     """
     try:
         with path.open("x", encoding="utf-8") as file:

@@ -34,14 +34,14 @@ class BlockPool:
         self._answers = answers
         self._empty = list(range(self.usable, 0, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._further: dict[int, int] = {}  # holders beyond the first
+        self._further: dict[int, int] = {}  # block → number of sequences that hold it, minus 1
         self._hash: dict[int, int] = {}
         self._block: dict[int, int] = {}
-        self._twins: dict[int, list[int]] = {}  # blocks of the same hash, the oldest of them left out
+        self._twins: dict[int, list[int]] = {}  # hash → blocks with this hash, without the oldest of them
 
     @property
     def free(self) -> int:
-        """Blocks that can be had: empty or idle."""
+        """Number of blocks that an allocation can take: empty or idle."""
         return len(self._empty) + len(self._idle)
 
     @property
@@ -57,7 +57,7 @@ class BlockPool:
         return hits[:-1] if self._last_again else hits
 
     def idle_among(self, blocks: list[int]) -> int:
-        """How many of these would no longer be free if they were held."""
+        """Number of these blocks that are idle, so that sharing them leaves fewer free blocks."""
         return sum([block in self._idle for block in blocks])
 
     def share(self, sequence: Sequence, blocks: list[int]) -> None:
@@ -84,7 +84,7 @@ class BlockPool:
         sequence.room += count * self.block_size
 
     def keep(self, sequence: Sequence, full: int) -> None:
-        """Lets the first `full` blocks of a sequence be found."""
+        """Registers the first `full` blocks of a sequence, so that other sequences find them."""
         start = sequence.registered
         if not self._answers:
             full = min(full, sequence.prompt_length // self.block_size)
@@ -116,7 +116,7 @@ class BlockPool:
             self.leaked += 1
 
     def reset(self) -> bool:
-        """Forgets all cached blocks; False, and nothing changed, while any block is held."""
+        """Forgets all cached blocks. Returns False and changes nothing while a sequence holds a block."""
         if self.free != self.usable:
             return False
         self._empty = list(range(self.usable, 0, -1))
@@ -131,14 +131,14 @@ class BlockPool:
         return blocks == 0 or sequence.hashes[blocks - 1] == other.hashes[blocks - 1]
 
     def _has_no_others(self, block: int) -> bool:
-        """Whether no other sequence holds a released block. Removes one of the other holders."""
+        """Note that one sequence released a block. Returns whether no other sequence holds the block."""
         others = self._further.pop(block, 0)
         if others > 1:
             self._further[block] = others - 1
         return not others
 
     def _evict(self) -> int:
-        """The next idle block; its content is gone."""
+        """Takes the next idle block and forgets its content."""
         block, _ = self._idle.popitem(last=False)
         key = self._hash.pop(block)
         twins = self._twins.pop(key, [])

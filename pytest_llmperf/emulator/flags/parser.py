@@ -35,8 +35,8 @@ class EngineFlags:
         engine, version: the engine, and the stored release whose options are read.
         effective: flags with an effect.
         resolved: option → the default that the engine resolves after it has parsed its command line.
-        from_zero: flags with effect that take whole numbers below 1, too. Any other count below 1 is refused, as the
-            engine refuses it at its start.
+        from_zero: effective flags whose value may be a whole number below 1. For any other count, a value below 1 is
+            refused, as by the engine.
         only: option → the values that need no emulation.
         harmless: flags without effect on the emulated times.
     """
@@ -117,7 +117,8 @@ class EngineParser(argparse.ArgumentParser):
         return options
 
     def _whole_name(self, word: str) -> str:
-        """A flag by its whole name. argparse completes a beginning that only one option of the engine has."""
+        """The whole name of a flag. As in argparse, the beginning of a name is enough if only one option begins with
+        it."""
         name, equals, value = word.partition("=")
         starting = sorted(each for each in self._known if each.startswith(name)) if name.startswith("--") else []
         if name not in self._known and len(starting) > 1 and name not in self._option_string_actions:
@@ -165,7 +166,7 @@ def json_object(text: str) -> dict[str, Any]:
     """An option's JSON object.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is no JSON object.
     """
     try:
         value = json.loads(text)
@@ -184,7 +185,7 @@ def whole(text: str, *, human: str | None = "vllm", least: int | None = None) ->
         least: smallest value; None without a limit.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is no such number.
     """
     match = _HUMAN.fullmatch(text.strip()) if human is not None else None
     try:

@@ -178,7 +178,7 @@ def checked(ask: GenerationRequest, launch: Launch) -> GenerationRequest:
     """The request, if it fits the model's context.
 
     Raises:
-        Refusal: it does not, or a prompt is empty.
+        Refusal: the request is too long, or a prompt is empty.
     """
     longest = launch.config.max_model_len
     for prompt in ask.prompts:

@@ -69,7 +69,7 @@ class Service:
         """Read a request for tokens.
 
         Raises:
-            Refusal: it cannot be served.
+            Refusal: the request cannot be served.
         """
         if self.asleep and self._sglang:
             raise Refusal(500, "The memory of weights and KV cache is released.", "InternalServerError")

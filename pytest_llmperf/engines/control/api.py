@@ -135,7 +135,7 @@ class ControlApi:
         """Release its GPU memory until `wake`.
 
         Raises:
-            EngineError: it does not sleep; nobody should measure on it any more.
+            EngineError: the server does not fall asleep. It must not be measured any more.
         """
         self._move(self.reader.sleep, "the release of its memory")
         self.asleep = True
@@ -144,7 +144,7 @@ class ControlApi:
         """Take its GPU memory back.
 
         Raises:
-            EngineError: it is not awake; nobody should measure on it any more.
+            EngineError: the server does not wake up. It must not be measured any more.
         """
         self._move(self.reader.wake, "the return of its memory")
         self.asleep = False

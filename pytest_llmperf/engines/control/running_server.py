@@ -62,7 +62,8 @@ class RunningServer:
         return MappingProxyType(dict(self._handle.facts))
 
     def counters(self) -> Mapping[str, float]:
-        """Read the server's counters now, under the names of all engines; over all replicas of a service.
+        """Read the server's counters now, under names that are equal for all engines. Counters of a service are sums
+        over its replicas.
 
         Raises:
             EngineError: a counter has an impossible value, or the server does not answer.

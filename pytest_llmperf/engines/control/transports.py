@@ -152,7 +152,7 @@ class _Allowance:
         """Account for received bytes.
 
         Raises:
-            AnswerTooLarge: they are too many.
+            AnswerTooLarge: the answer has too many bytes.
         """
         self.received += len(data)
         if self.received > ANSWER_BYTES + _HEAD_BYTES:

@@ -1,4 +1,4 @@
-"""Is LMCache attached, and does it work? One that serves and never hits costs time and looks like a slow engine."""
+"""Checks that LMCache is attached and works. An LMCache without hits costs time and looks like a slow engine."""
 
 from __future__ import annotations
 
@@ -39,18 +39,20 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
         server.clock.sleep_ns(PAUSE_NS)
         hits_before = server.counters.read().get("external_cache_hits", 0.0)
         if not server.reset_cache(keep=("l1", "l2")):
-            return  # where the engine's own cache cannot be emptied nothing can be proved
+            return  # without an empty cache of the engine, a hit proves nothing about LMCache
         _send(server, prompt, timeout_s)
         if server.counters.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > hits_before:
             return
     raise EngineError(
         f"LMCache is attached and had no hit: {server.spec} serves, and a prompt of {len(prompt)} tokens sent twice "
-        "was computed twice. Its log says why; detach LMCache, or correct the connector.", server.unit.evidence,
+        "was computed twice. Read the reason in the log of the server, then correct the connector, or detach "
+        "LMCache.", server.unit.evidence,
     )
 
 
 def _prompt_tokens(server: Server) -> int:
-    """Two whole chunks, or one where the model takes no more, and a token that is computed in any case."""
+    """Length of the prompt: two whole chunks, or one if the model takes no more, and a token that is always
+    computed."""
     chunk = _chunk_size(server.spec)
     limit = next((server.facts[name] for name in LENGTHS if name in server.facts), "")
     count = whole_number(limit)

@@ -86,7 +86,7 @@ class LMCacheLaunch:
         """Make its folders, and the file for SGLang.
 
         Raises:
-            EngineError: they cannot be written.
+            EngineError: a folder or the file cannot be written.
         """
         try:
             for folder in filter(None, (self.run_dir, self.disk)):

@@ -55,8 +55,8 @@ def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> Re
     folder; "org/name" that is not on disk goes to the engine as a hub id.
 
     Raises:
-        SpecError: it is none of these.
-        InfrastructureError: it cannot be built there.
+        SpecError: `name_or_path` is none of these.
+        InfrastructureError: the model cannot be built there.
     """
     shape = SHAPES.get(name_or_path)
     if shape is not None:

@@ -27,7 +27,7 @@ class TextTokenizer:
     """Counts the tokens of texts.
 
     Args:
-        name: as the test writes it.
+        name: name of the tokenizer as the test writes it.
         tokenizer: of the library `tokenizers`.
     """
 
@@ -36,7 +36,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer
 
     def counts(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """Tokens of each piece of one text. A token belongs to the piece that completes the token."""
+        """Number of tokens in each piece of a text. A token belongs to the piece that completes the token."""
         ends = list(accumulate(map(len, texts)))
         tokens = [0] * len(texts)
         for _, end in self._tokenizer.encode("".join(texts), add_special_tokens=False).offsets:
@@ -48,7 +48,7 @@ class TextTokenizer:
         """Words that are one token each, at the begin of a text and after a space.
 
         Raises:
-            SpecError: the vocabulary has too few.
+            SpecError: the vocabulary has too few such words.
         """
         ids = sorted(self._tokenizer.get_vocab().values())
         texts = (self._tokenizer.decode([token]).strip() for token in ids)

@@ -89,7 +89,7 @@ class VirtualLauncher(Launcher):
         """Emulated servers beside each other; each has a machine of its own.
 
         Raises:
-            EngineError: one of them did not start; none is left running.
+            EngineError: a server did not start. The others are stopped.
         """
         servers: list[Server] = []
         try:

@@ -172,7 +172,7 @@ def check_emulation(emulation: Emulation) -> None:
     """Ask the emulator whether it can read these faults and this noise: it alone knows them.
 
     Raises:
-        ConfigError: it cannot; says what there is.
+        ConfigError: the emulator cannot read them. The message lists the known faults.
     """
     from pytest_llmperf.emulator.options import read_options
     from pytest_llmperf.emulator.quantities import UsageError

@@ -121,7 +121,7 @@ def check_reference(
 
     Raises:
         EnvironmentMissing: the place has no environment, or the environment has no such engine.
-        ConfigError: it is the candidate itself.
+        ConfigError: the reference build is the candidate itself.
     """
     name = f"{engine}:{REFERENCE}"
     reference, engines = installations.find_environment(name), installations.engines

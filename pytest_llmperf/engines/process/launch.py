@@ -144,7 +144,7 @@ class Launcher:
         once all servers before it on the same GPUs are ready.
 
         Raises:
-            EngineError: one of them did not start; none is left running.
+            EngineError: a server did not start. The others are stopped.
         """
         starts: list[Start] = []
         try:

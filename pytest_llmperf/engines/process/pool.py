@@ -155,7 +155,7 @@ class EnginePool:
         Raises:
             SpecError: an endpoint was asked for a fresh start, or there is no such model.
             HardwareBusy: another program uses the accelerators.
-            EngineError: it did not start; nothing is left running.
+            EngineError: the server did not start. None of its processes is left.
             UsageError: a library replaces the clock.
         """
         require_real_clock()

@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's routers: both are launched by Python and written in Rust from one origin."""
+"""The routers of vLLM and of SGLang. Both are Rust programs of a common origin with a launcher in Python."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class RustRouter(RouterAdapter):
 
     def refusal(self, router: Router) -> str | None:
         if taken := sorted(_OF_LAUNCHER & router.values.keys()):
-            return (f"{', '.join(taken)} is set by the launcher: it names the servers, picks free ports, and takes "
-                    "retries=True and circuit_breaker=True. Leave it out.")
+            return (f"{', '.join(taken)} is set by the launcher, which knows the servers and picks free ports. Leave "
+                    "it out. To switch on retries or the circuit breaker, write retries=True or circuit_breaker=True.")
         return super().refusal(router)
 
     def workers(self, placement: RouterPlacement) -> list[str]:
@@ -47,12 +47,13 @@ class RustRouter(RouterAdapter):
         return ("-m", f"{self.package}.launch_router", "--help")
 
     def own_flags(self) -> dict[str, object]:
-        """Flags that one of the routers has, or spells in its own way."""
+        """Flags that only this router has, or spells differently."""
         return {}
 
 
 class VllmRouter(RustRouter):
-    """Takes token ids, and compares prefixes of token ids as of text."""
+    """The router of vLLM. Its prompts may be token ids, and its cache-aware policy compares prefixes of token ids,
+    too."""
 
     name = package = "vllm_router"
     policies = MappingProxyType({
@@ -65,7 +66,7 @@ class VllmRouter(RustRouter):
                     "KV events yet",
     })
     splits = True
-    idle_in_splits = SWITCHES  # tried: half of the requests failed with both, as without
+    idle_in_splits = SWITCHES  # measured: half of the requests failed, with both switches on and with both off
 
     def workers(self, placement: RouterPlacement) -> list[str]:
         if not placement.decoders:
@@ -96,7 +97,7 @@ def vllm_router(*, policy: str = "cache_aware", retries: bool = False, circuit_b
 
 
 class SglangRouter(RustRouter):
-    """Takes text only: the router answers token ids with HTTP status 422."""
+    """The router of SGLang. Its prompts must be text: the router answers token ids with HTTP status 422."""
 
     name = package = "sglang_router"
     takes_token_ids = False

@@ -161,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
             self._whole(404, b"{}")
 
     def do_POST(self) -> None:
-        """Answer a completion: streamed, one event a token, with the usage so far."""
+        """Answer a completion: streamed, with one event per token and the usage so far."""
         try:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             request = self._request(body)

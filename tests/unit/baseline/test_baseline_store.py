@@ -348,7 +348,7 @@ def test_an_update_between_two_files_of_a_reader_is_seen_whole(tmp_path, make):
     assert not updates
 
 
-def test_a_rename_is_one_step_of_the_file_system(tmp_path):
+def test_rename_replaces_the_target_in_one_step(tmp_path):
     source, target = tmp_path / "new", tmp_path / "old"
     source.write_text("new")
     target.write_text("old")

@@ -326,7 +326,7 @@ def mooncake(tmp_path):
 
 
 @pytest.mark.emulated
-def test_capacity_of_recorded_requests_names_trace_and_finds_a_rate(mooncake, capsys):
+def test_capacity_of_recorded_requests_finds_a_rate(mooncake, capsys):
     assert main(["capacity", *SMALL, "--trace", str(mooncake), "--slo", "ttft_p90 <= 500ms"]) in (0, 11)
     shown = capsys.readouterr().out
     assert "/s" in shown

@@ -48,6 +48,14 @@ def test_docstring_without_subject_is_found(project, docstring, found):
         ["docstring without a subject"] * found
 
 
+@pytest.mark.parametrize(("raised", "found"), [("it is negative.", True), ("the value is negative.", False)])
+def test_pronoun_in_raises_is_found(project, raised, found):
+    docstring = f"Read a value.\n\n    Raises:\n        ValueError: {raised}\n    "
+    tree = ast.parse(f'def read(value):\n    """{docstring}"""\n')
+    found_places = [place.what for place in project.places_in_code("pytest_llmperf/x.py", tree)]
+    assert found_places == ["pronoun in Raises"] * found
+
+
 @pytest.mark.parametrize(("body", "found"), [
     ("assert answer() == 1", False), ("with pytest.raises(ValueError): answer()", False), ("answer()", True),
 ])

@@ -84,7 +84,7 @@ def test_conversation_remaining_time_is_extrapolated_from_pace():
     assert RunProgress(1, 1).status(progress, plan).left_s == pytest.approx(40)
 
 
-def test_after_the_last_answer_only_other_runs_are_left():
+def test_after_the_last_answer_the_time_left_is_that_of_later_runs():
     plan = timed(11, 10)
     assert RunProgress(3, 3).status(Progress(11, 11, 0, 2 * S), plan).left_s == 0
     assert RunProgress(1, 3).status(Progress(11, 11, 0, 2 * S), plan).left_s == pytest.approx(4)

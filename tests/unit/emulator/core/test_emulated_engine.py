@@ -221,7 +221,7 @@ def test_idle_engine_makes_no_step(lab):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_fast_forward_stops_if_running_sequence_fills_block_of_waiting_sequence(lab, asynchronous):
+def test_fast_forward_equals_steps_if_running_sequence_fills_block_of_waiting_one(lab, asynchronous):
     """Which makes room for one step, until the running one takes its next block."""
     for held in range(4, 17):
         events = []

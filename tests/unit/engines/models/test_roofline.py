@@ -23,7 +23,7 @@ def test_decode_floor_includes_reading_kv_cache_of_streams():
     assert floors[1] - floors[0] == pytest.approx(288 * 64 * 131_072 / 4.8e12 * 1e3)
 
 
-def test_prefill_peak_is_arithmetic_of_gpu_by_arithmetic_of_token():
+def test_prefill_peak_is_gpu_flops_divided_by_flops_per_token():
     # 6.98e9 parameters in the layers' matrices, two FLOPs each.
     assert prefill_peak_per_s("llama-3.1-8b", "h200") == pytest.approx(989e12 / (2 * 6.979e9), rel=1e-3)
 

@@ -114,7 +114,7 @@ def test_specs_that_fit_start_together_and_stay(sharing_pool):
     assert set(sharing_pool.pids()) == {*first.unit.pids(), *two.unit.pids()}
 
 
-def test_spec_that_runs_alone_starts_anew_beside_a_sibling(sharing_pool):
+def test_server_that_ran_alone_stops_before_its_spec_starts_beside_another(sharing_pool):
     alone = sharing_pool.acquire(ONE)
     assert alone.spec == ONE
     assert sharing_pool.acquire(ONE, beside=[TWO]) is not alone
