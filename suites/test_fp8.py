@@ -1,5 +1,6 @@
 """fp8: half the bytes of weights or KV cache, so more tokens a second from the same memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_llmperf import Perf, by_kind, closed, random_tokens, shared_prefix, vllm
@@ -13,6 +14,8 @@ class Weights:
     blocks: int
     more: float
     model: str = "llama-3.1-8b"
+    #: Longer first tokens that are accepted: an A100 unpacks the weights for each step of a prompt.
+    allow: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,13 @@ class Cache:
     model: str = "llama-3.1-8b"
 
 
-# An A100 has no arithmetic in fp8, and vLLM's attention there reads no fp8 cache.
+# An A100 has no arithmetic in fp8: a kernel unpacks the weights, which makes prompts longer, and vLLM's attention there
+# reads no fp8 cache.
 CACHES = by_kind(l4=Cache("phi-4-mini"), h100=Cache(), h200=Cache())
 
 
-@by_kind(l4=Weights(7_000, 1.3, "phi-4-mini"), a100=Weights(31_000, 1.2), h100=Weights(30_500, 1.1),
-         h200=Weights(59_200, 1.05))
+@by_kind(l4=Weights(7_000, 1.3, "phi-4-mini"), a100=Weights(31_000, 1.1, allow={"ttft_p50": 2.0}),
+         h100=Weights(30_500, 1.1), h200=Weights(59_200, 1.05))
 def test_fp8_weights_decode_more(case: Weights, perf: Perf) -> None:
     bfloat16 = vllm(case.model, max_model_len=16384)
     perf.claim(
@@ -34,6 +38,7 @@ def test_fp8_weights_decode_more(case: Weights, perf: Perf) -> None:
         random_tokens(input=64, output=128, arrivals=closed(16), requests=32),
         f"output_throughput(a) / output_throughput(b) >= {case.more}",
         mechanism=[f"kv_blocks(a) >= {case.blocks}", f"kv_blocks(b) <= {case.blocks - 1}"],
+        allow=case.allow,
     )
 
 

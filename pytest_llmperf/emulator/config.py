@@ -12,6 +12,20 @@ Policy = Literal["fcfs", "lpm", "dfs-weight"]
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup:
+    """Drafts are what followed the last tokens earlier in the text.
+
+    Args:
+        least, most: number of last tokens that are searched for; a longer match is preferred.
+        factor: a draft has at most this many tokens per matched token; None for no such limit.
+    """
+
+    least: int
+    most: int
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Speculation:
     """Draft and verify.
 
@@ -21,12 +35,15 @@ class Speculation:
         draft: shape of the draft model; None if drafting takes no GPU time (n-grams).
         of_target: the draft model reads the target's hidden states (EAGLE, MTP). Then vLLM computes the last cached
             block of a prompt again.
+        lookup: how drafts are found in the text. Then an answer is taken to repeat itself as much as its prompt does,
+            and `acceptance` holds for tokens that this would let the target accept. None: text plays no part.
     """
 
     draft_tokens: int
     acceptance: tuple[float, ...]
     draft: ModelShape | None = None
     of_target: bool = False
+    lookup: Lookup | None = None
 
 
 @dataclass(frozen=True, slots=True)

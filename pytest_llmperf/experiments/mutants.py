@@ -18,7 +18,7 @@ from pytest_llmperf.results.reader import read_run
 #: Each fault of the emulator with a value that a suite should notice, and the step time by small amounts.
 FAULTS = (
     "step_time=+1%", "step_time=+2%", "step_time=+5%", "step_time=+10%", "prefix_cache=off", "answer_cache=off",
-    "chunk_budget=/4", "kv=-50%", "acceptance=-0.2", "tp_link=/2", "offload_bandwidth=/4", "stalls=1%", "leak",
+    "chunk_budget=/4", "kv=-50%", "acceptance=-0.5", "tp_link=/2", "offload_bandwidth=/4", "stalls=1%", "leak",
     "router=round_robin", "starved_replica=2", "slow_replica=+20%:2", "throttle", "errors=2%", "hangs=2%",
     "truncated=2%", "limited=2%", "disconnects=ignored",
     "swapped=10%", "stale_blocks=10%", "truncated_transfers=10%", "wrong_weights=2",

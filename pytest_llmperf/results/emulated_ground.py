@@ -25,7 +25,6 @@ NOT_FITTED = "data sheet only: not fitted"
 #: Flag that differs between the sides of a claim → ratio of the sides that hosts measured, and ratio on the emulator
 #: (docs/measured/h200.md, docs/measured/h100.md). Each emulated ratio is at least 1.3 times too large or too small.
 MISSED = {
-    "speculative_config": "n-gram drafts, mean TPOT: 4.4 × measured, 2.45 × emulated",
     "schedule_policy": "request throughput: 2.14 × measured, 3.2 × emulated",
     "max_num_seqs": "256 for 64 sequences, output throughput: 1.08 × measured, 1.64 × emulated",
     "max_num_batched_tokens": "4,096 for 256 tokens, p99 ITL: 3.11 × measured, 10.2 × emulated",

@@ -11,7 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator_fit.anchors import ANCHORS
-from emulator_fit.parameters import DENSE, EXPERTS, Numbers, Slot, per_engine, placed, start
+from emulator_fit.parameters import (
+    ALIKE,
+    DENSE,
+    ENGINES,
+    EVEN,
+    EVEN_FAMILIES,
+    EXPERTS,
+    Numbers,
+    Slot,
+    per_engine,
+    placed,
+    start,
+)
 from emulator_fit.replayed import row_replayed
 from emulator_fit.rows import Row
 from emulator_fit.surrogate import estimate
@@ -63,15 +75,23 @@ def fit_dense(rows: Sequence[Row], corrections: Mapping[str, Correction], with_a
 
 def fit_experts(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> Numbers:
     """Fits the coefficients of routed experts, per engine and then per family near those of the engine; all other
-    coefficients stay fixed.
+    coefficients stay fixed. The coefficients of an engine are for families without rows.
     """
-    numbers = _solve(partial(_of_rows, rows, corrections), per_engine(EXPERTS), numbers)
+    alike, even = (_solve(partial(_of_rows, rows, corrections), per_engine(EXPERTS), _formed(numbers, form))
+                   for form in (ALIKE, EVEN))
+    families = {}
     for family in sorted({family_of(row.config) for row in rows}):
         members = [row for row in rows if family_of(row.config) == family]
-        engine = numbers[members[0].config.engine]
+        form, engines = (EVEN, even) if family in EVEN_FAMILIES else (ALIKE, alike)
+        engine = engines[members[0].config.engine]
         near = [(family, replace(each, prior=engine[each.name], tolerance=FAMILY_TOLERANCE)) for each in EXPERTS]
-        numbers = _solve(partial(_of_rows, members, corrections), near, {**numbers, family: {}})
-    return numbers
+        fitted = _solve(partial(_of_rows, members, corrections), near, {**engines, family: {}})
+        families[family] = fitted[family] | form
+    return {**even, **families}
+
+
+def _formed(numbers: Numbers, form: dict[str, float]) -> Numbers:
+    return {engine: numbers[engine] | form for engine in ENGINES}
 
 
 def _solve(residuals: Residuals, free: list[Slot], base: Numbers) -> Numbers:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator_fit.fitting import correction, fit_dense, fit_experts, of_row
-from emulator_fit.parameters import ELSEWHERE, ENGINES, FORM, Numbers, start
+from emulator_fit.parameters import ENGINES, Numbers, start
 from emulator_fit.rows import Row, read_rows, sha256_of
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
 
@@ -63,9 +63,8 @@ def write(root: Path) -> None:
 
     of_dense = _rounded(fit_dense(dense, corrections, with_anchors=True))
     shipped = split("shipped", (), of_dense)["engines"]
-    engines = {engine: shipped.pop(engine) | ELSEWHERE[engine] for engine in ENGINES}
-    families = {family: numbers | FORM for family, numbers in shipped.items()}
-    _dump(root / COEFFICIENTS, {"provenance": _provenance(rows), "engines": engines, "families": families})
+    engines = {engine: shipped.pop(engine) for engine in ENGINES}
+    _dump(root / COEFFICIENTS, {"provenance": _provenance(rows), "engines": engines, "families": shipped})
     splits = [split(f"fold {fold}", _held(rows, fold)) for fold in range(FOLDS)]
     splits += [split(f"runs {fold}", mixtures[fold::FOLDS], of_dense) for fold in range(FOLDS)]
     splits.append(split("H100 → H200", [row for row in dense if row.gpu == "h200"], anchors=False))

@@ -13,6 +13,7 @@ from pytest_llmperf.emulator.config import EngineConfig, Speculation
 from pytest_llmperf.emulator.core.batch import Batch
 from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.counters import Counters
+from pytest_llmperf.emulator.core.lookup import draft_sizes
 from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 
 
@@ -48,6 +49,7 @@ class Scheduler(ABC):
         self._leaked_blocks = leaked_blocks
         self._acceptance = Acceptance(speculation) if speculation else None
         self._drafts = speculation.draft_tokens if speculation else 0
+        self._lookup = speculation.lookup if speculation else None
         self.asynchronous = config.async_scheduling
         self._in_flight: Batch | None = None
 
@@ -200,9 +202,17 @@ class Scheduler(ABC):
         """
         if not drafts or self._acceptance is None:
             return 1, 0
-        accepted = 0 if blank else self._acceptance.draw(sequence.draw_key, drafts)
+        accepted = 0 if blank else min(self._acceptance.draw(sequence.draw_key, drafts), self._found(sequence)[1])
         self.counters.observe_drafts(drafts, accepted)
         return min(1 + accepted, sequence.max_tokens - sequence.generated), drafts - accepted
+
+    def _found(self, sequence: Sequence) -> tuple[int, int]:
+        """Tokens that are drafted for the next step, and how many of them the text would let the target accept."""
+        if self._lookup is None:
+            return self._drafts, self._drafts
+        if sequence.draft_sizes is None:
+            sequence.draft_sizes = draft_sizes(sequence.prompt, self._lookup, self._drafts)
+        return sequence.draft_sizes[sequence.draw_key % len(sequence.draft_sizes)]
 
     def _preempted(self, sequence: Sequence) -> None:
         """Counts a preemption of a sequence, which must be computed anew."""

@@ -35,6 +35,7 @@ class Sequence:
         hashes: hash of each full block, which covers all tokens up to the end of the block.
         expected: number of tokens that the steps in flight will generate.
         drafts: number of draft tokens proposed for the next step.
+        draft_sizes: drafted and accepted tokens that a lookup in the text may give; None before the first lookup.
         stale: whether the sequence was preempted while a step in flight computed it.
         prompt_length, limit: number of tokens of the prompt, and of the prompt with all tokens to generate.
         room: capacity of its blocks in tokens.
@@ -61,6 +62,7 @@ class Sequence:
     hashes: list[int] = field(default_factory=list, repr=False)
     expected: int = 0
     drafts: int = 0
+    draft_sizes: list[tuple[int, int]] | None = field(default=None, repr=False)
     stale: bool = False
     prompt_length: int = field(init=False)
     limit: int = field(init=False)

@@ -112,6 +112,8 @@ class VllmScheduler(Scheduler):
             return 0
         count, rejected = self._verify(sequence, drafts, sequence in batch.blank) if drafts else (1, 0)
         sequence.generated += count
+        if self._lookup is not None:
+            sequence.drafts = self._found(sequence)[0]
         if sequence.stale:
             sequence.stale = False
             return count

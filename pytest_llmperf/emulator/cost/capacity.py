@@ -7,6 +7,8 @@ from pytest_llmperf.shapes import Dtype, ModelShape
 
 _MIB = 2**20
 _NCCL_BYTES = 50 * _MIB  # and cuBLAS and graph pools, beyond what vLLM counts as activations
+# Of logits in float32, for each sequence: 6.6 with 4 drafts, 6.4 to 7.4 with 8 to 16 (docs/measured/h200).
+_DRAFTING_ROWS = 7
 _CONTEXT_BYTES = 500 * _MIB  # CUDA's own, which SGLang finds taken before it reckons
 
 
@@ -51,11 +53,13 @@ def kv_blocks(  # noqa: PLR0917 - the arguments are the engine's own flags, in o
     *,
     engine: str = "vllm",
     weight_gpus: int | None = None,
+    drafting: int = 0,
 ) -> int:
     """Blocks of `block_size` tokens in one replica.
 
     vLLM takes `utilization` of the memory for everything; SGLang's share holds weights and cache only.
     `weight_gpus`: over how many GPUs the weights are spread, where not tp (experts over replicas).
+    `drafting`: most sequences whose drafts vLLM verifies at once; 0 without drafts.
 
     Raises:
         DoesNotFit: the weights leave no memory for KV cache. The message names the memory that the weights need and
@@ -65,6 +69,7 @@ def kv_blocks(  # noqa: PLR0917 - the arguments are the engine's own flags, in o
     held = shape.weight_bytes(weights) / (weight_gpus or tp)
     if engine == "vllm":
         budget -= _NCCL_BYTES + activation_bytes(shape, tp, max_num_batched_tokens)
+        budget -= drafting * _DRAFTING_ROWS * shape.vocab * 4
     else:
         budget -= _CONTEXT_BYTES * utilization
     blocks = int((budget - held) // (kv_bytes_per_gpu(shape, kv, tp) * block_size))

@@ -14,7 +14,12 @@ from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
 from pytest_llmperf.shapes import ModelShape
 
-_PACKED = 0.5  # of the share of bandwidth, for weights that a kernel unpacks: docs/evidence/suite_limits.md
+# Of each step, on the host: drafts are looked up and compared. 0.2 to 1.1 ms with vLLM 0.26.0 on ten H200 hosts
+# (docs/measured/h200).
+_LOOKUP_S = 6e-4
+# For weights that a kernel unpacks (docs/evidence/suite_limits.md): shares of the share of bandwidth, for integers of 4
+# bits and for fp8 on a GPU that cannot compute in fp8, and of the share of FLOP/s, for both on such a GPU.
+_PACKED, _FP8_PACKED, _UNPACKED = 0.5, 0.75, 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +85,16 @@ def matrices_of(config: EngineConfig, coefficients: Coefficients) -> Matrices:
     replicas = config.data_parallel if config.expert_parallel else 1
     bandwidth = gpu.bandwidth_bytes_per_s * coefficients.weight_bandwidth
     bf16 = gpu.bf16_flops * coefficients.matrix
-    native = config.weights == "fp8" and gpu.fp8_flops is not None
-    flops = (gpu.fp8_flops or 0.0) * coefficients.matrix_fp8 if native else bf16
+    packed = _PACKED if shape.quantization else 1.0
+    flops = bf16
+    if config.weights == "fp8" and gpu.fp8_flops is not None:
+        flops = gpu.fp8_flops * coefficients.matrix_fp8
+    elif gpu.fp8_flops is None and (config.weights == "fp8" or shape.quantization):
+        packed, flops = packed if shape.quantization else _FP8_PACKED, bf16 * _UNPACKED
     routed = shape.expert_layers * shape.expert_parameters / (tp * replicas)
     expert_bytes = shape.expert_bytes(config.weights)
     expert_bandwidth = bandwidth * coefficients.expert_bandwidth
-    dense_bandwidth = bandwidth if shape.quantization is None else bandwidth * _PACKED
+    dense_bandwidth = bandwidth * packed
     return Matrices(
         dense_read_s=shape.dense_parameters / tp * shape.matrix_bytes(config.weights) / dense_bandwidth,
         dense_token_s=2 * shape.dense_parameters / tp / flops,
@@ -148,7 +157,7 @@ class StepTime:
         self._window, self._windowed = _window(shape)
         self._fixed_s = coefficients.step_s + shape.layers * coefficients.layer_s
         self._fixed_s += shape.expert_layers * coefficients.expert_layer_s
-        if config.weights == "fp8":
+        if config.weights == "fp8" and gpu.fp8_flops is not None:
             self._fixed_s += shape.layers * coefficients.fp8_layer_s
         self._sequence_s = coefficients.sequence_s
         if not config.async_scheduling:
@@ -157,6 +166,9 @@ class StepTime:
         per_token = coefficients.token_s * shape.layers
         per_token += coefficients.expert_token_s * shape.expert_layers * shape.active_experts
         self._token_s = per_token * shape.hidden / gpu.bandwidth_bytes_per_s
+        speculation = config.speculation
+        if speculation is not None and speculation.draft is None:
+            self._fixed_s += _LOOKUP_S
         self._eager_s = shape.layers * coefficients.eager_layer_s
         self._ungraphed_s = shape.layers * coefficients.ungraphed_layer_s
         self._ungraphed_s += shape.expert_layers * coefficients.expert_ungraphed_layer_s

@@ -171,4 +171,6 @@ def _speculation(
     fields: dict[str, object] = {"method": METHODS[options.speculative_algorithm], "num_speculative_tokens": steps}
     if options.speculative_draft_model_path:
         fields["model"] = options.speculative_draft_model_path
-    return speculation(fields, shape, options.model_path, acceptance)
+    if options.speculative_algorithm == "NGRAM":
+        fields |= {"prompt_lookup_min": 1, "prompt_lookup_max": 12}
+    return speculation(fields, shape, options.model_path, acceptance, dummy=options.load_format == "dummy")

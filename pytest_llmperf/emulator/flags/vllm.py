@@ -53,7 +53,8 @@ def vllm_launch(
         raise UsageError("vllm: which model? Write `serve MODEL …`, or --model MODEL.")
     shape = served_shape(model, namespace.quantization)
     settings = speculative_config(namespace)
-    drafts = speculation(settings, shape, model, acceptance) if settings else None
+    dummy = namespace.load_format == "dummy"
+    drafts = speculation(settings, shape, model, acceptance, dummy=dummy) if settings else None
     config = vllm_config(
         namespace, shape, machine.gpu, drafts=drafts, tiers=_tiers(namespace, machine.gpu, env), split=split
     )
@@ -115,7 +116,7 @@ def vllm_config(
         max_num_batched_tokens=budget,
         max_num_seqs=sequences,
         block_size=options.block_size,
-        num_blocks=_blocks(options, shape, gpu, (weights, kv), (length, budget)),
+        num_blocks=_blocks(options, shape, gpu, (weights, kv), (length, budget, sequences if drafts else 0)),
         prefix_caching=options.enable_prefix_caching,
         chunked_prefill=options.enable_chunked_prefill,
         weights=weights,
@@ -175,10 +176,11 @@ def _budget(options: argparse.Namespace, gpu: HardwareKind, length: int) -> tupl
 
 def _blocks(
     options: argparse.Namespace, shape: ModelShape, gpu: HardwareKind, dtypes: tuple[Dtype, Dtype],
-    limits: tuple[int, int],
+    limits: tuple[int, int, int],
 ) -> int:
-    """KV blocks of a replica; `dtypes` of weights and KV, `limits`: longest sequence and token budget."""
-    (weights, kv), (length, budget) = dtypes, limits
+    """KV blocks of a replica; `dtypes` of weights and KV, `limits`: longest sequence, token budget, and most sequences
+    with drafts."""
+    (weights, kv), (length, budget, drafting) = dtypes, limits
     tp, size = options.tensor_parallel_size, options.block_size
     block_bytes = kv_bytes_per_gpu(shape, kv, tp) * size
     if options.num_gpu_blocks_override is not None:
@@ -189,7 +191,8 @@ def _blocks(
         spread = tp * options.data_parallel_size if options.enable_expert_parallel and shape.moe else tp
         try:
             blocks = kv_blocks(
-                shape, gpu, tp, weights, kv, size, options.gpu_memory_utilization, budget, weight_gpus=spread
+                shape, gpu, tp, weights, kv, size, options.gpu_memory_utilization, budget, weight_gpus=spread,
+                drafting=drafting,
             )
         except DoesNotFit as error:
             raise StartError(

@@ -30,13 +30,13 @@ def test_only_fitted_kinds_have_fitted_step_times():
 
 
 def test_claim_on_a_flag_that_the_emulator_misses_names_both_ratios():
-    drafts = FITTED | {"flags": '{"speculative_config": {"method": "ngram"}}'}
-    (ground, missed) = notes([FITTED | {"flags": "{}"}, drafts])
+    longest_first = FITTED | {"flags": '{"schedule_policy": "lpm"}'}
+    (ground, missed) = notes([FITTED | {"flags": "{}"}, longest_first])
     assert ground == "emulated h200: fitted"
-    assert missed.startswith("known to be missed by the emulator if speculative_config differs: ")
-    assert "4.4 × measured" in missed
-    assert notes([drafts, drafts]) == ["emulated h200: fitted"]
-    assert notes([each | {"hardware": "h200"} for each in (FITTED, drafts)]) == []
+    assert missed.startswith("known to be missed by the emulator if schedule_policy differs: ")
+    assert "2.14 × measured" in missed
+    assert notes([longest_first, longest_first]) == ["emulated h200: fitted"]
+    assert notes([each | {"hardware": "h200"} for each in (FITTED, longest_first)]) == []
 
 
 def test_models_and_versions_of_the_stored_runs_are_fitted():

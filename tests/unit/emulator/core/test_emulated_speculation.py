@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from pytest_llmperf.emulator.config import Speculation
+from pytest_llmperf.emulator.config import Lookup, Speculation
+from pytest_llmperf.emulator.core.lookup import draft_sizes
 from pytest_llmperf.emulator.core.scheduler import Acceptance
 from pytest_llmperf.shapes import SHAPES
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_draft_position_is_accepted_with_given_conditional_probability():
@@ -56,3 +63,61 @@ def test_speculative_steps_are_not_fast_forwarded(lab):
     engine = lab.engine(speculation=Speculation(1, (0.5,)))
     engine.add(lab.sequence(1, 8, 30), 0)
     assert engine.fast_forward(engine.step(0).ended_ns, None) is None
+
+
+PHRASE = tuple(range(1000, 1200, 7))
+REPEATED = Lookup(2, 4)
+
+
+def test_drafts_of_a_repeated_text_are_accepted_whole():
+    assert set(draft_sizes(PHRASE * 4, REPEATED, 3)[:-1]) == {(3, 3)}
+
+
+def test_text_that_repeats_nothing_gives_no_drafts():
+    assert set(draft_sizes(PHRASE, REPEATED, 3)) == {(0, 0)}
+    assert draft_sizes((5,), REPEATED, 3) == [(0, 0)]
+
+
+def test_lookup_drafts_what_followed_and_ends_where_the_text_differs():
+    text = (50, 60, 70, 80, 90, 50, 60, 70, 40, 30)
+    assert draft_sizes(text, Lookup(1, 1), 4)[:2] == [(0, 0), (4, 2)]
+
+
+def test_suffix_drafts_are_as_long_as_their_match_allows():
+    text = PHRASE * 6
+    assert {drafted for drafted, _ in draft_sizes(text, Lookup(1, 24, 1.0), 16)[:-1]} == {16}
+    assert {drafted for drafted, _ in draft_sizes(text, Lookup(1, 24, 0.25), 16)[:-1]} == {6}
+
+
+@pytest.mark.parametrize(("lookup", "measured"), [
+    (Lookup(1, 4), {1: 0.468, 3: 0.283, 5: 0.200, 7: 0.147}), (Lookup(1, 24, 1.0), {8: 0.324, 12: 0.324, 16: 0.324}),
+])
+def test_acceptance_looked_up_in_prompts_is_at_most_half_above_that_of_the_trained_model(lookup, measured):
+    """What was measured: docs/evidence/trained_models.md and thorough_engines.md."""
+    chains = json.loads((ROOT / "suites" / "tasks" / "sums_chains.json").read_text(encoding="utf-8"))
+    prompts = [tuple(map(ord, chain["conversations"][0]["value"])) for chain in chains]
+    for tokens, rate in measured.items():
+        sizes = [size for prompt in prompts for size in draft_sizes(prompt, lookup, tokens)]
+        drafted, accepted = map(sum, zip(*sizes, strict=True))
+        assert rate <= accepted / drafted <= 1.5 * rate
+
+
+def test_emulated_answer_in_a_prompt_matches_nothing(lab):
+    answer = lab.sequence(1, 8, 600).tokens(8, 608)
+    assert sum(accepted for _, accepted in draft_sizes(answer, REPEATED, 3)) < 10
+
+
+@pytest.mark.parametrize(("prompt", "least", "most"), [(PHRASE * 4, 70, 75), (PHRASE * 2 + PHRASE[::-1], 1, 60)])
+def test_prompt_decides_how_many_looked_up_drafts_are_accepted(lab, prompt, least, most):
+    engine = lab.engine(speculation=Speculation(3, (1.0,) * 3, lookup=REPEATED), async_scheduling=False)
+    seq = replace(lab.sequence(1, 1, 100), prompt=prompt)
+    lab.drive(engine, [(0, seq)], False)
+    assert seq.generated == 100
+    assert least <= engine.counters.spec_accepted_tokens <= most
+
+
+def test_step_without_match_computes_one_token(lab):
+    engine = lab.engine(speculation=Speculation(3, (1.0,) * 3, lookup=REPEATED), async_scheduling=False)
+    seq = replace(lab.sequence(1, 1, 20), prompt=PHRASE)
+    lab.drive(engine, [(0, seq)], False)
+    assert (engine.counters.spec_drafts, seq.generated) == (0, 20)

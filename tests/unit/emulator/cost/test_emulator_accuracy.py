@@ -63,7 +63,7 @@ def test_emulator_errors_of_dense_models_are_below_limits(split, runs):
     assert median(abs(each.ttft) for each in outcomes if not each.row.saturated) <= 0.15
 
 
-@pytest.mark.parametrize(("split", "most_mean", "most_median"), [("fold", 0.15, 0.12), ("runs", 0.09, 0.06)])
+@pytest.mark.parametrize(("split", "most_mean", "most_median"), [("fold", 0.12, 0.09), ("runs", 0.09, 0.06)])
 def test_emulator_errors_of_mixtures_are_below_limits(split, most_mean, most_median):
     """Regression limits, a little above the table's errors; no target of the emulator."""
     tpot = [abs(each.tpot) for each in OUTCOMES if each.split.startswith(split) and not each.row.dense]

@@ -18,6 +18,13 @@ def test_emulated_block_count_equals_vllm_on_h200():
     assert blocks(tp=2) == pytest.approx(123188, rel=0.003)
 
 
+def test_verification_of_drafts_takes_memory_of_each_sequence():
+    """vLLM 0.26.0 on H200, for Llama-3.1-8B with n-gram drafts and for Phi-4-mini with suffix drafts."""
+    assert blocks(drafting=1024) == pytest.approx(55846, rel=0.004)
+    none, few, many = (blocks(SHAPES["phi-4-mini"], kv="fp8", share=0.9, drafting=seats) for seats in (0, 256, 512))
+    assert (none - few, none - many) == pytest.approx((119997 - 118650, 119997 - 117116), rel=0.1)
+
+
 def test_fp8_cache_holds_twice_as_many_tokens():
     assert blocks(kv="fp8") == pytest.approx(2 * blocks(), abs=1)
 

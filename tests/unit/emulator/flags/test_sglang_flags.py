@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_llmperf.emulator.config import Lookup
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
@@ -87,6 +88,8 @@ def test_sglang_draft_flags_are_resolved_or_refused():
     given = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", acceptance=(0.9, 0.5))
     assert given.speculation == replace(built.speculation, acceptance=(0.9, 0.5, 0.5))
     assert built.async_scheduling
+    ngram = config("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8").speculation
+    assert (ngram.draft_tokens, ngram.lookup) == (8, Lookup(1, 12))
     with pytest.raises(UsageError, match="eagle-topk"):
         launch("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "4")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_llmperf.emulator.config import Lookup
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
@@ -200,7 +201,29 @@ def test_given_acceptance_takes_the_place_of_the_methods_own():
 def test_given_acceptance_replaces_only_acceptance_rates(method):
     flags = ["-sc", json.dumps({"method": method, "num_speculative_tokens": 3})]
     default, given = config(*flags).speculation, config(*flags, acceptance=(0.9, 0.5)).speculation
-    assert given == replace(default, acceptance=(0.9, 0.5, 0.5))
+    assert given == replace(default, acceptance=(0.9, 0.5, 0.5), lookup=None)
+
+
+@pytest.mark.parametrize(("settings", "lookup"), [
+    ({"method": "ngram"}, Lookup(5, 5)), ({"method": "ngram", "prompt_lookup_max": 4}, Lookup(4, 4)),
+    ({"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}, Lookup(2, 4)),
+    ({"method": "suffix", "suffix_decoding_max_spec_factor": 2}, Lookup(1, 24, 2)), ({"method": "eagle3"}, None),
+])
+def test_drafts_from_the_text_are_searched_for_as_vllm_does(settings, lookup):
+    assert spec(**settings).speculation.lookup == lookup
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_random_weights_accept_every_draft_from_their_text(method):
+    flags = ["-sc", json.dumps({"method": method, "num_speculative_tokens": 3})]
+    dummy = config(*flags, "--load-format", "dummy").speculation
+    assert (dummy.lookup, dummy.acceptance) == (None, (1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("settings", [{"prompt_lookup_min": 5, "prompt_lookup_max": 4}, {"prompt_lookup_max": "4"}])
+def test_impossible_lengths_of_a_lookup_are_refused(settings):
+    with pytest.raises(StartError, match=r"prompt_lookup_min=.* must be 1 or more, and <= prompt_lookup_max="):
+        spec(method="ngram", **settings)
 
 
 def test_offloading_and_lmcache_flags_give_tiers(tmp_path):
