@@ -84,7 +84,7 @@ class Door(Mapping[str, T]):
                 name = str(getattr(value, "name", ""))
                 self._check(name, value, origin)
                 if name in self:
-                    raise _config_error(f"{origin} adds the {self.name} {name!r}, which {self._owner(name)} has, too. "
+                    raise _config_error(f"{origin} adds the {self.name} {name!r}, which {self.owner(name)} has, too. "
                                       "Choose another name.")
                 self._added[name] = value, origin
                 names.append(name)
@@ -143,11 +143,14 @@ class Door(Mapping[str, T]):
         if (api := getattr(value, "api", API)) != API:
             raise _config_error(f"{origin} adds the {self.name} {name!r} for version {api!r} of the doors, and this "
                               f"pytest-llmperf has version {API}. Install a version of {origin} for it.")
-        if (own := getattr(value, "name", name)) != name or not name:
+        if not name.isidentifier():
+            raise _config_error(f"{origin} adds the {self.name} {name!r}. Name it by a Python identifier.")
+        if (own := getattr(value, "name", name)) != name:
             raise _config_error(f"{origin} adds the {self.name} {name!r}, whose own name is {own!r}. Use one name.")
         return value  # type: ignore[return-value]
 
-    def _owner(self, name: str) -> str:
+    def owner(self, name: str) -> str:
+        """The package that has the name, or the place where a project adds it."""
         if name in self._added:
             return self._added[name][1]
         return OURS if name in self._shipped else _package(self._installed()[name])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
+from math import isfinite
 
 from pytest_llmperf.doors import Door
 from pytest_llmperf.errors import ConfigError, SloError, did_you_mean
@@ -57,15 +58,19 @@ def added_values(
         counters: increases of the server's counters over the run.
 
     Raises:
-        ConfigError: the function of a metric fails. The message names the metric.
+        ConfigError: the function of a metric fails or gives no number. The message names the metric.
     """
     values: dict[str, float | None] = {}
     for metric in METRICS.values():
         try:
-            values[metric.name] = metric.take(records, counters)
+            value: object = metric.take(records, counters)
         except Exception as error:
             raise ConfigError(f"The metric {metric.name} fails on a run: {type(error).__name__}: {error}. Let the "
                               "function return None if a value is missing.") from error
+        if value is not None and not (isinstance(value, int | float) and isfinite(value)):
+            raise ConfigError(f"The metric {metric.name} gives {value!r} on a run. Let the function return a finite "
+                              "number, or None if a value is missing.")
+        values[metric.name] = value
     return values
 
 
@@ -224,8 +229,8 @@ def _added(metric: AddedMetric) -> Metric:
         ConfigError: this package has a metric of that name.
     """
     if metric.name in _shipped() or family_named(metric.name) is not None:
-        raise ConfigError(f"A package adds the metric {metric.name!r}, which pytest-llmperf has, too. Choose another "
-                          "name.")
+        raise ConfigError(f"{METRICS.owner(metric.name)} adds the metric {metric.name!r}, which pytest-llmperf has, "
+                          "too. Choose another name.")
     return Metric(metric.name, metric.unit, metric.direction, f"{metric.name}.{metric.version}", metric.formula,
                   Source.ADDED, metric.needs)
 

@@ -125,14 +125,33 @@ def know_additions(config: pytest.Config) -> None:
         if has_settings(config.rootpath) and (kinds := config.stash[STATE].settings.kinds):
             known.enter_context(GPU_KINDS.added(kinds.values(), ROWS))
         for name in ("kinds", "engines", "routers", "connectors", "metrics", "workloads", "sinks"):
-            caller = getattr(config.hook, f"pytest_llmperf_{name}")
-            if caller.get_hookimpls():
-                values = [value for returned in reversed(caller(config=config)) for value in returned]
-                known.enter_context(_door(name).added(values, CONFTEST))
+            if getattr(config.hook, f"pytest_llmperf_{name}").get_hookimpls():
+                known.enter_context(_door(name).added(_returned(config, f"pytest_llmperf_{name}"), CONFTEST))
+                if name == "metrics":
+                    from pytest_llmperf.metrics.registry import all_metrics
+
+                    all_metrics()  # refuses the name of a shipped metric
     except LlmperfError as error:
         raise pytest.UsageError(str(error)) from error
     for kind in tuple(GPU_KINDS)[len(marked):]:
         config.addinivalue_line("markers", f"{kind}: runs on this GPU")
+
+
+def _returned(config: pytest.Config, hook: str) -> Iterator[object]:
+    """The objects that the implementations of a hook return, those of the first conftest.py first.
+
+    Raises:
+        pytest.UsageError: the hook fails, or returns no list.
+    """
+    try:
+        returned = getattr(config.hook, hook)(config=config)
+    except Exception as error:
+        raise pytest.UsageError(f"{CONFTEST}: the hook {hook} fails: {type(error).__name__}: {error}") from error
+    for values in reversed(returned):
+        if not isinstance(values, list | tuple):
+            raise pytest.UsageError(f"{CONFTEST}: the hook {hook} returns {type(values).__name__}. Let it return a "
+                                    "list.")
+        yield from values
 
 
 def _door(name: str) -> Door[Any]:

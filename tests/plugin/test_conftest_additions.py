@@ -80,3 +80,44 @@ def test_additions_are_unknown_after_the_session(pytester):
     for _ in range(2):  # a name that stayed would be a duplicate
         pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
         assert [tuple(door) for door in doors] == before
+
+
+ADDED = """
+from pytest_llmperf.extending import AddedMetric, Direction, Unit
+
+def metric(name="spread", take=lambda records, counters: 1.0):
+    return AddedMetric(api=1, name=name, unit=Unit.MS, direction=Direction.LOWER, take=take, formula="x")
+
+def pytest_llmperf_metrics(config):
+    {body}
+"""
+MEASURED = """
+from pytest_llmperf import closed, random_tokens, vllm
+
+def test_x(perf):
+    load = random_tokens(input=32, output=4, arrivals=closed(1), requests=2)
+    perf.check(perf.measure(vllm("llama-3.1-8b"), load, runs=1), "error_rate == 0")
+"""
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    ("raise KeyError('unit')", "conftest.py: the hook pytest_llmperf_metrics fails: KeyError: 'unit'"),
+    ("return metric()", "conftest.py: the hook pytest_llmperf_metrics returns AddedMetric. Let it return a list."),
+    ("return [metric('ttft_p50')]", "conftest.py adds the metric 'ttft_p50', which pytest-llmperf has, too."),
+    ("return [metric('my metric')]", "conftest.py adds the metric 'my metric'. Name it by a Python identifier"),
+])
+def test_wrong_hook_is_one_sentence_before_a_test(pytester, body, message):
+    pytester.makeconftest(ADDED.format(body=body))
+    pytester.makepyfile(MEASURED)
+    result = pytester.runpytest_subprocess("--emulate", "h200")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"ERROR: {message}*"])
+
+
+@pytest.mark.parametrize(("value", "shown"), [("'slow'", "'slow'"), ("float('nan')", "nan")])
+def test_metric_without_a_finite_number_is_refused(pytester, value, shown):
+    pytester.makeconftest(ADDED.format(body=f"return [metric(take=lambda records, counters: {value})]"))
+    pytester.makepyfile(MEASURED)
+    result = pytester.runpytest_subprocess("--emulate", "h200")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*The metric spread gives {shown} on a run. Let the function return a finite *"])

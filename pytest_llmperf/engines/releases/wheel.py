@@ -39,7 +39,7 @@ def check(engine: str, older: str, newer: str) -> None:
         UsageError: an unknown engine, a text that is no version, or the same version twice.
     """
     if engine not in known_engines():
-        raise UsageError(f"llmperf engine-changes {engine}: the engine can be {', '.join(known_engines())}.")
+        raise UsageError(f"{engine}: the engine can be {', '.join(known_engines())}.")
     for version in (older, newer):
         if not VERSION.fullmatch(version):
             raise UsageError(f"{engine} {version}: write the version as numbers with dots, such as "
@@ -59,7 +59,7 @@ def release_of(engine: str, version: str, cache: Path, tell: Callable[[str], obj
         UsageError: the package index has no such version or does not answer, the wheel cannot be read, or the disk is
             full.
     """
-    if (stored := release(engine, version)) is not None:
+    if (stored := release(engine, version) or release(engine, f"{version}.0")) is not None:
         return stored
     file = cache / f"{engine}-{version}.json"
     if file.is_file():
@@ -148,7 +148,7 @@ def _refuse_download(engine: str, version: str, output: str) -> NoReturn:
         raise UsageError(f"{engine} {version}: the package index does not answer. Check the network and PIP_INDEX_URL. "
                          f"Stored versions need no index: {', '.join(versions(engine))}.")
     lines = output.strip().splitlines() or ["no output"]
-    raise UsageError(f"{engine} {version}: pip cannot download the wheel: {lines[-1]} Try it by hand: pip download "
+    raise UsageError(f"{engine} {version}: pip cannot download the wheel: {lines[-1]}. Try it by hand: pip download "
                      f"--no-deps {engine}=={version}.")
 
 

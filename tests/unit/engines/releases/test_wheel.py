@@ -142,6 +142,10 @@ def test_version_that_the_index_lacks_is_refused_with_the_newest(make_wheel, ind
         release_of("lmcache", "9.2", index / "cache")
 
 
+def test_short_version_is_the_stored_one(tmp_path):
+    assert release_of("vllm", "0.33", tmp_path).version == "0.33.0"
+
+
 def test_unreachable_index_is_reported_with_the_stored_versions(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -155,7 +159,7 @@ def test_unreachable_index_is_reported_with_the_stored_versions(tmp_path, monkey
 @pytest.mark.parametrize(("output", "words"), [
     ("/usr/bin/python: No module named pip", "has no pip for the download"),
     ("OSError: [Errno 28] No space left on device", "is full. A wheel needs up to 1 GB until it is read"),
-    ("ERROR: something else", "pip cannot download the wheel: ERROR: something else"),
+    ("ERROR: something else", "pip cannot download the wheel: ERROR: something else. Try"),
 ])
 def test_failed_download_is_one_sentence_with_its_reason(output, words, monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, "", output)
