@@ -1,7 +1,8 @@
-"""Finds the run that a command names. A command without a name reads the newest run of this project."""
+"""Finds the run that a command names, on disk or in a store. Without a name it is the newest run of this project."""
 
 from __future__ import annotations
 
+import atexit
 import shlex
 from pathlib import Path
 
@@ -9,10 +10,13 @@ from pytest_llmperf.cli.output import remark
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.process.places import scratch_folder
+from pytest_llmperf.process.scratch import Scratch
 from pytest_llmperf.results.reader import find_run, stored_runs
+from pytest_llmperf.session.run_store import SESSION, RunStore
 
 #: What each command says of its argument RUN.
-RUN_HELP = "path of a run folder, its id, a part of the id, or newest"
+RUN_HELP = "path of a run folder, its id, a part of the id, or newest; also in a store: s3://BUCKET/FOLDER/newest"
 
 
 def _runs_dir() -> Path:
@@ -35,12 +39,43 @@ def project_runs() -> list[Path]:
 
 
 def named_run(named: str) -> Path:
-    """The run folder or JUnit file that a user names (`RUN_HELP`).
+    """The run folder or JUnit file that a user names (`RUN_HELP`). A run folder in a store is copied for this command.
 
     Raises:
         UsageError: there is no such run, or several.
+        ConfigError: the store cannot be read.
     """
+    if in_store(named):
+        store, _, run = named.rstrip("/").rpartition("/")
+        return RunStore(store).fetch(run, _copies())
     return Path(named) if Path(named).exists() else find_run(named, _runs_dir(), Path())
+
+
+def in_store(named: str) -> bool:
+    """Whether a user names a URL instead of a path or an id."""
+    return "://" in named
+
+
+def source_of_history(named: str) -> Path:
+    """A path as a user names it. The results of a store, or of one run there, are copied for this command.
+
+    Raises:
+        UsageError: the store has no such run.
+        ConfigError: the store cannot be read.
+    """
+    if not in_store(named):
+        return Path(named)
+    if SESSION.fullmatch(named.rstrip("/").rpartition("/")[2]):
+        return named_run(named)
+    RunStore(named).fetch_all(copies := _copies())
+    return copies
+
+
+def _copies() -> Path:
+    """A new folder that lasts as long as this command."""
+    scratch = Scratch(scratch_folder(), "store-")
+    atexit.register(scratch.remove)
+    return scratch.path
 
 
 def newest_run() -> Path:

@@ -21,7 +21,7 @@ from pytest_llmperf.report.export import export
 from pytest_llmperf.report.html import write_report
 from pytest_llmperf.results.reader import read_run, read_session, stored_runs
 from pytest_llmperf.session.provenance import add_to_provenance
-from pytest_llmperf.session.run_folder import RunStore
+from pytest_llmperf.session.run_store import RunStore
 
 TEST = "llmperf.test"
 RESUMED = "llmperf.resumed"
@@ -39,21 +39,23 @@ class SessionRecord:
         self._skipped: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)  # node id → setup, call and teardown
         self._test_by_node: dict[str, str] = {}
-        self._text = ""
+        self._texts: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Refuse a store that cannot be written, before the first test. A session without performance tests leaves the
-        store alone; of xdist the controller does not know the tests.
+        """Refuse a store that cannot be written, before the first test, and copy the run folders of killed sessions. A
+        session without performance tests leaves the store alone; of xdist the controller does not know the tests.
         """
         option, state = self._config.getoption, self._config.stash[STATE]
         may_measure = any(map(uses_llmperf, session.items)) or option("numprocesses", default=None)
         if not state.settings.runs_store or not may_measure or option("collectonly"):
             return
+        settings = state.settings
         try:
-            RunStore(state.settings).begin(state.session_id)
+            killed = RunStore(settings.runs_store).begin(state.session_id, self._config.rootpath / settings.runs_dir)
         except LlmperfError as error:
             raise pytest.UsageError(str(error)) from error
+        self._store(killed)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := ending_of(report).path) is not None:
@@ -78,7 +80,7 @@ class SessionRecord:
             self._export(folders)
             self._store(folders)
         elif report_path:
-            self._text = f"no report in {report_path}: nothing was measured"
+            self._texts.append(f"no report in {report_path}: nothing was measured")
 
     def _record(self, folders: set[Path]) -> None:
         emulation = self._config.stash[STATE].emulation
@@ -96,12 +98,12 @@ class SessionRecord:
     def _report(self, folders: list[Path], out: Path) -> None:
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
         try:
-            self._text = f"report: {write_report(folders, store.read, out)}"
+            self._texts.append(f"report: {write_report(folders, store.read, out)}")
         except LlmperfError as error:  # the verdicts stand without it
-            self._text = f"no report: {error}"
+            self._texts.append(f"no report: {error}")
         except ImportError as error:  # a GPU host without a registry has not everything
             where = "Copy it to where jinja2 is installed"
-            self._text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
+            self._texts.append(f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}")
 
     def _export(self, folders: list[Path]) -> None:
         """What cannot be exported is said, and changes no verdict: the run folder holds everything."""
@@ -111,20 +113,21 @@ class SessionRecord:
                 tests = [test for folder in folders for test in read_run(folder)]
                 paths = export(tests, name, self._config.invocation_params.dir / place)
             except LlmperfError as error:
-                self._text += f"\nllmperf --llmperf-export={option}: {error}"
+                self._texts.append(f"--llmperf-export={option}: {error}")
             else:
-                self._text += "".join(f"\nllmperf {name}: {path}" for path in paths)
+                self._texts += [f"{name}: {path}" for path in paths]
 
     def _store(self, folders: list[Path]) -> None:
         """The verdicts stand without it."""
         settings = self._config.stash[STATE].settings
         if not settings.runs_store:
             return
+        store = RunStore(settings.runs_store, settings.runs_store_days)
         for folder in folders:
             try:
-                self._text += f"\nllmperf run folder: {RunStore(settings).add(folder, datetime.now(UTC))}"
+                self._texts.append(f"run folder: {store.add(folder, datetime.now(UTC))}")
             except LlmperfError as error:
-                self._text += f"\nllmperf run folder: {folder} alone. {error}"
+                self._texts.append(f"run folder: {folder} alone. {error}")
 
     def _folders_on_disk(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
@@ -134,8 +137,8 @@ class SessionRecord:
             yield from (folder for place in places for folder in stored_runs(place) if folder.name == state.session_id)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._text:
-            terminalreporter.write_line(f"llmperf {self._text}")
+        for text in self._texts:
+            terminalreporter.write_line(f"llmperf {text}")
 
 
 def known_durations_s(runs_dir: Path, *, emulated: bool) -> dict[str, float]:

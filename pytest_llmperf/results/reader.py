@@ -94,21 +94,34 @@ def find_run(named: str, runs_dir: Path, directory: Path) -> Path:
     path = directory / named
     if path.exists():
         return path
-    runs = stored_runs(runs_dir)
-    matches = runs[-1:] if named == NEWEST else [run for run in runs if named and named in run.name]
-    if len(matches) == 1 and "/" not in named:
+    return runs_dir / chosen_run(named, [run.name for run in stored_runs(runs_dir)], str(runs_dir))
+
+
+def chosen_run(named: str, runs: Sequence[str], place: str) -> str:
+    """The one of these ids that a user names by a part of the id, or as "newest".
+
+    Args:
+        named: as the user wrote it.
+        runs: ids, oldest first.
+        place: that has these runs, for messages.
+
+    Raises:
+        UsageError: there is no such run, or several.
+    """
+    matches = runs[-1:] if named == NEWEST else [run for run in runs if named and named in run]
+    if len(matches) == 1:
         return matches[0]
     if len(matches) > 1:
         raise UsageError(f"{named}: {len(matches)} runs have this in their id: {_names(matches)}. Write more of it.")
     if not runs:
-        raise UsageError(f"{named}: no run is stored in {runs_dir}. Run pytest first.")
-    raise UsageError(f"{named}: there is no such path, and no run in {runs_dir} has this in its id. Stored are "
+        raise UsageError(f"{named}: no run is stored in {place}. Run pytest first.")
+    raise UsageError(f"{named}: there is no such path, and no run in {place} has this in its id. Stored are "
                      f"{_names(runs)}.")
 
 
-def _names(runs: Sequence[Path]) -> str:
+def _names(runs: Sequence[str]) -> str:
     """The newest of these, newest first."""
-    shown = ", ".join(run.name for run in reversed(runs[-MOST_RUNS_NAMED:]))
+    shown = ", ".join(reversed(runs[-MOST_RUNS_NAMED:]))
     return shown if len(runs) <= MOST_RUNS_NAMED else f"{shown} and {len(runs) - MOST_RUNS_NAMED} older ones"
 
 

@@ -12,6 +12,7 @@ from pytest_llmperf.baseline.text import decode
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.process.git import git
+from pytest_llmperf.process.places import scratch_folder
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.release import primaries_of
 from pytest_llmperf.results.baseline import Entry
@@ -104,7 +105,8 @@ def _add_run(history: History, folder: Path) -> None:
               if isinstance(value, int | float)}
     date, commit, host = (str(session.get(name) or "") for name in ("date", "commit", "host"))
     page = folder / "report.html"
-    link = str((page if page.is_file() else folder).absolute())
+    is_copy = folder.is_relative_to(scratch_folder())  # of a run in a store, which ends with this command
+    link = "" if is_copy else str((page if page.is_file() else folder).absolute())
     origin = Session(folder.name, date, commit, (), (), canary=canary, link=link)
     for test in read_run(folder):
         _add_test(history, test, origin, host or "unknown")

@@ -1,5 +1,7 @@
 """The setting `runs_store`: a copy of the run folder at the end, and a store that refuses before anything starts."""
 
+import sys
+
 import pytest
 
 pytestmark = pytest.mark.emulated
@@ -36,8 +38,7 @@ def test_run_folder_is_copied_with_its_report(run, pytester):
     result.stdout.fnmatch_lines([f"llmperf run folder: file://{copy}"])
     stored = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     local = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    begun = [path for path in stored if path.name == "begun"]
-    assert {name: content for name, content in stored.items() if name not in begun} == local
+    assert stored == local
     assert {"report.html", "session.json", "outcomes.json"} <= {path.name for path in stored}
 
 
@@ -51,14 +52,14 @@ def test_store_that_refuses_ends_session_before_the_first_test(run, pytester, wo
     (pytester.path / "file").touch()
     result = run(f"file://{pytester.path}/file/store", "", *workers)
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: The store runs_store = 'file://*/store' refuses files: *Correct the URL*"])
+    result.stderr.fnmatch_lines(["ERROR: The run store 'file://*/store' refuses files: *Correct the URL*"])
     assert not (pytester.path / "began").exists()
 
 
 def test_store_that_fails_at_the_end_leaves_verdict_and_local_run_folder(run, pytester):
     result = run(f"file://{pytester.path}/store", "import shutil; shutil.rmtree('store'); Path('store').touch()")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["llmperf run folder: *runs/* alone. The store runs_store = * refuses files: *"])
+    result.stdout.fnmatch_lines(["llmperf run folder: *runs/* alone. The run store * refuses files: *"])
     assert len(list(pytester.path.glob(".llmperf/runs/*/report.html"))) == 1
 
 
@@ -67,3 +68,39 @@ def test_session_that_measures_nothing_leaves_the_store_alone(run, pytester, arg
     pytester.makepyfile(test_other="def test_plain(): pass")
     assert run(f"file://{pytester.path}/store", "", "-m", "", *arguments).ret == 0
     assert not (pytester.path / "store").exists()
+
+
+def test_run_folder_of_killed_session_is_copied_by_the_next_session(run, pytester):
+    url = f"file://{pytester.path}/store"
+    assert run(url, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)").ret == -9
+    (killed,) = (pytester.path / ".llmperf" / "runs").iterdir()
+    assert not (pytester.path / "store" / killed.name).exists()
+    result = run(url)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"llmperf run folder: {url}/{killed.name}"])
+    assert {path.name for path in (pytester.path / "store").iterdir()} == {
+        "begun", *(folder.name for folder in (pytester.path / ".llmperf" / "runs").iterdir())}
+    assert not list((pytester.path / "store" / "begun").iterdir())
+
+
+def test_commands_read_runs_of_a_store_and_leave_no_copy(run, pytester, monkeypatch):
+    url = f"file://{pytester.path}/store"
+    for seed in ("1", "2"):
+        assert run(url, "", f"--emulate-seed={seed}").ret == 0
+    (pytester.path / ".llmperf").rename(pytester.path / "gone")
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
+    first, second = sorted(path.name for path in (pytester.path / "store").iterdir() if path.name != "begun")
+
+    def printed(*words):
+        result = pytester.run(sys.executable, "-m", "pytest_llmperf", *words)
+        assert result.ret == 0
+        return result.stdout
+
+    printed("show", f"{url}/newest").fnmatch_lines(["PASS*test_it.py::test_it*"])
+    printed("show", f"{url}/{first}", "test_it").fnmatch_lines(["*error_rate*"])
+    printed("diff", f"{url}/{first}", f"{url}/{second}").fnmatch_lines(["*test_it*"])
+    printed("history", url, "--metric", "ttft_p50").fnmatch_lines(["| `test_it` | `ttft_p50` | * | 2 | *"])
+    printed("history", f"{url}/{first}").fnmatch_lines(["| `test_it` | * | 1 | *"])
+    printed("report", f"{url}/newest")
+    assert (pytester.path / "report.html").stat().st_size
+    assert not list((pytester.path / "temporary").glob("*/store-*"))

@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.runs import source_of_history
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
@@ -24,8 +25,8 @@ from pytest_llmperf.report.html.history_page import write_history_page
 from pytest_llmperf.session.history import read_history
 
 ARGUMENTS = {
-    "sources": {"nargs": "*", "type": Path, "metavar": "SOURCE",
-                "help": "run folder, folder of run folders, folder of baselines, or JUnit file"},
+    "sources": {"nargs": "*", "metavar": "SOURCE",
+                "help": "run folder, folder of run folders, folder of baselines, JUnit file, or URL of a store"},
     "--test": {"default": "", "metavar": "PART", "help": "only tests with this part in their id"},
     "--metric": {"action": "append", "default": [], "metavar": "NAME",
                  "help": "e.g. itl_p99; repeatable (default: the primary metrics of each test)"},
@@ -38,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     root = project_root()
     settings = read_settings(root)
     metrics = [find(name).name for name in arguments.metric]
-    history = read_history(root, settings.baselines_dir, settings.runs_dir, arguments.sources, metrics)
+    history = read_history(root, settings.baselines_dir, settings.runs_dir,
+                           list(map(source_of_history, arguments.sources)), metrics)
     chosen = {name: sessions for name, sessions in history.sessions.items()
               if arguments.test in name.test and arguments.kind in (None, name.kind)}
     series = judged(chosen)

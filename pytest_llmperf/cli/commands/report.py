@@ -10,14 +10,15 @@ from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli.output import say
-from pytest_llmperf.cli.runs import RUN_HELP, named_run, newest_run
+from pytest_llmperf.cli.runs import RUN_HELP, in_store, named_run, newest_run
 from pytest_llmperf.config.root import project_root
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.report.html import write_report
 
 ARGUMENTS = {
     "folders": {"nargs": "*", "metavar": "RUN", "help": f"{RUN_HELP} (the default); several make one report"},
-    "--out": {"type": Path, "metavar": "DIR", "help": "where report.html goes (default: the run folder)"},
+    "--out": {"type": Path, "metavar": "DIR", "help": "where report.html goes (default: the run folder; "
+              "for a run in a store the current folder)"},
 }
 
 
@@ -26,5 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
     folders = list({folder.resolve(): folder for folder in named}.values())  # each once
     root = project_root(folders[0])
     store = Store(root / read_settings(root).baselines_dir)
-    say(write_report(folders, store.read, arguments.out or folders[0]))
+    folder = Path.cwd() if any(map(in_store, arguments.folders[:1])) else folders[0]
+    say(write_report(folders, store.read, arguments.out or folder))
     return 0

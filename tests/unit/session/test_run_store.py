@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 import fsspec
 import pytest
 
-from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.session.run_folder import RunStore
+from pytest_llmperf.errors import ConfigError, UsageError
+from pytest_llmperf.session.run_store import RunStore
 
 SESSION = "20261128T093015Z-3cdc55"
 NOW = datetime(2026, 11, 28, 10, 0, tzinfo=UTC)
@@ -32,11 +31,11 @@ def folder(tmp_path):
 
 def test_store_gets_every_file_of_a_run_folder(memory, folder):
     url, stored = memory
-    store = RunStore(Settings(runs_store=f"{url}/"))
-    store.begin(SESSION)
-    assert stored() == [f"{SESSION}/begun"]
+    store = RunStore(f"{url}/")
+    store.begin(SESSION, folder.parent)
+    assert stored() == [f"begun/{SESSION}"]
     assert store.add(folder, NOW) == f"{url}/{SESSION}"
-    assert stored() == [f"{SESSION}/begun", f"{SESSION}/session.json", f"{SESSION}/tests/a.json"]
+    assert stored() == [f"{SESSION}/session.json", f"{SESSION}/tests/a.json"]
     assert fsspec.open(f"{url}/{SESSION}/tests/a.json").open().read() == b"[1]"
 
 
@@ -48,8 +47,8 @@ def test_store_loses_sessions_that_are_too_old_and_nothing_else(memory, folder, 
     url, stored = memory
     others = ["20261101T000000Z-aaaaaa", "20261127T100001Z-bbbbbb", "20261127T095959Z-cccccc", "20261101-notes", "old"]
     for name in others:
-        RunStore(Settings(runs_store=url)).begin(name)
-    RunStore(Settings(runs_store=url, runs_store_days=days)).add(folder, NOW)
+        fsspec.open(f"{url}/{name}/session.json", "w").open().close()
+    RunStore(url, days).add(folder, NOW)
     assert {path.partition("/")[0] for path in stored()} == {SESSION, "20261101-notes", "old", *names}
 
 
@@ -59,18 +58,62 @@ def test_store_loses_sessions_that_are_too_old_and_nothing_else(memory, folder, 
 ])
 def test_store_that_refuses_is_one_sentence(tmp_path, url, reason):
     (tmp_path / "file").touch()
-    store = RunStore(Settings(runs_store=url.format(folder=tmp_path)))
-    with pytest.raises(ConfigError, match=rf"The store runs_store = .* refuses files: {reason}.*Correct the URL"):
-        store.begin(SESSION)
+    store = RunStore(url.format(folder=tmp_path))
+    with pytest.raises(ConfigError, match=rf"The run store '.*' refuses files: {reason}.*Correct the URL"):
+        store.begin(SESSION, tmp_path)
+    with pytest.raises(ConfigError, match=rf"The run store '.*' cannot be read: {reason}.*Correct the URL"):
+        store.fetch("newest", tmp_path)
 
 
 def test_password_in_url_of_store_is_masked(tmp_path):
     with pytest.raises(ConfigError) as refusal:
-        RunStore(Settings(runs_store="nowhere://user:s3cretpassw0rd@bucket")).begin(SESSION)
+        RunStore("nowhere://user:s3cretpassw0rd@bucket").begin(SESSION, tmp_path)
     assert "s3cretpassw0rd" not in str(refusal.value)
 
 
-def test_missing_package_of_store_is_named_with_its_installation(monkeypatch):
+def test_missing_package_of_store_is_named_with_its_installation(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(ConfigError, match=r"not installed .*pip install 'pytest-llmperf\[store\]'"):
-        RunStore(Settings(runs_store="s3://bucket")).begin(SESSION)
+        RunStore("s3://bucket").begin(SESSION, tmp_path)
+
+
+def test_run_folder_comes_back_from_the_store_unchanged(memory, folder, tmp_path):
+    url, _ = memory
+    RunStore(url).add(folder, NOW)
+    for named in (SESSION, "newest", "3cdc55"):
+        (into := tmp_path / f"into-{named}").mkdir()
+        copy = RunStore(url).fetch(named, into)
+        assert copy == into / SESSION
+        assert {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()} == {
+            path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_results_of_all_runs_come_without_requests_and_logs(memory, folder, tmp_path):
+    url, _ = memory
+    for name in ("requests", "servers"):
+        (folder / name).mkdir()
+        (folder / name / "a.json").touch()
+    for session in (SESSION, "20261101T000000Z-aaaaaa"):
+        RunStore(url).add(folder.rename(folder.with_name(session)), NOW)
+        folder = folder.with_name(session)
+    (into := tmp_path / "into").mkdir()
+    RunStore(url).fetch_all(into)
+    assert sorted(str(path.relative_to(into)) for path in into.rglob("*") if path.is_file()) == [
+        f"{session}/{name}" for session in ("20261101T000000Z-aaaaaa", SESSION)
+        for name in ("session.json", "tests/a.json")]
+
+
+def test_unknown_run_of_store_is_answered_with_the_stored_ids(memory, folder, tmp_path):
+    url, _ = memory
+    RunStore(url).add(folder, NOW)
+    with pytest.raises(UsageError, match=f"20250101: there is no such path, and no run in {url} has .*{SESSION}"):
+        RunStore(url).fetch("20250101", tmp_path)
+
+
+def test_killed_session_is_known_until_its_folder_is_copied(memory, folder):
+    url, _ = memory
+    later = "20261128T110000Z-abcdef"
+    assert RunStore(url).begin(SESSION, folder.parent) == []
+    assert RunStore(url).begin(later, folder.parent) == [folder]
+    RunStore(url).add(folder, NOW)
+    assert RunStore(url).begin(later, folder.parent) == []
