@@ -127,6 +127,11 @@ def remarks(lock: Path, env: Mapping[str, str] = os.environ) -> list[str]:
     if unlocked := not_shared_by(lock.parent):
         sentences.append(f"Sessions in {unlocked} of this host do not wait for this session: each has a separate "
                          f"{lock.parent.parent}. Mount one folder of the host in all of them, and set TMPDIR to it.")
+    kin = lock.parent.name.rpartition("-")[0] + "-"
+    others = {folder.name.removeprefix(kin) for folder in lock.parent.parent.glob(f"{kin}*")} - {str(os.getuid())}
+    if uids := sorted(filter(str.isdecimal, others)):
+        sentences.append(f"Sessions of uid {', '.join(uids)} on this host do not wait for this session, because each "
+                         "user has a separate lock. Run all sessions of a host as one user.")
     if not writable(home := home_of(env)):
         sentences.append(f"The home {home} cannot be written: servers get {replaced_home()} as their home.")
     return sentences

@@ -72,6 +72,15 @@ def home(tmp_path, monkeypatch):
     return tmp_path / f"llmperf-home-{os.getuid()}"
 
 
+def test_locks_of_other_users_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (f"llmperf-{os.getuid()}", "llmperf-4711", "llmperf-99", "llmperf-ports-4711", "llmperf-x"):
+        (tmp_path / name).mkdir()
+    assert remarks(tmp_path / f"llmperf-{os.getuid()}" / "machine.lock") == [
+        "Sessions of uid 4711, 99 on this host do not wait for this session, because each user has a separate lock. "
+        "Run all sessions of a host as one user."]
+
+
 def test_servers_get_a_private_folder_in_place_of_an_unwritable_home(home, tmp_path):
     env = inherited_environment(Environment(("python",), True, None, "here"), tmp_path)
     assert (env["HOME"], "HF_HOME" in env) == (str(home), False)
