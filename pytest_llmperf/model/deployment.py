@@ -45,8 +45,10 @@ def router_of(name: str, policy: str, options: dict[str, Flag]) -> Router:
         options: further options of the router with underscores. An option whose value is None is left out.
 
     Raises:
-        SpecError: the value of an option is not JSON.
+        SpecError: the policy is no text, or the value of an option is not JSON.
     """
+    if not isinstance(policy, str):
+        raise SpecError(f"{name}(policy={policy!r}): write the policy as text, such as policy=\"round_robin\".")
     try:
         pairs = ((option, json.dumps(value, sort_keys=True, allow_nan=False))
                  for option, value in options.items() if value is not None)

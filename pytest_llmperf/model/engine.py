@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
@@ -181,6 +181,11 @@ class EngineSpec:
             raise SpecError(f"{self}.with_installation({name!r}): a name may contain only letters, digits, '.', '_' "
                             "and '-'.")
         return replace(self, installation=name)
+
+    def with_router(self, *_: Any, **__: Any) -> EngineSpec:  # noqa: ANN401 - whatever a deployment takes
+        """Refused: only a deployment has a router."""
+        raise SpecError(f"{self}.with_router(…): only replicas that a test starts have a router that it can change. "
+                        "Write replicas(vllm(MODEL), 2, router=vllm_router()).with_router(…).")
 
     def with_lmcache(self, **options: object) -> Self:
         """The same engine with LMCache below its KV cache: one unit, started, watched and stopped together.

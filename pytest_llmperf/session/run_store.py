@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.bounded_file import check_inside
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, UsageError
 from pytest_llmperf.masking import mask
 from pytest_llmperf.process.places import temporary_folder
 from pytest_llmperf.results.reader import chosen_run, stored_runs
@@ -84,7 +84,10 @@ class RunStore:
             ConfigError: the store cannot be read, or the package that reaches it is not installed.
             UsageError: there is no such run, or several.
         """
-        run = chosen_run(named, self.runs(), mask(self._url))
+        if not (runs := self.runs() if re.search("://.", self._url) else []):
+            raise UsageError(f"{mask(self._url)}/{named}: no run is stored there. Write the URL of the store and a "
+                             "run: s3://BUCKET/FOLDER/newest.")
+        run = chosen_run(named, runs, mask(self._url))
         self._get(run, into, EVERY)
         return into / run
 

@@ -79,6 +79,9 @@ class ControlApi:
         response = self.client.get(url)
         self.check_authorized(response)
         listed = json_list(response, "data")
+        if listed is None and (target := response.headers.get("location")) is not None:
+            raise EngineError(f"{url} answered {response.status_code} and redirects to {mask(target)}. Requests do not "
+                              "follow redirects, which add time. Name the address of the service itself.")
         if listed is None:
             raise EngineError(f'{url} answered {response.status_code} without a list of models '
                               f'{{"data": [{{"id": "…"}}]}}: {self.shown(response)!r}. Correct the URL.')

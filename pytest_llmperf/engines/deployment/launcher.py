@@ -245,7 +245,7 @@ class DeploymentLauncher(Launcher):
             )
             server.disturber = ReplicaDisturber(unit, lambda name: self._start_again(unit, name, parts[name]),
                                                 self.clock, self.settings.stop_grace_s)
-            wait_ready(process, f"The router {launch.argv[0]}",
+            wait_ready(process, f"The router {spec.router.name}",
                        lambda left_s: generate_one_token(server, max(1.0, left_s)), clock=self.clock,
                        started_ns=started_ns, timeout_s=self.settings.ready_timeout_s,
                        after_attempt=lambda _: server.unit.check_alive())

@@ -15,7 +15,7 @@ from pytest_llmperf.model.ranks import DATA, PIPELINE, size_of
 
 #: Flags that give a server GPUs of its own choice: each replica gets its GPUs from the deployment.
 PLACES = ("device_ids", "base_gpu_id", "gpu_id_step")
-LEAST = 2
+LEAST, MOST = 2, 1024
 _POOL = Router("", "")
 
 
@@ -51,9 +51,9 @@ def replicas(spec: EngineSpec, n: int = 0, *, router: Router | None = _POOL) -> 
         raise SpecError(f"replicas({spec}, {n!r}, …): this server runs already. Write replicas that run "
                         'already as one endpoint: endpoint(URL, model="ID", metrics=["http://…", …]).')
     least, alone = (1, "") if router is _POOL else (LEAST, " One server needs no router: measure its spec.")
-    if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas must be a whole number of at least "
-                        f"{least}.{alone}")
+    if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= MOST:
+        raise SpecError(f"replicas({spec}, {n!r}, …): the number of replicas must be a whole number from {least} "
+                        f"to {MOST}.{alone}")
     if router is None:
         raise SpecError(f"replicas({spec}, {n}, router=None): replicas without a router are the engine's own data "
                         f"parallelism: write {spec.engine}({spec.model!r}, data_parallel_size={n}), or name a router, "

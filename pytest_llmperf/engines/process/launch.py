@@ -56,6 +56,14 @@ ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 
 
+#: Sign of an error of TLS → what to do.
+TLS_REMEDIES = {
+    "CERTIFICATE_VERIFY_FAILED": "Name a file with its certificate, --llmperf-set=tls_ca_file=FILE, or do not "
+                                 "check the certificate, --llmperf-set=tls_verify=false.",
+    "WRONG_VERSION_NUMBER": "The server does not speak TLS: write http:// instead of https://.",
+}
+
+
 @dataclass(frozen=True)
 class Launcher:
     """Where and how servers are started.
@@ -176,10 +184,10 @@ class Launcher:
                 self.progress(Note(f"{contact.service.url(server.reader.metrics_route)} {copy_remedy(copied)}"))
         except httpx.HTTPError as error:
             server.stop(0)
+            remedy = next((text for sign, text in TLS_REMEDIES.items() if sign in str(error)),
+                          f"Start it, or correct the URL; try `curl {contact.service.url(MODELS)}`.")
             raise EngineError(
-                f"The endpoint {spec.url} does not answer ({type(error).__name__}: {error}). Start it, or correct "
-                f"the URL; try `curl {contact.service.url(MODELS)}`."
-            ) from error
+                f"The endpoint {spec.url} does not answer ({type(error).__name__}: {error}). {remedy}") from error
         except EngineError:
             server.stop(0)
             raise

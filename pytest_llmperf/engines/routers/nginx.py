@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from pytest_llmperf.engines.routers.adapter import RouterAdapter, RouterPlacement, switched_on
+from pytest_llmperf.engines.routers.adapter import SWITCHES, RouterAdapter, RouterPlacement, switched_on
 from pytest_llmperf.model.deployment import Router, router_of
 
 CONFIGURATION = "nginx.conf"
@@ -54,6 +54,11 @@ class Nginx(RouterAdapter):
         "power_of_two": "power_of_two", "consistent_hash": "consistent_hash",
     })
     session_policies = frozenset({"consistent_hash"})
+
+    def refusal(self, router: Router) -> str | None:
+        if unknown := router.values.keys() - set(SWITCHES):
+            return f"nginx has no option {min(unknown)}; its options are {' and '.join(SWITCHES)}. Correct the option."
+        return super().refusal(router)
 
     def arguments(self, router: Router, placement: RouterPlacement) -> list[str]:  # noqa: ARG002
         return ["-c", str(placement.folder / CONFIGURATION), "-p", str(placement.folder), "-e", "stderr"]

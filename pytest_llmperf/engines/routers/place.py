@@ -16,9 +16,10 @@ from pytest_llmperf.errors import EnvironmentMissing, SpecError, did_you_mean
 from pytest_llmperf.model.deployment import Router
 
 SYSTEM_PROGRAMS = ("/usr/sbin", "/sbin")  # not on the PATH of ordinary users
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
+POLICIES = re.compile(r"--policy \{([^}]*)\}")
 
 
 def router_environment(adapter: RouterAdapter, installations: Installations) -> Environment:
@@ -51,10 +52,14 @@ def router_version(adapter: RouterAdapter, environment: Environment) -> str:
 
 
 def check_options(adapter: RouterAdapter, router: Router, environment: Environment) -> None:
-    """Raise SpecError for an option that the installed router does not know, if the router can be asked."""
+    """Raise SpecError for a policy or option that the installed router does not know, if the router can be asked."""
     words = adapter.help_arguments() if environment.is_python else ()
-    known = {word.replace("-", "_") for word in OPTION.findall(_printed((*environment.prefix, *words),
-                                                                        environment.pythonpath))} if words else set()
+    printed = _printed((*environment.prefix, *words), environment.pythonpath) if words else ""
+    known = {word.replace("-", "_") for word in OPTION.findall(printed)}
+    policies = listed[1].split(",") if (listed := POLICIES.search(printed)) else [router.policy]
+    if router.policy not in policies:
+        raise SpecError(f"{router}: {adapter.name} {router_version(adapter, environment)} has no policy "
+                        f"{router.policy}. Choose one of {', '.join(policies)}.")
     for name in router.values if known else ():
         if name not in known and name not in adapter.switches:
             raise SpecError(f"{router}: {adapter.name} {router_version(adapter, environment)} has no option {name}."

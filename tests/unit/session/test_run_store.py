@@ -110,6 +110,13 @@ def test_unknown_run_of_store_is_answered_with_the_stored_ids(memory, folder, tm
         RunStore(url).fetch("20250101", tmp_path)
 
 
+@pytest.mark.parametrize("url", ["s3:/", "s3://", "file:", "memory://empty-store"])
+def test_url_without_store_or_without_runs_is_answered_with_the_form(url, tmp_path):
+    fsspec.filesystem("memory").makedirs("/empty-store", exist_ok=True)
+    with pytest.raises(UsageError, match=r"no run is stored there\. Write the URL of the store and a run: s3://"):
+        RunStore(url).fetch("newest", tmp_path)
+
+
 def test_killed_session_is_known_until_its_folder_is_copied(memory, folder):
     url, _ = memory
     later = "20261128T110000Z-abcdef"

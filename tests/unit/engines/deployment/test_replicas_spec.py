@@ -43,8 +43,13 @@ def test_other_policy_keeps_the_options_of_the_router():
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: replicas(SPEC, 4, router=None), r"write vllm\('tiny', data_parallel_size=4\), or name a router"),
-    (lambda: replicas(SPEC, 1, router=nginx()), "a whole number of at least 2"),
-    (lambda: replicas(SPEC, True, router=nginx()), "a whole number of at least 2"),
+    (lambda: replicas(SPEC, 1, router=nginx()), "a whole number from 2 to 1024"),
+    (lambda: replicas(SPEC, 10**9, router=nginx()), "a whole number from 2 to 1024"),
+    (lambda: nginx(policy=["random"]), "write the policy as text"),
+    (lambda: replicas(SPEC, 2, router=Router("nginx", "random", (("polcy", "1"),))), "no option polcy"),
+    (lambda: SPEC.with_router(policy="random"), "only replicas that a test starts have a router"),
+    (lambda: endpoint("http://h:1", model="m").with_router(policy="random"), "only replicas that a test starts"),
+    (lambda: replicas(SPEC, True, router=nginx()), "a whole number from 2 to 1024"),
     (lambda: replicas("tiny", 2, router=nginx()), 'the spec of one server, such as vllm'),
     (lambda: replicas(FLEET, 2, router=nginx()), "the spec of one server, such as vllm"),
     (lambda: replicas(endpoint("http://h:1", model="m"), 2, router=nginx()), r"as one endpoint: endpoint"),

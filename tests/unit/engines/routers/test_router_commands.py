@@ -88,3 +88,12 @@ def test_option_that_the_installed_router_lacks_is_refused_with_nearest_name(tmp
     check_options(adapter, vllm_router(cache_threshold=0.5, retries=True), environment)
     with pytest.raises(SpecError, match=r"has no option cache_treshold\. Did you mean cache_threshold"):
         check_options(adapter, vllm_router(cache_treshold=0.5), environment)
+
+
+def test_policy_that_the_installed_router_lacks_is_refused_with_its_policies(tmp_path):
+    (tmp_path / "vllm_router").mkdir()
+    (tmp_path / "vllm_router" / "launch_router.py").write_text("print('  --policy {random,round_robin}')")
+    environment, adapter = Environment((sys.executable,), True, tmp_path, ""), ROUTERS.get("vllm_router")
+    check_options(adapter, vllm_router(policy="random"), environment)
+    with pytest.raises(SpecError, match=r"has no policy cache_aware\. Choose one of random, round_robin"):
+        check_options(adapter, vllm_router(), environment)
