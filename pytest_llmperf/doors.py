@@ -143,8 +143,8 @@ class Door(Mapping[str, T]):
         if (api := getattr(value, "api", API)) != API:
             raise _config_error(f"{origin} adds the {self.name} {name!r} for version {api!r} of the doors, and this "
                               f"pytest-llmperf has version {API}. Install a version of {origin} for it.")
-        if not name.isidentifier():
-            raise _config_error(f"{origin} adds the {self.name} {name!r}. Name it by a Python identifier.")
+        if not name.replace("-", "_").isidentifier():
+            raise _config_error(f"{origin} adds the {self.name} {name!r}. Name it by letters, digits and underscores.")
         if (own := getattr(value, "name", name)) != name:
             raise _config_error(f"{origin} adds the {self.name} {name!r}, whose own name is {own!r}. Use one name.")
         return value  # type: ignore[return-value]

@@ -226,8 +226,11 @@ def _added(metric: AddedMetric) -> Metric:
     """The row of a metric of another package.
 
     Raises:
-        ConfigError: this package has a metric of that name.
+        ConfigError: this package has a metric of that name, or a formula cannot name it.
     """
+    if not metric.name.isidentifier():
+        raise ConfigError(f"{METRICS.owner(metric.name)} adds the metric {metric.name!r}. Name it by letters, digits "
+                          "and underscores.")
     if metric.name in _shipped() or family_named(metric.name) is not None:
         raise ConfigError(f"{METRICS.owner(metric.name)} adds the metric {metric.name!r}, which pytest-llmperf has, "
                           "too. Choose another name.")

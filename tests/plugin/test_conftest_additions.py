@@ -104,7 +104,7 @@ def test_x(perf):
     ("raise KeyError('unit')", "conftest.py: the hook pytest_llmperf_metrics fails: KeyError: 'unit'"),
     ("return metric()", "conftest.py: the hook pytest_llmperf_metrics returns AddedMetric. Let it return a list."),
     ("return [metric('ttft_p50')]", "conftest.py adds the metric 'ttft_p50', which pytest-llmperf has, too."),
-    ("return [metric('my metric')]", "conftest.py adds the metric 'my metric'. Name it by a Python identifier"),
+    ("return [metric('my metric')]", "conftest.py adds the metric 'my metric'. Name it by letters, digits"),
 ])
 def test_wrong_hook_is_one_sentence_before_a_test(pytester, body, message):
     pytester.makeconftest(ADDED.format(body=body))

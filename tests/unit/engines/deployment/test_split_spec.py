@@ -55,7 +55,7 @@ def test_nixl_gives_each_pool_its_role_and_each_server_its_side_channel(pool, ki
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: prefill_decode(prefill=SPEC, decode=replicas(SPEC, 1), connector=nixl(), router=vllm_router()),
      r"Write prefill=replicas\(vllm\('tiny'\), 1\)"),
-    (lambda: apart(sizes=(0, 1)), "a whole number of at least 1"),
+    (lambda: apart(sizes=(0, 1)), "a whole number from 1 to 1024"),
     (lambda: prefill_decode(prefill=replicas(SPEC, 1), decode=replicas(SPEC, 2, router=nginx()), connector=nixl(),
                             router=vllm_router()), "decode=replicas.*equal servers without a router"),
     (lambda: apart(connector="nixl"), r"write connector=nixl\(\)"),
