@@ -18,7 +18,8 @@ from pytest_llmperf.telemetry.prometheus import parse
 from pytest_llmperf.wire.completions import emulated_record, to_record
 
 PROMPT = tuple(range(40))
-DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
+#: Answers of dummy weights repeat themselves, so that their drafts are accepted.
+DRAFTS = ["--load-format", "dummy", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
 SGLANG = ["--model-path", "tiny", "--enable-cache-report", "--enable-metrics"]
 
 

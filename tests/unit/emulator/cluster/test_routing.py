@@ -188,7 +188,7 @@ def test_faults_of_replicas_change_router_and_one_step_time():
 
 @pytest.mark.parametrize(("words", "message"), [
     (("--replicas", "9"), "9 replicas of 1 GPUs need 9, and the emulated machine has 8"),
-    (("--replicas", "0"), "--replicas 0: at least 1"),
+    (("--replicas", "0"), "--replicas 0: write a number of at least 1"),
     (("--router-threshold", "cache=1"), "write NAME=NUMBER, with cache_threshold"),
     (("--router-threshold", "cache_threshold=x"), "write NAME=NUMBER"),
     (("--router", "fastest"), "invalid choice: 'fastest'"),
