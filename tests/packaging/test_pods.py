@@ -100,7 +100,7 @@ def test_containers_with_one_temporary_folder_take_turns(podman, shared_folder):
     try:
         assert first.stdout.readline() == "taken\n"
         second = podman("python3", "-c", LOCK, "second", "1", "0", options=options)
-        assert "Another pytest-llmperf run (first of process 1) has used this machine for 1 s" in second.stdout
+        assert "Another pytest-llmperf run (first of process 1) has used this machine for " in second.stdout
     finally:
         remove("llmperf-test-lock")
         first.communicate()
@@ -133,7 +133,8 @@ def test_third_container_of_pod_compares_the_servers_of_two_others(podman, servi
     done = podman("python3", "-m", "pytest", "-p", "no:cacheprovider", "--llmperf-runs=/results",
                   "--llmperf-set=send_delay_p99_limit_ms=5000", "--llmperf-set=coalesced_limit=1",
                   options=[*project, TMP, f"--volume={shared_folder}:/results"], network=services)
-    assert done.returncode in {0, 11}, done.stdout  # a busy machine may leave the claim undecided
+    # A busy machine may leave the claim undecided, or not be steady.
+    assert done.returncode in {0, 11} or "not steady" in done.stdout, done.stdout
     (path,) = shared_folder.glob("*/tests/*.json")
     run_file = json.loads(path.read_text())
     assert run_file["checks"][0]["facts"]["unseen_gpu"] == "h200"  # neither telemetry nor processes are known
