@@ -151,7 +151,7 @@ def podman(empty_root, tmp_path):
     Returns:
         A function of the command and of options of `podman run`; it gives the completed process.
     """
-    program, image = shutil.which("podman"), "llmperf-test:pod"
+    program, image = shutil.which("podman"), f"llmperf-test-{os.getpid()}:pod"
     if program is None or subprocess.run([program, "info"], check=False, capture_output=True, timeout=60).returncode:
         pytest.skip("podman does not run here: apt-get install podman runc")
     low_level = ["--runtime", "runc"] if shutil.which("runc") else []
@@ -173,4 +173,5 @@ def podman(empty_root, tmp_path):
         return start(argv, **arguments, **({"timeout": 900} if start is subprocess.run else {}))
 
     yield run
+    # Ends every container of the image: other workers have images of other names.
     subprocess.run([program, "rmi", "--force", image], check=False, capture_output=True, timeout=120)
