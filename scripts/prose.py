@@ -4,9 +4,9 @@
 
 A private word is a word of this project for which docs/glossary.md has a term of the field. A docstring has no subject
 if it begins with a preposition or a pronoun: "Of one layer." leaves open what the function returns. In a test name "no
-X and Y" leaves open whether Y is absent, too. An error has a next step if a sentence of it begins with an imperative,
-or if it says what is needed or possible, or if it inserts a text that is named `remedy`, `hint` or `advice`. A text in
-lower case without a period is a clause that another error quotes.
+X and Y" leaves open whether Y is absent, too. An error has a next step in one of three forms: a sentence begins with
+an imperative, a sentence names what is needed or possible, or the error inserts a variable named `remedy`, `hint` or
+`advice`. A text in lower case without a period is a clause for another error.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class PlannedRequest:
         path: HTTP path, e.g. "/v1/completions".
         body: JSON body, UTF-8.
         at_ns: when to send, in nanoseconds after the start of the replay; None: as soon as a slot is free.
-        after: index of the request whose end this request waits for; None for a request that waits for none.
+        after: index of the request whose end this request waits for; None: it waits for no other request.
         think_ns: pause after that end.
         part: place of the turn in its body, for a turn that has an earlier or a later turn; None for any other request.
         cancellation, retry: as in `Request`.

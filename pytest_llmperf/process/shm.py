@@ -37,8 +37,8 @@ class CleanUp:
 
     Args:
         removed: names of segments that the unit created.
-        unproven: names of segments that appeared while the processes ran. Another program may have created them, so
-            they stay.
+        unproven: names of segments that appeared while the processes ran. Another program may be the
+            owner, so the clean-up leaves them.
     """
 
     removed: tuple[str, ...] = ()

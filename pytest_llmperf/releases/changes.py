@@ -1,4 +1,4 @@
-"""What one version of an engine knows and another does not."""
+"""Differences between two releases of an engine: flags, defaults, allowed values, metrics, routes and variables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Change:
 
     @property
     def python_name(self) -> str:
-        """As a spec writes a flag."""
+        """The name of a flag as an argument of `vllm(…)`; any other name unchanged."""
         return self.name.removeprefix("--").replace("-", "_") if self.section == "flags" else self.name
 
 

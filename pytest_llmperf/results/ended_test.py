@@ -1,4 +1,4 @@
-"""How a test ended: as one execution tells it, and as every report shows it."""
+"""How a test ended, by one execution and in every report."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ExecutionEnding:
             None before the end.
         error: why no check decided, with the evidence; None if checks decided.
         complete: whether the test reached its end.
-        unchecked: for a test that measured and checked nothing, while a fixture may still check: "" if the test
-            returned, else the exception that ended it. None for any other test.
+        unchecked: for a test that measured and checked nothing, while a fixture may still check: the exception
+            that ended the test, or "" without an exception. None for any other test.
         checks: the results of the checks, as JSON.
         conditions: conditions of each measurement, as JSON.
         earlier: words of the earlier executions in this session.

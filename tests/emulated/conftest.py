@@ -39,14 +39,14 @@ class Emulated:
 
 @pytest.fixture
 def busy_machine(monkeypatch):
-    """Settings of a session on a machine that others use, with wide limits for its own delays."""
+    """Settings of a session on a busy machine: wide limits for the delays of the load generator."""
     monkeypatch.setattr(warm_up, "AGREE", 1000.0)
     return Settings(**tomllib.loads(BUSY_MACHINE))
 
 
 @pytest.fixture
 def perf(tmp_path, busy_machine):
-    """A session on a machine that others use."""
+    """A session on a busy machine."""
     session = PerfSession(busy_machine, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
     yield Perf(begin_execution(session, "test", "cpu"))
     session.close()

@@ -57,7 +57,7 @@ class BlockPool:
         return hits[:-1] if self._last_again else hits
 
     def idle_among(self, blocks: list[int]) -> int:
-        """Number of these blocks that are idle, so that sharing them leaves fewer free blocks."""
+        """Number of idle blocks among `blocks`. Sharing an idle block leaves one free block less."""
         return sum([block in self._idle for block in blocks])
 
     def share(self, sequence: Sequence, blocks: list[int]) -> None:

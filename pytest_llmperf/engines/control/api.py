@@ -55,7 +55,7 @@ class ControlApi:
         """Raise EngineError, with the evidence, if the server is dead or does not answer while the block runs.
 
         Args:
-            what: what the server is asked for, such as "its models".
+            what: object of the question to the server, such as "its models".
         """
         try:
             yield

@@ -389,7 +389,7 @@ class Start:
 
 
 def served_name_of(model: ResolvedModel, rng: random.Random) -> str:
-    """A name that no other server has, so that a foreign server is noticed."""
+    """The model's name with a random suffix. An answer under another name comes from a foreign server."""
     return f"{model.name.rsplit('/', 1)[-1]}-{rng.getrandbits(32):08x}"
 
 

@@ -57,7 +57,7 @@ def uses_of(paths: Sequence[Path], not_flags: frozenset[str]) -> list[Uses]:
 
 
 def uses_of_package(engine: str, folder: Path) -> Uses:
-    """What this package itself gives to an engine and reads of it: the folder of the engine, as one."""
+    """The flags that this package gives to an engine and the names that it reads, in the engine's folder."""
     parts = [part for file in sorted(folder.glob("*.py")) for part in _parts(_tree(file), frozenset()).values()]
     return _used_by(f"every test on {engine}", parts)
 

@@ -1,4 +1,4 @@
-"""Runs of one start that drift are invalid. Runs of different starts or of different seeds show no drift."""
+"""A drift over the runs of one server start makes them invalid. Different starts or seeds show no drift."""
 
 from dataclasses import replace
 from types import SimpleNamespace

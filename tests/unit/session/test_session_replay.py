@@ -327,7 +327,7 @@ def test_warm_up_ends_when_two_batches_agree(make_server, replayer, fake_engine)
 
 
 def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_engine):
-    """Else they look foreign in the first run."""
+    """Without the wait, the first run takes warm-up requests for requests of another program."""
     warm_up(make_server(), WORKLOAD, replayer())
     # The probe of an endpoint; then before the first batch, and after the last.
     assert fake_engine.paths == ["/v1/completions", "/metrics", "/metrics"]
