@@ -202,12 +202,12 @@ class Scheduler(ABC):
         """
         if not drafts or self._acceptance is None:
             return 1, 0
-        accepted = 0 if blank else min(self._acceptance.draw(sequence.draw_key, drafts), self._found(sequence)[1])
+        accepted = 0 if blank else min(self._acceptance.draw(sequence.draw_key, drafts), self._draft_size(sequence)[1])
         self.counters.observe_drafts(drafts, accepted)
         return min(1 + accepted, sequence.max_tokens - sequence.generated), drafts - accepted
 
-    def _found(self, sequence: Sequence) -> tuple[int, int]:
-        """Tokens that are drafted for the next step, and how many of them the text would let the target accept."""
+    def _draft_size(self, sequence: Sequence) -> tuple[int, int]:
+        """Number of tokens drafted for the next step, and number of these that the text lets the target accept."""
         if self._lookup is None:
             return self._drafts, self._drafts
         if sequence.draft_sizes is None:

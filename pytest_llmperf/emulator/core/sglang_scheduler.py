@@ -27,7 +27,7 @@ class SglangScheduler(Scheduler):
     Speculation is played without overlap.
 
     Args:
-        external: KV cache outside of this engine's own.
+        external: KV cache outside the GPU, such as LMCache.
         leaked_blocks: pages that each finished request keeps for ever (a planted leak).
     """
 

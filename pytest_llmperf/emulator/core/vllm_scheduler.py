@@ -28,8 +28,8 @@ class VllmScheduler(Scheduler):
     Fast-forward goes over steps in which each running sequence decodes one token and no sequence can join.
 
     Args:
-        external: KV cache outside of this engine's own.
-        leaked_blocks: that each finished request keeps for ever (a planted leak).
+        external: KV cache outside the GPU, such as LMCache.
+        leaked_blocks: blocks that each finished request keeps for ever (a planted leak).
 
     Raises:
         ValueError: the token budget has no room for one sequence and its drafts.
@@ -49,7 +49,7 @@ class VllmScheduler(Scheduler):
         self.waiting = deque()
         self._admission = Admission(config, self.pool, self.counters, self.loading, external)
         self._lookahead = self._drafts if speculation and speculation.draft else 0
-        # Of the budget, per row: a draft model of its own reads one token more.
+        # Further tokens of the budget per row: a separate draft model reads one token more.
         self._slot = 1 if self._lookahead and not again else 0
         if config.max_num_batched_tokens < 1 + self._drafts + self._slot:
             raise ValueError(
@@ -113,7 +113,7 @@ class VllmScheduler(Scheduler):
         count, rejected = self._verify(sequence, drafts, sequence in batch.blank) if drafts else (1, 0)
         sequence.generated += count
         if self._lookup is not None:
-            sequence.drafts = self._found(sequence)[0]
+            sequence.drafts = self._draft_size(sequence)[0]
         if sequence.stale:
             sequence.stale = False
             return count

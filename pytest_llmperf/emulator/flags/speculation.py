@@ -103,7 +103,7 @@ def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None
 
 
 def _suffix_tree(settings: dict[str, Any]) -> tuple[int, float]:
-    """Depth of the tree, and the tokens of a draft at most per matched token."""
+    """Depth of the tree, and the largest number of draft tokens per matched token."""
     depth = settings.get("suffix_decoding_max_tree_depth", 24)
     factor = settings.get("suffix_decoding_max_spec_factor", 1.0)
     if not isinstance(depth, int) or depth < 1:
