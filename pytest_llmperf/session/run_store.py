@@ -17,7 +17,7 @@ from pytest_llmperf.masking import mask
 from pytest_llmperf.process.places import temporary_folder
 from pytest_llmperf.results.reader import chosen_run, stored_runs
 
-SESSION = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{6}")
+SESSION = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 EVERY, RESULTS = re.compile(r".+"), re.compile(r"(?:tests/)?[^/]+\.json")
 BEGUN = "begun"  # a folder with an empty file for each session that has not copied its run folder yet
 
@@ -110,9 +110,12 @@ class RunStore:
             ConfigError: the store cannot be read, or the package that reaches it is not installed.
         """
         with self._explained("cannot be read"):
-            system, root = self._opened
-            names = (path.rstrip("/").rpartition("/")[2] for path in system.ls(root, detail=False))
-            return sorted(filter(SESSION.fullmatch, names))
+            return self._sessions()
+
+    def _sessions(self) -> list[str]:
+        system, root = self._opened
+        names = (path.rstrip("/").rpartition("/")[2] for path in system.ls(root, detail=False))
+        return sorted(filter(SESSION.fullmatch, names))
 
     def _put(self, files: dict[Path, str]) -> None:
         system, root = self._opened
@@ -131,10 +134,9 @@ class RunStore:
     def _remove_outdated(self, now: datetime) -> None:
         system, root = self._opened
         oldest = f"{(now - timedelta(days=self._days)).astimezone(UTC):%Y%m%dT%H%M%SZ}"
-        for path in system.ls(root, detail=False):
-            name = path.rstrip("/").rpartition("/")[2]
-            if (match := SESSION.fullmatch(name)) and match[1] < oldest:
-                system.rm(f"{root}/{name}", recursive=True)
+        for session in self._sessions():
+            if session < oldest:
+                system.rm(f"{root}/{session}", recursive=True)
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
