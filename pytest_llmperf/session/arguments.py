@@ -404,18 +404,18 @@ def _check_order(events: Sequence[Event], spec: Deployment, workload: Workload, 
         dead ^= {event.part}
 
 
-TIERS = ("engine", "l1", "l2")
+CACHE_TIERS = ("engine", "l1", "l2")
 
 
 def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool, starts: int = 1) -> None:
     """Raise SpecError if the engine cannot keep these tiers, or can keep these tiers only together with others."""
     anew = "fresh=True" if fresh else f"starts={starts}" if starts > 1 else ""
-    if not spec.is_endpoint and (problem := _problem(spec, set(keep), anew)) is not None:
+    if not spec.is_endpoint and (problem := _keep_problem(spec, set(keep), anew)) is not None:
         shown = f"{anew}, " if anew else ""
         raise SpecError(f"perf.measure({spec}, …, {shown}keep={tuple(keep)}): {problem}")
 
 
-def _problem(spec: EngineSpec, keep: set[str], anew: str) -> str | None:
+def _keep_problem(spec: EngineSpec, keep: set[str], anew: str) -> str | None:
     if anew and "l1" in keep and (spec.lmcache is None or spec.lmcache.in_process):
         return (
             "what an engine has in host memory ends with it; only an LMCache server beside it outlives a fresh start. "

@@ -29,7 +29,7 @@ from pytest_llmperf.results.profile import Profile
 from pytest_llmperf.session.accuracy import AccuracyGuards, answers_of, split_guards
 from pytest_llmperf.session.answers import compare_answers
 from pytest_llmperf.session.arguments import (
-    TIERS,
+    CACHE_TIERS,
     check_engine,
     check_events,
     check_keep,
@@ -179,8 +179,8 @@ class Perf:
         for name, switch in (("fresh", fresh), ("may_preempt", may_preempt), ("gauges", gauges)):
             boolean("perf.measure", name, switch)
         check_names(keep, "keep")
-        if unknown := sorted(set(keep) - set(TIERS)):
-            raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
+        if unknown := sorted(set(keep) - set(CACHE_TIERS)):
+            raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(CACHE_TIERS)}.")
         if fresh and not isinstance(engine, EngineSpec):
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")

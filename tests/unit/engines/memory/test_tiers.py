@@ -7,7 +7,7 @@ import pytest
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.spec import sglang, vllm
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.session.arguments import TIERS, check_keep
+from pytest_llmperf.session.arguments import CACHE_TIERS, check_keep
 
 OFFLOADING = vllm("m", kv_offloading_size=8)
 BY_HAND = vllm("m", kv_transfer_config={"kv_connector": "OffloadingConnector", "kv_role": "kv_both"})
@@ -45,7 +45,7 @@ def test_only_tiers_of_lmcache_server_survive_fresh_start(spec):
     assert refusal(spec, [], fresh=True) == ""
 
 
-@pytest.mark.parametrize("keep", [[tier] for tier in TIERS])
+@pytest.mark.parametrize("keep", [[tier] for tier in CACHE_TIERS])
 @pytest.mark.parametrize(
     ("spec", "fresh"),
     [
