@@ -31,8 +31,8 @@ def closed(server: TimedServer, streams: int, requests: int, *, chat: bool = Fal
     """Measure a closed loop of `streams` completions or chat completions.
 
     Args:
-        port: of a router before the server, or of the server. The server's own send error is then subtracted from each
-            arrival; None: it stays.
+        port: port of the server, or of a router before the server. The send error of the server is then subtracted
+            from each arrival. None: port of the server, and nothing is subtracted.
     """
     path, prompt = (CHAT_PATH, CHAT_PROMPT) if chat else (PATH, PROMPT)
     planned = tuple(PlannedRequest(index, path, _body(prompt, tokens)) for index in range(requests))

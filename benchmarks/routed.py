@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -15,6 +14,7 @@ from tempfile import TemporaryDirectory
 from timed import TimedServer
 
 from pytest_llmperf import nginx, sglang_router, vllm_router
+from pytest_llmperf.clock import SystemClock, attempts
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.engines.process.environment import Installations
 from pytest_llmperf.engines.routers.adapter import RouterPlacement, router_adapter_of
@@ -40,7 +40,7 @@ def running_routers(server: TimedServer) -> Iterator[dict[str, int]]:
 
 
 def _enter_real_time() -> None:
-    """As client and server, so that other work on the machine does not delay the router."""
+    """Give the router the real-time priority of client and server, so that other work does not delay it."""
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
@@ -56,12 +56,9 @@ def _started(server: TimedServer, router: Router, stack: ExitStack) -> tuple[str
                                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                                    preexec_fn=_enter_real_time))  # noqa: PLW1509 - no threads
     stack.callback(process.terminate)
-    until_s = time.monotonic() + START_S
-    while time.monotonic() < until_s:
-        try:
+    name = f"{router.name} {router_version(adapter, environment)}"
+    for _ in attempts(SystemClock(), START_S, 0.2):
+        with suppress(OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{port.port}/v1/models", timeout=5).close()
-        except OSError:
-            time.sleep(0.2)
-        else:
-            return f"{router.name} {router_version(adapter, environment)}", port.port
+            return name, port.port
     raise TimeoutError(f"{router.name} passes no request on after {START_S:g} s")
