@@ -2,8 +2,8 @@
 # Packages of the distribution: sh scripts/apt_install.sh NAME...
 set -eu
 if [ "$(id -u)" -eq 0 ]; then as_root=""; else as_root="sudo"; fi
-# A mirror that fails once, a package manager that somebody else has locked: no reason to give up. apt-get waits for
-# the lock of dpkg, and gives up at once where its lists are locked.
+# Try several times: a mirror may fail once, or another program may hold a lock. apt-get waits for the lock of dpkg, but
+# fails at once if its lists are locked.
 patient="-o Acquire::Retries=3 -o DPkg::Lock::Timeout=120"
 tries=12
 # shellcheck disable=SC2086

@@ -21,6 +21,6 @@ def pack_plan(plan: LoadPlan) -> bytes:
 
 
 def unpack_plan(packed: bytes) -> LoadPlan:
-    """The reverse, without the leading size."""
+    """The plan of `pack_plan`, without the leading size."""
     plan: LoadPlan = pickle.loads(packed)
     return plan

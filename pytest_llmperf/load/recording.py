@@ -1,7 +1,7 @@
 """What the load process leaves behind: an append-only file of frames, whole up to the last one if it dies.
 
-A frame is its kind (one byte), the size of its payload (unsigned 64 bits) and the payload, a pickled object. Before an
-exchange stand its index and its end.
+A frame is its kind (one byte), the size of its payload (unsigned 64 bits) and the payload, a pickled object. The
+payload of an exchange begins with its index and its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_llmperf.model.exchange import Exchange
 from pytest_llmperf.model.plan import LoadPlan
 
 _FRAME = struct.Struct("<cQ")
-_PLACE = struct.Struct("<Iq")  # of an exchange: index and ended_ns
+_PLACE = struct.Struct("<Iq")  # index and ended_ns of an exchange
 
 
 @dataclass(frozen=True, slots=True)

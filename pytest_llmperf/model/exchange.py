@@ -126,8 +126,7 @@ class LoadReport:
         stamp_error_p99_ns: largest error of a stamp: its delay (0 for a stamp of the kernel) plus the largest clock
             error of a load host.
         read_delay_p99_ns: time from the arrival of bytes in the kernel to their read. The delay changes no stamp, but
-        it
-            coalesces chunks. None if the kernel stamped no read.
+            it coalesces chunks. None if the kernel stamped no read.
         turnaround_p99_ns: closed loop only: from the end of an answer to the next request; None in an open loop.
         turnaround_total_ns: sum over all requests of a closed loop; 0 in an open loop.
         busy: CPU time over elapsed time of the busiest process.

@@ -251,9 +251,6 @@ def call_with_timeout(work: Callable[[], T], timeout_s: float) -> T | None:
     return answer[0] if answer else None
 
 
-Item = TypeVar("Item")
-
-
 def take_share(
     hardware: Hardware, processes: int, take: Callable[[int], bool], environ: MutableMapping[str, str] = os.environ
 ) -> Hardware:
@@ -288,7 +285,7 @@ def take_share(
     return replace(hardware, gpus=own, hidden=(*others, *hardware.hidden), shared_by=processes)
 
 
-def _part(all_: Sequence[Item], position: int, processes: int) -> tuple[Item, ...]:
+def _part(all_: Sequence[T], position: int, processes: int) -> tuple[T, ...]:
     each = len(all_) // processes
     return tuple(all_[position * each : (position + 1) * each])
 

@@ -1,7 +1,6 @@
 """What one connector must tell: flags and variables of each server. One small class per connector.
 
-Our own connectors and connectors of other packages are subclasses, which come in through the door `CONNECTORS`
-(engines/connectors/adapter.py).
+Our own connectors and connectors of other packages are subclasses, which come in through the door `CONNECTORS`.
 """
 
 from __future__ import annotations

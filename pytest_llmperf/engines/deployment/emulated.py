@@ -63,4 +63,4 @@ def emulated_pages(spec: EngineSpec, client: httpx.Client) -> DeploymentPages | 
     if not isinstance(spec, Deployment):
         return None
     return DeploymentPages({name: (client, f"/replicas/{number}/metrics")
-                          for number, name in enumerate(spec.parts, start=1)})
+                            for number, name in enumerate(spec.parts, start=1)})
