@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_llmperf.config.settings import expanded
+from pytest_llmperf.engines.models.model_files import tokenizer_files, write_weights
 from pytest_llmperf.engines.models.registry import SHAPES, config_json
-from pytest_llmperf.engines.models.tokenizer import tokenizer_files, write_weights
 from pytest_llmperf.errors import InfrastructureError, SpecError, did_you_mean
 from pytest_llmperf.process.places import lock_folder, writable
 from pytest_llmperf.shapes import ModelShape

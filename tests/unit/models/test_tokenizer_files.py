@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.engines.models import SHAPES
+from pytest_llmperf.engines.models.model_files import tokenizer_files
 from pytest_llmperf.engines.models.registry import CONFIGS
-from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 
 
 def load(name: str) -> dict:

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from pytest_llmperf.engines.models.model_files import tokenizer_files
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.engines.models.text_tokenizer import text_tokenizer
-from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.prompts import in_words
