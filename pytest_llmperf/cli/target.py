@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from pytest_llmperf.doctor.findings import environment_at, this_place
 from pytest_llmperf.engines.adapters import startable
 from pytest_llmperf.engines.endpoint.spec import endpoint
 from pytest_llmperf.engines.spec import build_spec
-from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.errors import SpecError, UsageError, did_you_mean
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.model.api import DIALECTS, PROTOCOLS
 from pytest_llmperf.model.engine import EngineSpec, Flag
@@ -122,8 +121,8 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
                         "perf.max_rate(replicas(vllm(MODEL), 2, router=vllm_router()), …).")
     name, _, model = text.partition(":")
     if name not in startable() or not model:
-        near = get_close_matches(name, startable(), n=1)
-        meant = f" Did you mean {near[0]}:{model or 'MODEL'}?" if near else ""
+        near = did_you_mean(name, startable(), "{}")
+        meant = f" Did you mean {near}:{model or 'MODEL'}?" if near else ""
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}."
                         f"{meant}")
     return build_spec(name, model, {}, flags, arguments.model_alias)

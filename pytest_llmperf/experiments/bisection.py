@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -113,7 +113,7 @@ class Bisection:
         held = lock(self.folder / "lock")
         if held is None:
             raise UsageError(f"{self.folder}: another process makes this search. Wait for its end.")
-        with closing(os.fdopen(held)):
+        with os.fdopen(held):
             return self._found()
 
     def _found(self) -> Finding:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 
+
 def mean_concurrency(runs: Sequence[RunMetrics], family: str) -> float:
     """Mean concurrency of requests in the phase that a latency family measures, weighted by request.
 
@@ -68,13 +69,13 @@ def _concurrency_intervals(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[i
 
 
 def exceedances_by_segment(run: RunMetrics, family: str, limit_ms: float) -> list[Count]:
-    """How many are over a limit in each stretch of the run; stretches have equally many."""
+    """Exceedances of a limit in each segment of the run; all segments have equally many observations."""
     limit_ns = round(limit_ms * _NS_PER_MS)
     return [Count(int((part > limit_ns).sum()), len(part)) for part in gap_segments_ns(run, family, PARTS)]
 
 
 def gap_segments_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[np.float64]]:
-    """Observations in the order in which they ended, cut into equally many; those of failed requests are infinite."""
+    """Observations by their end time, in `count` segments of equal size; a failed request has infinite observations."""
     values, ends = [np.empty(0)], [np.empty(0)]
     for taken, end_times in _by_request(run, family):
         values.append(taken)

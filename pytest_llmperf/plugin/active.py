@@ -16,7 +16,7 @@ from pytest_llmperf.engines.process.installed import installed_version
 from pytest_llmperf.engines.routers.adapter import ROUTERS
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.kinds import GPU_KINDS
-from pytest_llmperf.metrics.registry import METRICS
+from pytest_llmperf.metrics.registry import METRICS, all_metrics
 from pytest_llmperf.plugin.baselines import BaselineUpdater
 from pytest_llmperf.plugin.budget import pytest_collection_modifyitems
 from pytest_llmperf.plugin.budget import register as register_budget
@@ -128,8 +128,6 @@ def know_additions(config: pytest.Config) -> None:
             if getattr(config.hook, f"pytest_llmperf_{name}").get_hookimpls():
                 known.enter_context(_door(name).added(_returned(config, f"pytest_llmperf_{name}"), CONFTEST))
                 if name == "metrics":
-                    from pytest_llmperf.metrics.registry import all_metrics
-
                     all_metrics()  # refuses the name of a shipped metric
     except LlmperfError as error:
         raise pytest.UsageError(str(error)) from error

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 
 import pytest
 
 from pytest_llmperf.engines.control.running_server import RunningServer
-from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.errors import InfrastructureError, did_you_mean
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import (
@@ -112,9 +111,8 @@ def _check_marker(marker: pytest.Mark, nodeid: str) -> None:
 
 def _marker_problem(marker: pytest.Mark) -> str | None:
     if unknown := sorted(set(marker.kwargs) - MARKER_KEYWORDS):
-        near = get_close_matches(unknown[0], MARKER_KEYWORDS, n=1)
-        meant = (f"Did you mean {near[0]}?" if near
-                 else f"Engine flags go into the spec: vllm(MODEL, {unknown[0]}=…).")
+        meant = (did_you_mean(unknown[0], MARKER_KEYWORDS, "Did you mean {}?")
+                 or f"Engine flags go into the spec: vllm(MODEL, {unknown[0]}=…).")
         return (f"@pytest.mark.engine has no keyword {', '.join(unknown)}; it takes specs and "
                 f"{', '.join(sorted(MARKER_KEYWORDS))}. {meant}")
     if not marker.args:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import SpecError, did_you_mean
 from pytest_llmperf.kinds import GPU_KINDS, kind_names, like_a_gpu
 from pytest_llmperf.plugin.endings import conclude_setup
 from pytest_llmperf.plugin.excuses import EXCUSES, RUNS_HERE
@@ -117,8 +116,7 @@ def _registered_markers(config: pytest.Config) -> set[str]:
 
 
 def _unknown_gpu_error(name: str, place: str) -> str:
-    near = get_close_matches(name, GPU_KINDS, n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
+    meant = did_you_mean(name, GPU_KINDS, " Did you mean {}?")
     return (f"{place}: {name} is no hardware kind.{meant} Known: {', '.join(kind_names())}. Define the kind in "
             f"pyproject.toml, [tool.llmperf.kinds.{name}], or, if the marker has another meaning, register it with "
             f'pytest: markers = ["{name}: …"].')

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from difflib import get_close_matches
 
 import pytest
 
 from pytest_llmperf.engines.process.environment import Installations, check_emulation
 from pytest_llmperf.engines.process.installed import check_emulated_reference, check_reference
-from pytest_llmperf.errors import EnvironmentMissing, LlmperfError, UsageError
+from pytest_llmperf.errors import EnvironmentMissing, LlmperfError, UsageError, did_you_mean
 from pytest_llmperf.kinds import GPU_KINDS
 from pytest_llmperf.load.ray_hosts import check_load_hosts
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
@@ -40,8 +39,7 @@ def refuse(config: pytest.Config) -> None:
 def _refuse_unknown_emulation(config: pytest.Config) -> None:
     kind = config.getoption("--emulate")
     if kind is not None and kind not in GPU_KINDS:
-        near = get_close_matches(kind, GPU_KINDS, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
+        meant = did_you_mean(kind, GPU_KINDS, " Did you mean {}?")
         raise pytest.UsageError(f"--emulate {kind}: there is no such GPU kind.{meant} Known: {', '.join(GPU_KINDS)}. "
                                 f"[tool.llmperf.kinds.{kind}] in pyproject.toml would define it.")
 

@@ -47,10 +47,10 @@ class SessionRecord:
         session without performance tests leaves the store alone; of xdist the controller does not know the tests.
         """
         option, state = self._config.getoption, self._config.stash[STATE]
-        may_measure = any(map(uses_llmperf, session.items)) or option("numprocesses", default=None)
-        if not state.settings.runs_store or not may_measure or option("collectonly"):
-            return
         settings = state.settings
+        may_measure = any(map(uses_llmperf, session.items)) or option("numprocesses", default=None)
+        if not settings.runs_store or not may_measure or option("collectonly"):
+            return
         try:
             killed = RunStore(settings.runs_store).begin(state.session_id, self._config.rootpath / settings.runs_dir)
         except LlmperfError as error:

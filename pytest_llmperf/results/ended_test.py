@@ -31,8 +31,8 @@ from pytest_llmperf.slo.model import Comparison
 #: The end of a test that asks for what does not exist, beside the verdicts.
 USAGE = "USAGE"
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
-#: Outcomes beside the verdicts: the session stored the missing baseline; the test asks for what does not exist; an
-#: exception of the test's own ended it, or of its fixtures or its file; it was skipped before it measured.
+#: Outcomes beside the verdicts: the session stored the missing baseline; an exception of the test, of a fixture or of
+#: the file ended the test; the test was skipped before it measured.
 STORED, FAILED, SKIPPED = "STORED", "FAILED", "SKIPPED"
 #: Outcomes of tests that are red and do not gate: a person has acknowledged the regression, or the test is quarantined.
 ACKNOWLEDGED, QUARANTINED = "ACKNOWLEDGED", "QUARANTINED"
@@ -69,9 +69,8 @@ class ExecutionEnding:
         earlier: words of the earlier executions in this session.
         run_file: path of the run file; "" without a run file.
         test: the test's id; "" for a test without llmperf.
-        owner: as in `results.ended_test.EndedTest`.
-        excuse: as in `results.ended_test.EndedTest`.
-        undecided: for a failed phase that no check decided: one of `results.ended_test.UNDECIDED`, and the reason.
+        owner, excuse: as in `EndedTest`.
+        undecided: for a failed phase that no check decided: one of `UNDECIDED`, and the reason.
     """
 
     word: str | None = None

@@ -29,7 +29,7 @@ class Sink:
 
 SINKS = Door[Sink]("sink", "a Sink", lambda value: isinstance(value, Sink), {
     "pytest-benchmark": "pytest_llmperf.report.export.benchmark:SINK",
-    "vllm": "pytest_llmperf.report.export.requests_table:SINK",
+    "vllm": "pytest_llmperf.report.export.requests_table:VLLM",
     "parquet": "pytest_llmperf.report.export.requests_table:PARQUET",
     "csv": "pytest_llmperf.report.export.requests_table:CSV",
 })

@@ -93,4 +93,4 @@ def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
     return files
 
 
-SINK = Sink(api=1, name="vllm", files=vllm_files)
+VLLM = Sink(api=1, name="vllm", files=vllm_files)
