@@ -47,7 +47,10 @@ def test_cancelled_requests_have_first_tokens_and_no_end(run, pytester, clock):
 def test_requests_are_cancelled_after_stated_time(run, pytester, clock):
     text = suite("cancelled(CHAT, share=0.5, after_s=0.06)", "cancelled_rate >= 20%", "error_rate == 0")
     result, _ = run(text, "--emulate", "h200", "--emulate-clock", clock)
-    assert clock == "real" or result.ret == 0, result.outlines  # a busy client reads faster than an H200 decodes
+    if clock == "real" and result.ret == 10:  # a busy client read faster than an H200 decodes
+        assert "is below the lower bound of" in " ".join(result.outlines), result.outlines
+    else:
+        assert result.ret == 0, result.outlines
     lasted_ms = [(record.ended_ns - record.intended_ns) / 1e6 for record in records_of(pytester)
                  if record.outcome.value == "cancelled by the client"]
     assert len(lasted_ms) >= 12
